@@ -46,7 +46,7 @@ SILENT_S = 6.0
 """An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
 REPORT_S = 0.25
 """How often the server reports how it stands, where that is wanted; one that hangs does not."""
-DRAINING, SHED = "it is being drained", "others have more room"
+DRAINING, SHED, STOPPED = "it is being drained", "others have more room", "the verifier was stopped"
 
 
 class Server:
@@ -117,7 +117,7 @@ class Server:
         self._busy = self._evicted = self._ignored = 0
 
     def run(self) -> None:
-        """Serve until `stop`, then end every step under way and log a summary."""
+        """Serve until `stop`, then end every step under way, or send it elsewhere in a cluster, and log a summary."""
         if not self._draining:  # as soon as the models were there
             self.figures.phase = Phase.SERVING
         while not self._stopping:
@@ -125,8 +125,10 @@ class Server:
         self._preparation.close()
         for session in self._sessions.all:
             step = self._scheduler.step(session.index)
-            if step is not None and not step.done:
-                self._peers.send(session, wire.EndStep(step.number, "the verifier was stopped"))
+            if self._check_ticket is not None:  # others of its cluster go on with the step
+                self._send_away(session, STOPPED)
+            elif step is not None and not step.done:
+                self._peers.send(session, wire.EndStep(step.number, STOPPED))
         _log.info(
             "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d busy=%d evicted=%d "
             "ignored=%d overruns=%d",
@@ -142,12 +144,12 @@ class Server:
     def drain(self) -> None:
         """Take no more robots, send those that are here elsewhere, and let `run` return when none is left.
 
-        Each goes when its answer is done, after `drain_s` at once. Where `drain_s` is 0 this is `stop`. Safe to call
-        again, from a signal handler and in any thread.
+        Each goes when its answer is done, after `drain_s` at once. Where `drain_s` is 0 this is `stop`, but for one of
+        a cluster. Safe to call again, from a signal handler and in any thread.
         """
         self._draining = True
         self.figures.phase = Phase.DRAINING
-        self._stopping = self._stopping or not self._drain_s
+        self._stopping = self._stopping or not (self._drain_s or self._check_ticket is not None)
 
     def shed(self, robots: int) -> None:
         """Send so many robots elsewhere, each when its answer is done. Safe to call in any thread."""

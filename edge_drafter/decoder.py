@@ -209,9 +209,10 @@ class EdgeDecoder:
     def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
         """Return the answer's tokens; `mode` decodes this one step in another mode (all but `edge` need a link).
 
-        After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds. Raises
-        VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
-        for a frame or prompt that cannot be used, or where drafting fails, RuntimeError after `close`.
+        After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds, or
+        another verifier is found within `resume_elsewhere_s`. Raises VerifierLost when the verifier cannot be reached
+        or refuses, AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or
+        where drafting fails, RuntimeError after `close`.
         """
         chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
@@ -323,7 +324,7 @@ class EdgeDecoder:
         self._questions += 1
         why, lost_at = "", time.perf_counter()
         while True:
-            patient_until = min(lost_at + self.config.connection.resume_s, began + limit)
+            patient_until = min(lost_at + self._resume_s, began + limit)
             eos, drafter = self._ready(mode, patient_until, stats, why, question)
             since = time.perf_counter() - began
             self._step += 1
@@ -380,7 +381,18 @@ class EdgeDecoder:
 
     def _patience(self, limit_s: float) -> float:
         """How long a step waits for a lost verifier that has to be done in `limit_s` seconds."""
-        return min(self.config.connection.resume_s, limit_s)
+        return min(self._resume_s, limit_s)
+
+    @property
+    def _resume_s(self) -> float:
+        """How long a step waits for a lost or full verifier.
+
+        Where another one may go on, that is for longer than it takes to find it: the door may send the robot once more
+        to one that is frozen, which only its silence shows.
+        """
+        way = self.config.connection
+        elsewhere = self.link is not None and self.link.has_elsewhere
+        return max(way.resume_s, way.resume_elsewhere_s) if elsewhere else way.resume_s
 
     def _connected(
         self, limit_s: float, why: str = "", cancelled: Callable[[], bool] = _never

@@ -176,7 +176,7 @@ class ZmqLink:
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
         keys = config.keys
         self._route = Route(addresses_of(config.address), keys.server if keys else b"", config.allow_plain)
-        """Of the link's thread."""
+        """Of the link's thread; others may read it."""
         self._moves = False
         """Whether the next connection is due, to the route's place."""
         self._prefix = b""
@@ -216,6 +216,11 @@ class ZmqLink:
     def welcome(self) -> Welcome | None:
         """What the verifier is and takes; None before the first handshake."""
         return self._welcome
+
+    @property
+    def has_elsewhere(self) -> bool:
+        """Whether another verifier may go on with a step that this one loses."""
+        return self._route.is_one_of_many
 
     @property
     def rtt_s(self) -> float | None:
@@ -377,6 +382,7 @@ class ZmqLink:
                 # A new connection, because the old one may wait minutes for a network that is gone.
                 self._fall_silent(quiet, ended and quiet <= limit, connection.refusal)
                 self._route.leave()
+                self._again_at = max(self._again_at, self._route.full_until)
                 return
             busy = self._greeted and self._state is LinkState.BUSY
             due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
@@ -471,6 +477,10 @@ class ZmqLink:
         self._become(LinkState.BUSY, why, turns_away=of_step)
         if not of_step and self._route.is_sent:  # the door knows of others
             self._go_on(now + min(busy.retry_after_s, self.config.hello_s))
+        elif not of_step:  # perhaps the list has one that is not full
+            here = self._route.place
+            self._again_at = self._route.full(self._again_at, now)
+            self._moves = self._route.place != here
         return not of_step
 
     def _is_late(self, fault: Fault) -> bool:
@@ -523,8 +533,10 @@ class ZmqLink:
         where = f"the verifier at {self._route.place.address}"
         if self._greeted:
             self._greeted = False
-            silent = f"nothing received from {where} for {seconds:.1f} s"
-            self._become(LinkState.SILENT, f"{where} ended the connection" if ended else silent)
+            if ended:  # the next place is asked at once, so that there is no silence yet
+                self._become(LinkState.CONNECTING, f"{where} ended the connection")
+            else:
+                self._become(LinkState.SILENT, f"nothing received from {where} for {seconds:.1f} s")
         elif refusal:
             state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
             self._become(state, refusal)

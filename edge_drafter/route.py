@@ -6,6 +6,7 @@ without them to this machine, or wherever plain text is allowed.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -50,8 +51,11 @@ class Route:
         """Where a verifier has sent the robot and it was welcome."""
         self._unanswered = 0
         """Places of the list that did not answer since a verifier did."""
+        self._full: dict[int, float] = {}
+        """Until when places of the list are full, by their number."""
         self._hops: deque[float] = deque(maxlen=MOST_HOPS)
         self._ticket = b""
+        self._was_sent = False
 
     @property
     def place(self) -> Place:
@@ -73,6 +77,11 @@ class Route:
         """Whether there is any other place to try."""
         return self.is_sent or len(self._own) > 1 or self._served_by is not None
 
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether this robot's verifiers are several, as far as is known: by its list, or since one has sent it on."""
+        return len(self._own) > 1 or self._was_sent
+
     def follow(self, redirect: Redirect, now: float) -> float:
         """Go where a verifier sends the robot; return when to be there, `now` unless there were too many redirects.
 
@@ -90,28 +99,42 @@ class Route:
         except ValueError as error:
             self._back()
             raise RedirectRefused(f"does not follow a redirect: {printable(str(error), 300)}") from None
-        self._ticket = redirect.ticket
+        self._ticket, self._was_sent = redirect.ticket, True
         self._elsewhere = Place(redirect.address, key, redirect.ticket)
         return due
+
+    def full(self, until: float, now: float) -> float:
+        """This place of the list is full until then: be at the one that may be asked first; return when."""
+        self._full[self._at] = until
+        turns = [(self._at + more) % len(self._own) for more in range(1, len(self._own) + 1)]
+        self._at = min(turns, key=lambda number: max(now, self._full.get(number, now)))
+        return max(now, self.full_until)
+
+    @property
+    def full_until(self) -> float:
+        """Before when this place is not to be asked."""
+        return -math.inf if self._elsewhere is not None else self._full.get(self._at, -math.inf)
 
     def arrived(self) -> None:
         """Note that the robot is served here."""
         self._unanswered = 0
+        self._full.clear()
         if self._elsewhere is not None:
             self._served_by = self._elsewhere
 
     def leave(self) -> None:
         """Nobody answers here: go on to the next place.
 
-        From elsewhere that is the door that sent the robot there; from the last of the list, once, where it was served
+        From elsewhere that is the door that sent the robot there; from the last of the list, where it was served
         before: doors may be gone while their verifiers are not.
         """
         if self._elsewhere is not None:
             self._back()
             return
         self._unanswered += 1
-        if self._unanswered == len(self._own) and self._served_by is not None:
-            self._elsewhere, self._served_by, self._unanswered = self._served_by, None, 0
+        if self._unanswered >= len(self._own) and self._served_by is not None:
+            self._elsewhere, self._unanswered = self._served_by, 0
+            self._at = (self._at + 1) % len(self._own)
         else:
             self._at = (self._at + 1) % len(self._own)
 

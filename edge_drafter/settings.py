@@ -37,6 +37,10 @@ class Connection(msgspec.Struct, frozen=True):
     resume_s: Annotated[
         float, Meta(ge=0, le=60, description="seconds that a step waits for a lost or full verifier, then it gives up")
     ] = 1.0
+    resume_elsewhere_s: Annotated[
+        float,
+        Meta(ge=0, le=60, description="the same, if more, where another verifier may go on: of a cluster, or a list"),
+    ] = 10.0
     service_class: Annotated[
         str,
         Meta(

@@ -1,4 +1,4 @@
-"""The local socket between a replica and its supervisor: lines of JSON, checked, bounded, and never waited for long.
+"""The local socket between a replica and its supervisor: lines of JSON, checked, bounded; who sends never waits.
 
 It is a Unix socket in a folder that only its owner can enter, so that it needs neither port nor key. Whoever's other
 end closes it is gone.
@@ -18,8 +18,6 @@ from msgspec import Meta
 from cloud_verifier.cluster.directory import Status
 
 MOST_LINE = 64 << 10
-SEND_S = 1.0
-"""How long a send may wait for the other end before that is taken to be gone."""
 Received = TypeVar("Received", bound=msgspec.Struct)
 
 
@@ -57,6 +55,10 @@ class ChannelClosed(ConnectionError):
     """The other end is gone, or sends what is no line of this channel."""
 
 
+class ChannelFull(ChannelClosed):
+    """The other end has read nothing for long: it is frozen."""
+
+
 class Channel(Generic[Received]):
     """One end. `receive` is for one thread, `send` for any."""
 
@@ -80,12 +82,21 @@ class Channel(Generic[Received]):
         return cls(connection, kind)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message. Raises ChannelClosed."""
+        """Send a message. Raises ChannelClosed; ChannelFull where the other end reads nothing, and it is not sent.
+
+        A replica must serve its robots although its supervisor is frozen, and the other way round.
+        """
+        line = msgspec.json.encode(message) + b"\n"
         try:
             with self._sending:
-                self._socket.sendall(msgspec.json.encode(message) + b"\n")
+                sent = self._socket.send(line, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise ChannelFull("the other end reads nothing") from None
         except OSError as error:
             raise ChannelClosed(str(error)) from None
+        if sent < len(line):  # Linux takes so short a line whole or not at all
+            self.close()
+            raise ChannelClosed(f"{sent} of {len(line)} bytes were taken")
 
     def receive(self) -> Received:
         """Wait for the next message. Raises ChannelClosed."""

@@ -107,7 +107,8 @@ class Directory:
 
     def gone(self, name: str) -> None:
         """Forget a replica that is known to have ended."""
-        if self._replicas.pop(name, None) is not None:
+        replica = self._replicas.pop(name, None)
+        if replica is not None and replica.status.phase is not Phase.JOINING:
             _log.info("replica %s is gone", name)
 
     # --- what follows
@@ -130,19 +131,16 @@ class Directory:
     def choose(self, key: str, now: float, prefix: bytes = b"", before: str = "", avoided: str = "") -> Status | None:
         """Return the replica for the robot of this key; None where none is there or all are full.
 
-        One that is `avoided`, by name, is taken only where there is no other. The robot stays where it was `before`, by
+        One that is `avoided`, by name, is taken only where no other has room. The robot stays where it was `before`, by
         name, if there is room; else it belongs where the ring has it, see `Ring`. A
         replica's share is smaller where more work is asked of it than it can do; one without memory, or without a free
         session, is passed over; and of the first PREFIX_CHOICES that have room one that serves robots of the same
         `prefix` is taken, whose keys and values can be shared.
         """
         ready = self.ready(now)
-        loads = {
-            each: self._load(each, now) - (each.name == before)
-            for each in ready
-            if each.name != avoided or len(ready) == 1
-        }
+        loads = {each: self._load(each, now) - (each.name == before) for each in ready}
         free = {each: load for each, load in loads.items() if load < each.max_sessions}
+        free = {each: load for each, load in free.items() if each.name != avoided} or free
         roomy = {each: load for each, load in free.items() if each.memory < FULL_MEMORY}
         found = self._choices(key, roomy or free, ready)
         if not found:

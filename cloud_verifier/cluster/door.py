@@ -79,8 +79,10 @@ class ClusterDoor:
 
     @staticmethod
     def _passes_on(relay: Relay, peer: bytes, frames: list[bytes]) -> bool:
-        """Pass on whatever a robot that has a replica sends; a Hello is for the door."""
-        return len(frames) == 1 and wire.kind_of(frames[0]) is not wire.Hello and relay.forward(peer, frames[0])
+        """Pass on what a robot that has a replica sends. A Hello is for the door, and so is what hides its kind: the
+        replica would read it as the door's own word."""
+        kind = wire.kind_of(frames[0])
+        return len(frames) == 1 and kind not in (None, wire.Hello) and relay.forward(peer, frames[0])
 
     def _reply(self, peer: bytes, message: wire.AnyMessage) -> wire.AnyMessage | None:
         if isinstance(message, wire.Ping):
@@ -110,14 +112,22 @@ class ClusterDoor:
             text = f"all {ready} replicas are full (--max-sessions, --max)" if ready else "no replica is ready yet"
             if self._lines.take(None, now):
                 _log.warning("a robot was turned away: %s", text)
-            return wire.Busy(RETRY_S * self._dice.uniform(0.5, 1.5), text)
+            return self._busy(text)
         self.redirected += 1
         return self._send_on(peer, hello, found, client, key)
 
-    def _send_on(self, peer: bytes, hello: wire.Hello, replica: Status, client: str, key: str) -> wire.Redirect | None:
+    def _busy(self, text: str) -> wire.Busy:
+        return wire.Busy(RETRY_S * self._dice.uniform(0.5, 1.5), text)
+
+    def _send_on(
+        self, peer: bytes, hello: wire.Hello, replica: Status, client: str, key: str
+    ) -> wire.Redirect | wire.Busy | None:
         if self._relay is None:
             ticket = self._tickets.sign(replica.name, client, key, self._wall())
             return wire.Redirect(replica.address, replica.server_key, ticket)
         ticket = self._tickets.sign(replica.name, self._relay.client, key, self._wall())
-        self._relay.open(peer, replica, msgspec.structs.replace(hello, ticket=ticket))
-        return None
+        if self._relay.open(peer, replica, msgspec.structs.replace(hello, ticket=ticket)):
+            return None
+        if self._lines.take(None, self._clock()):
+            _log.error("a robot cannot be passed on to %s: out of open files (ulimit -n)?", replica.address)
+        return self._busy("the door can pass on no more robots")

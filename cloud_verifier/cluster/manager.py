@@ -13,7 +13,9 @@ from cloud_verifier.config import StartError
 _log = logging.getLogger("cloud_verifier")
 
 HUNG_S = 15.0
-"""A replica that was ready and has not reported for so long is ended and started again."""
+"""A replica that was ready, or drains, and has not reported for so long is ended and started again."""
+AWAY_S = 2.0
+"""A manager that has not looked for so long was away itself, and takes nobody's silence meanwhile for an end."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before a replica that ended without being ready is started again; each further time twice as long."""
 BALANCE_S = 5.0
@@ -49,8 +51,9 @@ class Manager:
         self._directory, self._scaler, self._fleet = directory, scaler, fleet
         self._slots = [f"replica-{number}" for number in range(1, most + 1)]
         self._leaving: set[str] = set()
-        self._ready_at: dict[str, float] = {}
-        """When a replica last reported that it is ready."""
+        self._reported_at: dict[str, float] = {}
+        """When a replica last reported, of those that have been ready."""
+        self._turned_at: float | None = None
         self._pause_s, self._start_at = 0.0, 0.0
         self._ever_ready = False
         self._balanced_at = 0.0
@@ -58,9 +61,13 @@ class Manager:
     def reported(self, status: Status, now: float) -> None:
         """Take in a replica's report."""
         self._directory.report(status, now)
-        if status.phase is Phase.READY:
-            self._ready_at[status.name] = now
+        if status.phase is Phase.JOINING:  # perhaps one anew, whose machine is gone with the one before
+            self._reported_at.pop(status.name, None)
+        elif status.phase is Phase.READY:
+            self._reported_at[status.name] = now
             self._ever_ready, self._pause_s = True, 0.0
+        elif status.name in self._reported_at:
+            self._reported_at[status.name] = now
 
     def ended(self, name: str, code: int | None, now: float) -> None:
         """A replica's process has ended, with its exit code, or only its connection (None), which its end follows.
@@ -72,24 +79,27 @@ class Manager:
             return
         if code == CANNOT_START and not self._ever_ready:
             raise StartError(f"replica {name} cannot start; its own line above has the reason")
-        was_ready = self._ready_at.pop(name, None) is not None
+        was_ready = self._reported_at.pop(name, None) is not None
         if name in self._leaving:
             self._leaving.discard(name)
             _log.info("replica %s has ended, as it was to", name)
             return
         if not was_ready:
-            self._pause_s = min(max(FIRST_PAUSE_S, 2.0 * self._pause_s), LONGEST_PAUSE_S)
-            self._start_at = now + self._pause_s
+            self._pause(now)
         _log.warning("replica %s ended with code %d; it is started again in %.0f s", name, code, self._pause_s)
 
     def turn(self, now: float) -> None:
         """Start, drain and end what is to be."""
-        wanted = self._scaler.wanted([each.demand for each in self._directory.ready(now)], now)
+        ready = self._directory.ready(now)
+        wanted = self._scaler.wanted([each.demand for each in ready], now)
+        for each in ready:
+            if each.name in self._leaving:  # a process that was started since, or it was out of reach
+                self.drain(each.name)
         running = [name for name in self._fleet.names if name not in self._leaving]
         free = [name for name in self._slots if name not in self._fleet.names]
         for name in free[: max(0, wanted - len(running))]:
             if now >= self._start_at:
-                self._fleet.start(name)
+                self._start(name, now)
         sessions = {each.name: each.sessions for each in self._directory.replicas(now)}
         for name in sorted(running, key=lambda name: sessions.get(name, 0))[: max(0, len(running) - wanted)]:
             self.drain(name)
@@ -98,11 +108,7 @@ class Manager:
             for name, robots in self._directory.surplus(now).items():
                 _log.info("replica %s has %d robots too many, which go elsewhere", name, robots)
                 self._fleet.shed(name, robots)
-        for name, at in list(self._ready_at.items()):
-            if now - at > HUNG_S and name not in self._leaving and name in self._fleet.names:
-                _log.warning("replica %s has not reported for %.0f s and is ended", name, now - at)
-                self._ready_at[name] = now
-                self._fleet.kill(name)
+        self._look(now)
 
     def drain(self, name: str) -> None:
         """Let a replica end once its robots are elsewhere; if that leaves too few, another one is started."""
@@ -110,3 +116,26 @@ class Manager:
         self._leaving.add(name)
         self._directory.drain(name)
         self._fleet.drain(name)
+
+    def _look(self, now: float) -> None:
+        """End those that hang, those that are to drain too: they hold a place that another one needs."""
+        away = now - (now if self._turned_at is None else self._turned_at)
+        self._turned_at = now
+        for name, at in list(self._reported_at.items()):
+            if away > AWAY_S:
+                self._reported_at[name] = at = min(now, at + away)
+            if now - at > HUNG_S and name in self._fleet.names:
+                _log.warning("replica %s has not reported for %.0f s and is ended", name, now - at)
+                self._reported_at[name] = now
+                self._fleet.kill(name)
+
+    def _start(self, name: str, now: float) -> None:
+        try:
+            self._fleet.start(name)
+        except OSError as error:  # out of processes or memory, for a while perhaps; the others serve
+            self._pause(now)
+            _log.error("replica %s cannot be started: %s; trying again in %.0f s", name, error, self._pause_s)
+
+    def _pause(self, now: float) -> None:
+        self._pause_s = min(max(FIRST_PAUSE_S, 2.0 * self._pause_s), LONGEST_PAUSE_S)
+        self._start_at = now + self._pause_s

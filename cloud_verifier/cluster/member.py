@@ -33,6 +33,7 @@ class Member:
         self._address = self._server_key = ""
         self._read_key: Callable[[], str] = str
         self._key_read_at = -math.inf
+        self._leaving = False
         try:
             self._channel: Channel[Charge | Drain | Shed] = Channel.connect(supervisor, Charge | Drain | Shed)
             self._channel.send(Join(name))
@@ -86,10 +87,11 @@ class Member:
 
     def close(self) -> None:
         """Leave; safe to repeat."""
+        self._leaving = True
         self._channel.close()
 
     def _send(self, status: Status) -> None:
-        with contextlib.suppress(ChannelClosed):  # the thread that follows the supervisor notices
+        with contextlib.suppress(ChannelClosed):  # the thread that follows the supervisor notices its end
             self._channel.send(Report(status))
 
     def _follow(self, drain: Callable[[], None], shed: Callable[[int], None]) -> None:
@@ -98,5 +100,7 @@ class Member:
                 if isinstance(message, Shed):
                     shed(message.robots)
         except ChannelClosed:
+            if self._leaving:
+                return
             _log.warning("the supervisor of replica %s is gone: draining", self.name)
         drain()

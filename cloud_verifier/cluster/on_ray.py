@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cloud_verifier.cluster.directory import Directory, Status
@@ -33,6 +34,7 @@ from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.monitoring.doors import WatchedDoor
 from cloud_verifier.monitoring.serving import pages_served
 from speculation.address import is_loopback
+from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -74,6 +76,16 @@ def _ray() -> Any:
             f"cluster needs Ray ({error}): install spec-vlm-nav-core[cluster], or give --on local"
         ) from None
     return ray
+
+
+def in_full(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with paths in full: an actor works in another folder than the command line that they are of.
+
+    What does not exist here, as a model that Hugging Face knows by name, stays.
+    """
+    paths = {field.name for field in fields_of(ServerConfig) if field.kind is Path}
+    there = {name: Path(value) for name, value in options.items() if name in paths and value is not None}
+    return {**options, **{name: path.absolute() for name, path in there.items() if path.exists()}}
 
 
 class ReplicaActor:
@@ -301,7 +313,8 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
     """
     ray = _ray()
     try:
-        ray.init(address=settings.address or None, namespace=NAMESPACE, include_dashboard=False)
+        # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
+        ray.init(address=settings.address or "local", namespace=NAMESPACE, include_dashboard=False)
     except Exception as error:
         raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
     stopping: list[int] = []
@@ -332,8 +345,9 @@ class RayCluster:
         places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
         per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            options, settings.limits(scaling, places), make_secret(settings, config.link), bind_host(config.link),
-            settings.replica_port, settings.cpus_per_replica or (0.0 if per_replica else 1.0), per_replica,
+            in_full(options), settings.limits(scaling, places), make_secret(settings, config.link),
+            bind_host(config.link), settings.replica_port,
+            settings.cpus_per_replica or (0.0 if per_replica else 1.0), per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
             mailbox = open_post(config.link, config.quotas.bytes_per_s)
@@ -376,15 +390,21 @@ class RayCluster:
 
 
 def stop(drain_s: float) -> None:
-    """Let all replicas drain, and end the actors."""
+    """Let all replicas drain, and end the actors, and verifiers that hang, by force after `drain_s` and END_S."""
     ray = _ray()
     try:
         directory = ray.get_actor(DIRECTORY, NAMESPACE)
     except ValueError:
         return
-    until = time.monotonic() + drain_s + END_S
-    while ray.get(directory.stop.remote()) and time.monotonic() < until:
+    until, left = time.monotonic() + drain_s + END_S, 1
+    while left and time.monotonic() < until:
         time.sleep(LOOK_S)
+        with contextlib.suppress(Exception):  # the directory is being started again
+            left = ray.get(directory.stop.remote(), timeout=ASK_S)
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
-            ray.kill(ray.get_actor(each["name"], NAMESPACE))
+            with contextlib.suppress(Exception):  # it ends meanwhile, or its machine is gone
+                actor = ray.get_actor(each["name"], NAMESPACE)
+                if each["name"] != DIRECTORY:  # its process would outlive it, and a hung one for ever
+                    ray.get(actor.kill.remote(), timeout=ASK_S)
+                ray.kill(actor)

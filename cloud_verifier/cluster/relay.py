@@ -26,7 +26,8 @@ from speculation import wire
 MOST_ROBOTS = 1024
 MOST_HOMES = 4096
 """Sessions whose replica is remembered."""
-HIGH_WATER = 256
+HIGH_WATER, SEND_HIGH_WATER = 256, 32
+"""Messages from and to a replica that wait. Those to it may be frames of 4 MB, and a robot may send without end."""
 SILENT_S = 10.0
 """A robot pings four times a second; after so long without a message its connection to the replica is closed."""
 BURST = 64
@@ -84,12 +85,18 @@ class Relay:
         """Return the replica that a session was on; empty where that is not known."""
         return self._homes.get(resume, "")
 
-    def open(self, peer: bytes, replica: Status, hello: wire.Hello) -> None:
-        """Connect a robot to a replica, in place of the one that it had, and greet that in its name."""
+    def open(self, peer: bytes, replica: Status, hello: wire.Hello) -> bool:
+        """Connect a robot to a replica, in place of the one that it had, and greet that in its name.
+
+        Returns False where no connection can be opened: for want of descriptors, or to what is no address.
+        """
         self.close(peer)
-        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError:
+            return False
         socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = HIGH_WATER
+        socket.rcvhwm, socket.sndhwm = HIGH_WATER, SEND_HIGH_WATER
         socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
         try:
             if self._pair is not None:
@@ -98,11 +105,12 @@ class Relay:
             socket.connect(replica.address)
         except zmq.ZMQError:  # what a replica reports need be no address
             socket.close()
-            return
+            return False
         self._upstreams[peer] = _Upstream(replica.name, socket, self._clock())
         # ZeroMQ's descriptor shows a change only once, so what it has is asked before every wait.
         self._mailbox.watch(socket.fileno(), lambda: bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN))
         self.forward(peer, wire.encode(hello))
+        return True
 
     def forward(self, peer: bytes, payload: bytes) -> bool:
         """Pass a robot's message on; return whether the robot has a replica. A replica that takes nothing loses it."""

@@ -45,11 +45,11 @@ class ClusterSettings(Settings, frozen=True):
         Meta(ge=0, le=1024, description="Ray places a replica by so many CPUs; 0: by its GPUs where there are any"),
     ] = 0.0
     address: Annotated[
-        str, Meta(description="Ray cluster to join, HOST:PORT or ray://HOST:PORT; empty: one is started here")
+        str, Meta(description="Ray cluster to join, HOST:PORT or ray://HOST:PORT; empty: one is started for this alone")
     ] = ""
     host: Annotated[
         str,
-        Meta(description="name or address by which robots reach this machine; default: that of --bind, or Ray's"),
+        Meta(description="--on local: name or address by which robots reach this machine; default: that of --bind"),
     ] = ""
     replica_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the first replica, of the others those after it; 0: free ones")
@@ -69,6 +69,15 @@ class ClusterSettings(Settings, frozen=True):
         Settings.__post_init__(self)
         if self.replicas != "auto" and not (self.replicas.isdecimal() and 1 <= int(self.replicas) <= 1024):
             raise StartError(f"--replicas {self.replicas!r}: give auto, or 1 to 1024")
+        if self.replicas != "auto" and not (self.min or 1) <= int(self.replicas) <= (self.max or 1024):
+            raise StartError(f"--replicas {self.replicas} is outside --min {self.min or 1} to --max {self.max or 1024}")
+        of_ray = {"--address": self.address, "--stop": self.stop, "--cpus-per-replica": self.cpus_per_replica}
+        for flag in [flag for flag, given in of_ray.items() if given and self.on == "local"]:
+            raise StartError(f"{flag} is of a Ray cluster, which --on local does without; leave one of the two out")
+        if self.host and self.on == "ray":
+            raise StartError("--host is of --on local: on Ray robots are given the address that each machine has there")
+        if self.stop and not self.address:
+            raise StartError("--stop: give --address, the Ray cluster whose replicas are to end")
 
     def device(self, device: str) -> str:
         """Return the `--device` of a replica, which counts its own GPUs from 0, for what the cluster was given.
@@ -101,9 +110,12 @@ class ClusterSettings(Settings, frozen=True):
         count = self.count(places)
         least, most = self.min or min(count, self.max or count), self.max or max(count, self.min)
         try:
-            return Scaling(least, most, *(getattr(scaling, name) for name in scaling.__struct_fields__[2:]))
+            limits = Scaling(least, most, *(getattr(scaling, name) for name in scaling.__struct_fields__[2:]))
         except ValueError as error:
             raise StartError(f"--{error}") from None
+        if self.replica_port and self.replica_port + most > 65536:
+            raise StartError(f"--replica-port {self.replica_port}: {most} replicas need that many ports from there on")
+        return limits
 
     def reached_at(self, link: Link) -> str:
         """Return by which host robots reach the replicas of this machine. Raises StartError where that is unknown."""

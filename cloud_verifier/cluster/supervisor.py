@@ -31,6 +31,9 @@ JOIN_S = 600.0
 LEFT_S = 5.0
 """How long a process may go on without its connection: it is of no use, and another one needs its place."""
 
+LOOK_AGAIN_S = 1.0
+"""After a connection could not be taken in."""
+
 
 class Process(Protocol):
     """What is needed of `subprocess.Popen`."""
@@ -176,8 +179,12 @@ class Supervisor:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closing:
+                    return
+                _log.warning("no replica can join for now: %s", error)  # out of descriptors, for a while perhaps
+                time.sleep(LOOK_AGAIN_S)
+                continue
             threading.Thread(target=self._take_in, args=(connection,), name="replica", daemon=True).start()
 
     def _take_in(self, connection: socket.socket) -> None:

@@ -122,5 +122,7 @@ def load_secret(path: Path) -> bytes:
         raise ValueError(f"cluster secret {path} can be read by others; mend it with: chmod 600 {path}")
     secret = path.read_bytes()
     if len(secret) < SECRET_BYTES:
-        raise ValueError(f"cluster secret {path} has {len(secret)} bytes, the least is {SECRET_BYTES}")
+        raise ValueError(
+            f"cluster secret {path} has {len(secret)} bytes, the least is {SECRET_BYTES}; remove it for another one"
+        )
     return secret

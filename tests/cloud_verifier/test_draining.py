@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -86,6 +88,21 @@ def test_without_time_it_stops_at_once_and_with_time_it_does_not_however_often_i
         bench.server.drain()
         bench.server.run()
         assert bench.received(b"a")[-1] == last
+
+
+@pytest.mark.parametrize("end", [Server.drain, Server.stop])
+def test_one_of_a_cluster_loses_no_step_however_it_ends(end: Callable[[Server], None]) -> None:
+    """An EndStep would be the step's end, although another replica can go on with it."""
+    bench, config = Bench(), CONFIG.changed(drain_s=0.0)
+    bench.server = Server(
+        bench.engine, config, RAW, bench.post, clock=bench.post.clock, check_ticket=lambda ticket, client: None
+    )
+    bench.welcome(b"a")
+    bench.ask(b"a", begin())
+    end(bench.server)
+    bench.server.run()
+    (last,) = [each for each in bench.received(b"a") if isinstance(each, EndStep | Redirect)]
+    assert isinstance(last, Redirect)
 
 
 def test_some_robots_are_sent_elsewhere_between_their_answers_and_the_others_stay() -> None:

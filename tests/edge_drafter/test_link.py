@@ -550,7 +550,7 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
 ) -> None:
     verifier.refuse = Redirect(others[0].address, ticket=b"for the first")
     link = connect(verifier.address, silent_s=60.0)
-    assert link.wait_nominal(LIMIT_S)
+    assert link.wait_nominal(LIMIT_S) and link.has_elsewhere
     assert others[0].hellos[0].ticket == b"for the first" and others[0].hellos[0].prefix == b""
     assert link.why == f"the verifier at {others[0].address} serves model"
     link.send(BEGIN)
@@ -560,7 +560,8 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
     with pytest.raises(LinkLost):  # it may be elsewhere already when this thread looks
         link.receive(LIMIT_S)
     assert link.wait_nominal(LIMIT_S)
-    assert f"the verifier at {others[0].address} ended the connection" in caplog.text
+    # In silence the robot would drop its question at once.
+    assert f"link connecting: the verifier at {others[0].address} ended the connection" in caplog.text
     again = verifier.hellos[-1]
     assert (again.ticket, again.resume, again.prefix) == (b"for the first", "session 1", prefix_of(BEGIN.prompt))
     assert others[1].hellos[0].ticket == b"for the second"
@@ -583,6 +584,16 @@ def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
     assert link.wait_nominal(LIMIT_S)
     assert f"{verifier.address} sends this robot elsewhere: it is being drained" in caplog.text
     assert link.why == f"the verifier at {others[0].address} serves model"
+
+
+def test_of_a_list_the_first_that_has_room_serves(
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    """As with the doors of two clusters, of which one has no replica; a full one is not asked before its time."""
+    verifier.refuse = Busy(1000.0, "no replica is ready yet")
+    link = connect(f"{verifier.address},{others[0].address}", silent_s=60.0)
+    assert link.wait_nominal(LIMIT_S)
+    assert link.why == f"the verifier at {others[0].address} serves model" and len(verifier.hellos) == 1
 
 
 def test_of_a_list_the_first_that_answers_serves(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:

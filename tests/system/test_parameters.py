@@ -50,7 +50,7 @@ PUBLIC = {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
         "drafting", "predictor", "fed_head", "sampling", "seed", "threads", "device", "dtype", "attention",
         "quantisation", "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s",
-        "service_class",
+        "link_resume_elsewhere_s", "service_class",
         "response_order", "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early",
         "look_ahead", "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "otlp", "welcome_s",
         "acceptance_margin", "acceptance_answers", "swap_every", "swap_tests", "swap_share",

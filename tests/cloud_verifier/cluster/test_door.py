@@ -68,6 +68,17 @@ def test_a_robot_that_is_back_at_once_is_sent_elsewhere_where_there_is_another_o
     assert name_of(alone.redirect(b"robot", alone.redirect(b"robot").ticket)) == "a"
 
 
+def test_a_robot_that_is_back_at_once_is_not_turned_away_where_only_that_replica_has_room() -> None:
+    world = World("a", "b")
+    tickets = {name_of(each): each.ticket for each in (world.redirect(f"robot {n}".encode()) for n in range(15))}
+    world.post.now += 0.1
+    assert set(tickets) == {"a", "b"}
+    full = {name: sum(1 for _ in world.directory._replicas[name].sent) for name in "ab"}
+    room = min(full, key=lambda name: full[name])
+    ticket = TICKETS.sign(room, "late", "late", world.post.now)
+    assert full[room] == 7 and name_of(world.redirect(b"late", ticket)) == room
+
+
 def test_a_ticket_of_somebody_else_says_nothing_of_where_a_robot_was() -> None:
     world = World("a", "b")
     world.post.now = 60.0

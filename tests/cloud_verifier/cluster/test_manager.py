@@ -16,8 +16,12 @@ class Processes:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.log: list[str] = []
+        self.failures: list[OSError] = []
+        """What starting fails with at first."""
 
     def start(self, name: str) -> None:
+        if self.failures:
+            raise self.failures.pop()
         self.names.append(name)
         self.log.append(f"start {name}")
 
@@ -47,8 +51,16 @@ class World:
         self.manager.turn(self.now)
         return self.fleet.log[before:]
 
-    def report(self, name: str, **fields: float) -> None:
-        self.manager.reported(Status(name, Phase.READY, self.born, max_sessions=8, **fields), self.now)  # type: ignore[arg-type]
+    def silence(self, seconds: float) -> list[str]:
+        """Let time pass in which no replica reports, and return what the manager does."""
+        before = len(self.fleet.log)
+        for _ in range(round(seconds / 0.5)):
+            self.now += 0.5
+            self.manager.turn(self.now)
+        return self.fleet.log[before:]
+
+    def report(self, name: str, phase: Phase = Phase.READY, **fields: float) -> None:
+        self.manager.reported(Status(name, phase, self.born, max_sessions=8, **fields), self.now)  # type: ignore[arg-type]
 
     def end(self, name: str, code: int | None) -> None:
         if code is not None:
@@ -104,9 +116,80 @@ def test_one_that_hangs_is_ended_and_one_that_loads_is_not() -> None:
     world = World()
     world.turn()
     world.report("replica-1")
-    world.now = HUNG_S + 0.1
+    assert world.silence(HUNG_S) == []
+    assert world.silence(1.0) == ["kill replica-1"]
+
+
+def test_one_that_hangs_while_it_is_to_drain_is_ended_and_its_place_is_free() -> None:
+    world = World(2, 2)
+    world.turn()
+    world.turn()
+    world.manager.drain("replica-1")
+    for _ in range(round(2 * HUNG_S)):
+        world.now += 1.0
+        world.report("replica-2")
+        world.manager.turn(world.now)
+    assert world.fleet.log[-1] == "kill replica-1"
+    world.end("replica-1", -9)
+    assert world.turn(0.1) == ["start replica-1"]
+
+
+def test_one_that_drains_by_itself_takes_its_time() -> None:
+    """As after SIGTERM, with a longer --drain-s than HUNG_S."""
+    world = World()
+    world.turn()
+    world.turn()
+    for _ in range(round(3 * HUNG_S)):
+        world.now += 1.0
+        world.report("replica-1", Phase.DRAINING)
+        world.report("replica-2")
+        world.manager.turn(world.now)
+    assert world.fleet.log[2:] == []
+
+
+def test_one_whose_machine_is_gone_may_load_elsewhere() -> None:
+    """The process went without a word of its end, and Ray has started it on another machine."""
+    world = World(1, 1)
+    world.turn()
+    world.turn()
+    world.silence(5.0)
+    world.born = world.now
+    world.report("replica-1", Phase.JOINING)
+    assert world.silence(4 * HUNG_S) == []
+
+
+def test_a_manager_that_was_away_itself_ends_nobody() -> None:
+    world = World()
+    world.turn()
+    world.turn()
+    world.now += 10 * HUNG_S  # its process was stopped; what was reported meanwhile is not read yet
     world.manager.turn(world.now)
-    assert world.fleet.log[2:] == ["kill replica-1"]
+    assert world.fleet.log[2:] == []
+    assert world.silence(HUNG_S + 1.0) == ["kill replica-1", "kill replica-2"]
+
+
+def test_one_that_was_to_drain_and_was_started_again_drains_again() -> None:
+    world = World(1, 2)
+    world.turn()
+    world.turn()
+    world.manager.drain("replica-1")
+    world.born = 5.0
+    assert world.turn(0.1)[0] == "drain replica-1"
+    assert not [each.name for each in world.directory.ready(world.now) if each.name == "replica-1"]
+    assert "drain replica-1" not in world.turn(0.1)
+
+
+def test_where_no_process_can_be_started_the_others_serve_and_it_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.turn()
+    world.turn()
+    world.end("replica-1", -9)
+    world.fleet.failures.extend([OSError(12, "Cannot allocate memory")] * 2)
+    tried = [world.turn(0.5) for _ in range(8)]
+    assert [actions for actions in tried if actions] == [["start replica-1"]]
+    assert "replica-1 cannot be started" in caplog.text and "Cannot allocate memory" in caplog.text
 
 
 def test_with_less_to_do_the_emptiest_drains_and_does_not_come_back() -> None:

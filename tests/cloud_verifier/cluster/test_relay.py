@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
+import zmq
 
 from cloud_verifier.cluster.directory import Directory, Phase, Status
 from cloud_verifier.cluster.door import ClusterDoor
@@ -18,7 +22,7 @@ from cloud_verifier.door.supervisor import Door
 from cloud_verifier.mailbox import Mailbox
 from cloud_verifier.security import make_keys, public_key
 from edge_drafter import LinkLost
-from edge_drafter.link import LinkConfig, ZmqLink, load_keys
+from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from speculation import wire
 from speculation.wire import BeginStep, Commit, Hello, Ping, Pong, Redirect, Welcome
 
@@ -162,6 +166,38 @@ def test_a_robot_that_is_sent_away_or_whose_replica_is_gone_goes_on_at_the_other
     assert isinstance(world.link.receive(LIMIT_S), Commit)
     world.gone = {second}
     eventually(lambda: world.directory.ready(time.monotonic()) != () and world.serving() == first)
+
+
+def test_a_hello_in_another_encoding_is_the_doors_too(world: World) -> None:
+    """A replica would take it as the door's own: it comes by the door's connection, with the door's key."""
+    home = world.serving()
+    plain = wire.encode(msgspec.structs.replace(HELLO, ticket=b"own"))
+    hidden = plain[:1] + b"\xcc" + plain[1:]  # its tag in two bytes, where one would do
+    assert wire.decode(hidden) == wire.decode(plain) and wire.kind_of(hidden) is None
+    count = sum(len(each.hellos) for each in world.replicas.values())
+    with world.link._changed:
+        world.link._outbox.append(hidden)
+    world.link._wake()
+    eventually(lambda: sum(len(each.hellos) for each in world.replicas.values()) > count)
+    assert all(hello.ticket != b"own" for each in world.replicas.values() for hello in each.hellos), home
+
+
+def test_where_no_connection_can_be_opened_a_robot_is_to_come_again_and_the_door_lives(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(kind: int) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    world.serving()
+    relay = world.door._relay
+    assert relay is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(relay, "_context", SimpleNamespace(socket=full))
+        for replica in world.replicas.values():
+            if replica.peer:
+                replica.to_send.append(Redirect(reason="for no reason"))
+        eventually(lambda: world.link.state is LinkState.BUSY and "no more robots" in world.link.why)
+    world.serving()
 
 
 def test_it_comes_back_to_the_replica_that_has_its_session(world: World) -> None:

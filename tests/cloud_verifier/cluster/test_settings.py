@@ -10,6 +10,7 @@ import pytest
 
 from cloud_verifier.__main__ import main, parse
 from cloud_verifier.cluster.local import LocalFleet, count_gpus, make_secret, places_of, replica_command
+from cloud_verifier.cluster.on_ray import in_full
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.cluster.tickets import SECRET_BYTES
@@ -29,6 +30,7 @@ SERVER = [field.name for field in fields_of(ServerConfig)]
         ({"max": 2}, 6, (2, 2)),
         ({"min": 3}, 0, (3, 3)),
         ({"replicas": "2", "max": 5}, 0, (2, 5)),
+        ({"replicas": "2", "min": 1}, 0, (1, 2)),
     ],
 )
 def test_how_many_replicas_run(settings: dict[str, str], gpus: int, limits: tuple[int, int]) -> None:
@@ -44,11 +46,31 @@ def test_settings_that_cannot_be_are_named() -> None:
             ClusterSettings(replicas=replicas)
     with pytest.raises(StartError, match="--replica-port 70000 is outside 0 to 65535"):
         ClusterSettings(replica_port=70000)
+    with pytest.raises(StartError, match="--replica-port 65534: 3 replicas need"):
+        ClusterSettings(replica_port=65534, max=3).limits(Scaling(), 0)
+    assert ClusterSettings(replica_port=65534, max=2).limits(Scaling(), 0).max == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"replicas": "3", "max": 2}, "--replicas 3 is outside --min 1 to --max 2"),
+        ({"replicas": "2", "min": 3}, "--replicas 2 is outside --min 3 to --max 1024"),
+        ({"on": "local", "address": "10.0.0.1:6379"}, "--address is of a Ray cluster"),
+        ({"on": "local", "stop": True, "address": ""}, "--stop is of a Ray cluster"),
+        ({"on": "local", "cpus_per_replica": 2.0}, "--cpus-per-replica is of a Ray cluster"),
+        ({"host": "gpu.local"}, "--host is of --on local"),
+        ({"stop": True}, "--stop: give --address"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(StartError, match=problem):
+        ClusterSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_robots_are_sent_to_an_address_that_they_can_reach() -> None:
     assert ClusterSettings().reached_at(Link("tcp://10.0.0.1:5555", allow_plain=True)) == "10.0.0.1"
-    assert ClusterSettings(host="gpu.local").reached_at(Link("tcp://0.0.0.0:5555")) == "gpu.local"
+    assert ClusterSettings("local", host="gpu.local").reached_at(Link("tcp://0.0.0.0:5555")) == "gpu.local"
     for wildcard in ("0.0.0.0", "*", "[::]"):
         with pytest.raises(StartError, match="give --host"):
             ClusterSettings().reached_at(Link(f"tcp://{wildcard}:5555"))
@@ -69,6 +91,15 @@ def test_a_replica_is_started_with_the_clusters_settings_and_its_own_address() -
     assert own["http"] == 9156, "the door has the first"
     assert own["drain_s"] == options["drain_s"] == DRAIN_S
     assert parse(["serve", "--model", "m"])["drain_s"] == 0.0
+
+
+def test_actors_are_given_paths_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They work in another folder than the command line that names them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys").mkdir()
+    given = parse(["cluster", "--model", "org/model", "--keys", "keys", "--device", "cpu"])
+    changed = {"keys": tmp_path / "keys"}
+    assert in_full(given) == {**given, **changed}
 
 
 def test_each_replica_of_a_machine_has_its_own_port_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

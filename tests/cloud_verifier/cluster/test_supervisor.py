@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import stat
 import sys
 import threading
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_verifier.cluster.channel import MOST_LINE, Channel, ChannelClosed, Charge, Drain, Join
+from cloud_verifier.cluster.channel import MOST_LINE, Channel, ChannelClosed, ChannelFull, Charge, Drain, Join, Report
 from cloud_verifier.cluster.directory import Phase, Status
 from cloud_verifier.cluster.member import Member
 from cloud_verifier.cluster.supervisor import Ended, Reported, Supervisor
@@ -139,6 +141,45 @@ def test_what_is_no_line_ends_its_connection(supervisor: Supervisor, line: bytes
     channel._socket.sendall(line)
     with pytest.raises(ChannelClosed):
         channel.receive()
+
+
+def test_who_sends_does_not_wait_for_one_that_is_frozen() -> None:
+    """A replica reports in the thread that serves its robots."""
+    ours, theirs = (Channel(each, Report) for each in socket.socketpair())
+    sent: list[float] = []
+
+    def report() -> None:
+        with contextlib.suppress(ChannelFull):
+            while True:
+                ours.send(Report(Status("replica-1", Phase.READY, float(len(sent)))))
+                sent.append(float(len(sent)))
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    thread.join(20.0)
+    assert not thread.is_alive(), "it waits for the other end"
+    assert [theirs.receive().status.born for _ in sent] == sent  # what was sent is whole
+    ours.send(Report(Status("replica-1", Phase.READY, -1.0)))
+    assert theirs.receive().status.born == -1.0
+    ours.close()
+    theirs.close()
+
+
+def test_replicas_can_join_again_after_a_connection_could_not_be_taken_in(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud_verifier.cluster.supervisor.LOOK_AGAIN_S", 0.01)
+    accept, failures = socket.socket.accept, iter([OSError(24, "Too many open files")] * 2)
+
+    def fail(listener: socket.socket) -> tuple[socket.socket, object]:
+        for error in failures:
+            raise error
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    for name in ("replica-1", "replica-2"):  # the first is taken in by the accept that waits already
+        supervisor.start(name, ["command"])
+        Member(name, supervisor.path, 8).close()
 
 
 def test_its_socket_is_for_its_owner_alone_and_goes_with_it(supervisor: Supervisor) -> None:

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 
 EDGE = Parameters(
     EdgeConfig,
-    {"target": "target_fingerprint", "silence_s": "link_silence_s", "resume_s": "link_resume_s"},
+    {
+        "target": "target_fingerprint",
+        "silence_s": "link_silence_s",
+        "resume_s": "link_resume_s",
+        "resume_elsewhere_s": "link_resume_elsewhere_s",
+    },
     without=("text_only",),
     defaults={"draft_model": Path("models/draft")},
 )
