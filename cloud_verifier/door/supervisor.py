@@ -357,4 +357,5 @@ class Door:
                 try:
                     self._start()
                 except OSError as error:  # out of processes or descriptors, for a while perhaps
+                    self._opened = False
                     _log.error("no door can be started: %s; trying again", error)

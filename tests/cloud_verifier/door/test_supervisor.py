@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -133,6 +134,36 @@ def test_a_door_that_ends_or_hangs_is_replaced_at_the_same_address(
         assert frames == [encode(Ping(2))] and peer != before
         assert (door.restarts, door.address) == (1, address) and door.pid != first
         assert not door.send(before, Pong(1)) and door.send(peer, Pong(2)) and robot.receive() == Pong(2)
+    finally:
+        robot.close()
+
+
+def test_while_no_process_can_be_started_the_next_door_is_tried_with_pauses(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without them the thread that tries takes a whole core from the engine, and every line of the log."""
+    robot = Robot(door.address)
+    pauses: list[float] = []
+    wait = door._closing.wait
+
+    def noted(seconds: float | None = None) -> bool:
+        pauses.append(seconds or 0.0)
+        return wait(seconds)
+
+    def none_left(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    try:
+        robot.send(Ping(1))
+        receive(door)
+        monkeypatch.setattr(door._closing, "wait", noted)
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor.subprocess, "Popen", none_left)
+            os.kill(door.pid, signal.SIGKILL)
+            wait_for(lambda: len(pauses) >= 4)
+        assert pauses[:4] == [0.0, 0.05, 0.1, 0.2]
+        assert "no door can be started: [Errno 11] no process is left; trying again" in caplog.text
+        assert receive(door, lambda: robot.send(Ping(2)))[1] == [encode(Ping(2))]
     finally:
         robot.close()
 
