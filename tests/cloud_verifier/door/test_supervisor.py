@@ -223,7 +223,8 @@ def robots_folder(keys: Path, name: str, *more: str) -> Path:
 def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broken key file keeps nobody else out. Who was given the next server key stays served when it takes over."""
+    """A broken key file keeps nobody else out. Who was given the next server key, before or while it runs, stays served
+    when it takes over; who was not is served again when it is given the new one."""
     caplog.set_level(logging.INFO)
     keys = tmp_path / "keys"
     make_keys(keys, "go2-7")
@@ -251,12 +252,21 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         wait_for(lambda: serving.revoked == ["go2-8"] and "does not accept this robot's key" in late.why)
         assert known.state is LinkState.NOMINAL
         make_keys(keys, "go2-9")
-        unready = ZmqLink(LinkConfig(door.address, HELLO, load_keys(robots_folder(keys, "go2-9")), silent_s=0.5))
-        links.append(unready)
-        wait_for(lambda: unready.state is LinkState.NOMINAL)
+        make_keys(keys, "go2-10")
+        given, other = robots_folder(keys, "go2-10"), robots_folder(keys, "go2-9")
+        links += [
+            ZmqLink(LinkConfig(door.address, HELLO, load_keys(each), silent_s=0.5, hello_s=0.2))
+            for each in (given, other)
+        ]
+        *_, running, unready = links
+        wait_for(lambda: running.state is unready.state is LinkState.NOMINAL)
+        (given / "server_next.key").write_bytes((keys / "server_next.key").read_bytes())
         switch_keys(keys)
         wait_for(lambda: "does not have the server key that this robot holds" in unready.why)
-        wait_for(lambda: known.state is LinkState.NOMINAL and serving.clients[-1] == "go2-7")
+        wait_for(lambda: known.state is running.state is LinkState.NOMINAL)
+        assert {"go2-7", "go2-10"} <= set(serving.clients[-2:])
+        (other / "server.key").write_bytes((keys / "server.key").read_bytes())
+        wait_for(lambda: unready.state is LinkState.NOMINAL)
         assert door.restarts == 0
     finally:
         for link in links:
