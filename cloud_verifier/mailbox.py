@@ -145,6 +145,11 @@ class Mailbox:
         return revoked
 
     @property
+    def clients(self) -> list[str]:
+        """The names of those that may connect; none where there are no keys."""
+        return self._curve.clients if self._curve is not None else []
+
+    @property
     def connections(self) -> int:
         """How many connections there are."""
         return len(self._connections)

@@ -179,6 +179,11 @@ class AuthorizedKeys:
     def __len__(self) -> int:
         return len(self._names)
 
+    @property
+    def names(self) -> list[str]:
+        """Whose keys there are."""
+        return list(self._names.values())
+
     def name(self, key: bytes) -> str:
         """Return whose z85 key this is; empty where it is nobody's."""
         return self._names.get(key, "")
@@ -315,6 +320,11 @@ class CurveServer:
     def knows(self, client: str) -> bool:
         """Whether a client of this name may be connected."""
         return client in self._keys
+
+    @property
+    def clients(self) -> list[str]:
+        """The names of those that may connect."""
+        return self._keys.names
 
     def renewed(self) -> bool:
         """Whether the server's key has changed since `protect`."""
