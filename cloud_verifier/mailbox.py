@@ -145,6 +145,11 @@ class Mailbox:
         return revoked
 
     @property
+    def clients(self) -> list[str]:
+        """The names of those that may connect; none where there are no keys."""
+        return self._curve.clients if self._curve is not None else []
+
+    @property
     def connections(self) -> int:
         """How many connections there are."""
         return len(self._connections)
@@ -255,7 +260,7 @@ class Mailbox:
         due = self._clock() >= self._watch_at
         if not due and not self._has_mail():
             return
-        taken: list[tuple[bytes, int | None, list[bytes], str]] = []
+        taken: list[tuple[bytes, int | None, list[bytes], int, str]] = []
         while len(taken) < BURST and (mail := self._receive()) is not None:
             taken.append(mail)
             self._cut_off()
@@ -265,13 +270,13 @@ class Mailbox:
         drained = len(taken) < BURST
         if not taken and not self._closed:
             return
-        for routing_id, fd, frames, client in taken:
+        for routing_id, fd, frames, size, client in taken:
             if fd is None:
                 self.dropped += 1
                 continue
-            connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)), client)
+            connection = self._connections.deliver(fd, routing_id, size, client)
             if connection is not None:
-                self._put(connection, frames)
+                self._put(connection, frames, size)
         if drained:
             self._connections.drained()
             for fd in self._closed:
@@ -287,19 +292,19 @@ class Mailbox:
             if self._connections.of_peer(peer) is None:
                 self._inboxes.drop(peer)
 
-    def _put(self, connection: Connection, frames: list[bytes]) -> None:
+    def _put(self, connection: Connection, frames: list[bytes], size: int) -> None:
         sharer = connection.client or connection.peer
         if self._curve is not None and not self._curve.knows(connection.client):
             return self._end(connection, f"the key of {connection.client} was taken back")
-        if self._rate is not None and self._rate.use(sharer, sum(map(len, frames)), self._clock()) > 0.0:
+        if self._rate is not None and self._rate.use(sharer, size, self._clock()) > 0.0:
             return self._end(connection, f"it sends more than {OVER:g} times what --bytes-per-s allows")
         most, most_bytes = SESSIONLESS_MESSAGES, SESSIONLESS_BYTES
         if connection.has_session:
             most, most_bytes = SESSION_MESSAGES, SESSION_BYTES
         self.dropped += not self._inboxes.put(connection.peer, sharer, frames, most, most_bytes)
 
-    def _receive(self) -> tuple[bytes, int | None, list[bytes], str] | None:
-        """Return routing id, descriptor, first frames and key's name of the next whole message, None without one.
+    def _receive(self) -> tuple[bytes, int | None, list[bytes], int, str] | None:
+        """Return routing id, descriptor, first frames, size and key's name of the next whole message, None without one.
 
         The descriptor is None where the message does not name its connection: a peer that greeted as ZMTP 1.0, which a
         garbled greeting is taken for.
@@ -309,6 +314,7 @@ class Mailbox:
         except zmq.Again:
             return None
         frames: list[bytes] = []
+        size = 0
         fd: int | None = None
         client = ""
         frame = head
@@ -320,9 +326,10 @@ class Mailbox:
             except zmq.ZMQError as error:
                 if error.errno != errno.EINVAL:
                     raise
+            size += len(frame)
             if len(frames) < FRAMES:
                 frames.append(frame.bytes)
-        return head.bytes, fd, frames, client
+        return head.bytes, fd, frames, size, client
 
     def _changes(self, closed: list[int]) -> list[int]:
         """Enter accepted connections and return those that were closed, with the ones known before.

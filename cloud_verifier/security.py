@@ -31,6 +31,8 @@ SECRET = ".key_secret"
 Z85_KEY = 40
 REFUSED_S = 60.0
 """A key that is refused again and again is named in the log every so many seconds."""
+REFUSED_PER_S, REFUSED_AT_ONCE = 1.0, 10
+"""Lines about refused keys, all together: whoever is no robot may come with another key each time."""
 _log = logging.getLogger("cloud_verifier")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -74,7 +76,8 @@ def switch_keys(folder: Path) -> list[Path]:
     changed = [folder / f"{SERVER}.key", folder / f"{SERVER}{SECRET}"]
     with _writing(folder):
         for path in changed:  # the secret file, which holds both keys and which the verifier reads, comes last
-            (folder / path.name.replace(SERVER, NEXT)).replace(path)
+            with contextlib.suppress(FileNotFoundError):  # the first one is there already if that was interrupted
+                (folder / path.name.replace(SERVER, NEXT)).replace(path)
     return changed
 
 
@@ -147,6 +150,18 @@ def load_server_key(folder: Path) -> tuple[bytes, bytes]:
     return public, secret
 
 
+def _stamp(file: Path | os.DirEntry[str]) -> tuple[int, int]:
+    """Return what is another one when a file's content or mode has changed; zeros for a file that is not to be had.
+
+    Its mode too: whoever lets a key be read expects that it is.
+    """
+    try:
+        seen = file.stat()
+    except OSError:
+        return 0, 0
+    return seen.st_ctime_ns, seen.st_size
+
+
 class AuthorizedKeys:
     """The public keys in a folder and whose they are. `refresh` reads what has changed, so that robots may come and go
     while the verifier serves."""
@@ -155,7 +170,7 @@ class AuthorizedKeys:
         """quiet: whether files that are left out stay without a line in the log. Raises OSError for no such folder."""
         self.folder, self._quiet = folder, quiet
         self._files: dict[str, tuple[int, int, bytes]] = {}
-        """By name: when the file was changed, its size, and its key; an empty one where it has none."""
+        """By name: when the file or its mode was changed, its size, and its key; an empty one where it has none."""
         self._names: dict[bytes, str] = {}
         self.gone: list[str] = []
         """The names whose keys are no more; whoever reads it empties it."""
@@ -163,6 +178,11 @@ class AuthorizedKeys:
 
     def __len__(self) -> int:
         return len(self._names)
+
+    @property
+    def names(self) -> list[str]:
+        """Whose keys there are."""
+        return list(self._names.values())
 
     def name(self, key: bytes) -> str:
         """Return whose z85 key this is; empty where it is nobody's."""
@@ -182,12 +202,10 @@ class AuthorizedKeys:
                 if not entry.name.endswith(".key"):
                     continue
                 name = entry.name.removesuffix(".key")
-                with contextlib.suppress(FileNotFoundError):
-                    seen = entry.stat()
-                    known = self._files.get(name)
-                    same = known is not None and known[:2] == (seen.st_mtime_ns, seen.st_size)
-                    key = known[2] if known is not None and same else self._read(name)
-                    found[name] = (seen.st_mtime_ns, seen.st_size, key)
+                stamp = _stamp(entry)
+                known = self._files.get(name)
+                same = known is not None and known[:2] == stamp
+                found[name] = (*stamp, known[2] if known is not None and same else self._read(name))
         for name, (*_, key) in self._files.items():
             if key and found.get(name, (0, 0, b""))[2] != key:
                 self.gone.append(name)
@@ -217,13 +235,15 @@ class _Authenticator(zmq.auth.Authenticator):
         self.configure_curve_callback("*", credentials_provider=self)
         self.keys = keys
         self._lines = Allowance(1.0 / REFUSED_S, 1)
+        self._all_lines = Allowance(REFUSED_PER_S, REFUSED_AT_ONCE)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether a client with this z85 key may connect."""
         if not self.keys.name(key):
             with contextlib.suppress(OSError):  # it may have been added this very second
                 self.keys.refresh()
-        if not self.keys.name(key) and self._lines.take(key, time.monotonic()):
+        now = time.monotonic()
+        if not self.keys.name(key) and self._lines.take(key, now) and self._all_lines.take(None, now):
             _log.warning("refused a client: its key %s is not in %s", key.decode(), self.keys.folder)
         return bool(self.keys.name(key))
 
@@ -255,7 +275,7 @@ class CurveServer:
         self._folder = folder
         self._pair, self._keys = open_keys(folder)
         self._protecting = self._pair
-        self._changed = self._stamp()
+        self._changed = _stamp(folder / f"{SERVER}{SECRET}")
         self._complaint = ""
         self._authenticator = _Authenticator(context, self._keys)
         self._authenticator.start()
@@ -287,7 +307,7 @@ class CurveServer:
             self._keys.refresh()
         except OSError as error:
             self._complain(f"who may connect stays as it was: {error}")
-        stamp = self._stamp()
+        stamp = _stamp(self._folder / f"{SERVER}{SECRET}")
         if stamp != self._changed:
             self._changed = stamp
             try:
@@ -301,6 +321,11 @@ class CurveServer:
         """Whether a client of this name may be connected."""
         return client in self._keys
 
+    @property
+    def clients(self) -> list[str]:
+        """The names of those that may connect."""
+        return self._keys.names
+
     def renewed(self) -> bool:
         """Whether the server's key has changed since `protect`."""
         return self._pair != self._protecting
@@ -308,12 +333,6 @@ class CurveServer:
     def stop(self) -> None:
         """Accept no more clients."""
         self._authenticator.stop()
-
-    def _stamp(self) -> tuple[int, int]:
-        with contextlib.suppress(OSError):
-            seen = (self._folder / f"{SERVER}{SECRET}").stat()
-            return seen.st_mtime_ns, seen.st_ino
-        return 0, 0
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:

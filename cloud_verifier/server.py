@@ -372,6 +372,14 @@ class Server:
     # --- messages
 
     def _receive(self, peer: bytes, frames: list[bytes]) -> None:
+        session = self._sessions.of_peer(peer)
+        try:
+            self._take(peer, session, frames)
+        finally:
+            if session is not None:
+                self._quotas.use("bytes", session.user, sum(map(len, frames)), self._clock())
+
+    def _take(self, peer: bytes, session: Session | None, frames: list[bytes]) -> None:
         if self._peers.allowance.left(peer, self._clock()) < 1.0:
             self._ignored += 1
             return
@@ -384,7 +392,6 @@ class Server:
             code = wire.FaultCode.TOO_LARGE if large else wire.FaultCode.MALFORMED
             self._peers.refuse(peer, wire.Fault(code, str(error)))
             return
-        session = self._sessions.of_peer(peer)
         try:
             if isinstance(message, wire.Hello):
                 self._peers.allowance.take(peer, self._clock())
@@ -393,11 +400,8 @@ class Server:
                 text = "no session: this connection has none (the verifier may have been restarted); send Hello again"
                 raise Refused(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
             else:
-                session.last_seen = session.last_received = now = self._clock()
-                try:
-                    self._dispatch(session, message)
-                finally:
-                    self._quotas.use("bytes", session.user, len(frames[0]), now)
+                session.last_seen = session.last_received = self._clock()
+                self._dispatch(session, message)
         except Refused as error:
             self._peers.refuse(peer, error.fault)
         except Exception as error:

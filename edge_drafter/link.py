@@ -101,6 +101,17 @@ class Keys:
     secret: bytes
     next_server: bytes = b""
     """What is to replace the server's key; empty: nothing is known of that."""
+    folder: Path | None = None
+    """Where they were read."""
+
+    def again(self) -> Keys:
+        """Return what the folder holds now; these where they are from none, or it holds none that can be used."""
+        if self.folder is None:
+            return self
+        try:
+            return load_keys(self.folder)
+        except ValueError:
+            return self
 
 
 def load_keys(folder: Path) -> Keys:
@@ -118,7 +129,7 @@ def load_keys(folder: Path) -> Keys:
         raise ValueError(f"keys {folder}: {error}; it must hold server.key and {robots[0].name}") from None
     if secret is None:
         raise ValueError(f"keys {folder}: {robots[0].name} holds no secret key")
-    return Keys(server, public, secret, following)
+    return Keys(server, public, secret, following, folder)
 
 
 @dataclass(frozen=True)
@@ -174,7 +185,7 @@ class ZmqLink:
         self._epoch = self._step_epoch = 0
         self._greeted = False
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
-        keys = config.keys
+        self._keys = keys = config.keys
         self._route = Route(addresses_of(config.address), keys.server if keys else b"", config.allow_plain)
         """Of the link's thread; others may read it."""
         self._moves = False
@@ -339,11 +350,13 @@ class ZmqLink:
 
     def _curve(self, place: Place) -> tuple[tuple[bytes, ...], bytes, bytes] | None:
         """Return the keys that a verifier there may have, and this robot's pair; None for plain text."""
-        keys = self.config.keys
-        if keys is None:
+        if self._keys is None:
             return None
+        # A server's key may be replaced while the robot is on its way, and whoever does it copies files only.
+        keys = self._keys = self._keys.again()
         # A place that a redirect named may have taken up the next key since.
-        servers = dict.fromkeys((place.server_key, keys.server, keys.next_server))
+        first = place.server_key if self._route.is_sent else keys.server
+        servers = dict.fromkeys((first, keys.server, keys.next_server))
         return tuple(each for each in servers if each), keys.public, keys.secret
 
     def _serve(self, connection: LinkSocket) -> None:

@@ -15,9 +15,10 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Opened(Message, tag=1, frozen=True):
-    """From the door: the socket is open at this address."""
+    """From the door: the socket is open at this address, for these clients; none where there are no keys."""
 
     address: str
+    clients: list[str]
 
 
 class Failed(Message, tag=2, frozen=True):

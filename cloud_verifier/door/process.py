@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
         pipe.put(Failed(str(error)))
         return 2
     try:
-        pipe.put(Opened(mailbox.address))
+        pipe.put(Opened(mailbox.address, mailbox.clients))
         _serve(mailbox, pipe)
     except Closed:
         return 1

@@ -90,6 +90,8 @@ class Door:
         self._reason = ""
         self._clients: dict[bytes, str] = {}
         """The peers that may be sent to, and whose key each has."""
+        self._named: set[str] = set()
+        """Clients that were connected since they were authorized."""
         self._mail: deque[Arrived] = deque()
         self._mail_bytes = 0
         self._revoked: list[str] = []
@@ -268,16 +270,22 @@ class Door:
     def _note(self, message: FromDoor) -> None:
         if isinstance(message, Arrived):
             self._clients[message.peer] = message.client
+            if message.client:
+                self._named.add(message.client)
             self._mail.append(message)
             self._mail_bytes += sum(map(len, message.frames))
         elif isinstance(message, Lost):
             self._clients.pop(message.peer, None)
         elif isinstance(message, Revoked):
             self._revoked.append(message.client)
+            self._named.discard(message.client)
         elif isinstance(message, Line):
             _log.log(message.level, "%s", message.text)
         elif isinstance(message, Opened):
             self._opened, self.address, self._reason = True, message.address, ""
+            # A key that was taken back while there was no door is one that the new door has never seen.
+            self._revoked += sorted(self._named - set(message.clients))
+            self._named &= set(message.clients)
         elif isinstance(message, Failed):
             self._reason = message.reason
         else:
@@ -357,4 +365,5 @@ class Door:
                 try:
                     self._start()
                 except OSError as error:  # out of processes or descriptors, for a while perhaps
+                    self._opened = False
                     _log.error("no door can be started: %s; trying again", error)

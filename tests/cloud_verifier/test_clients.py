@@ -101,6 +101,15 @@ def test_more_draft_tokens_than_the_quota_allows_end_the_step_until_it_is_paid_o
     assert committed + rest == truth
 
 
+def test_bytes_that_are_no_message_count_too() -> None:
+    bench = Bench(CONFIG.changed(bytes_per_s=20.0))
+    bench.welcome(b"a")
+    bench.post.mail.append((bench.post.now, b"a", [b"\xc1" * 200, b"\xc1" * 200]))
+    bench.turns(2)
+    (busy,) = bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
+    assert isinstance(busy, Busy) and "(--bytes-per-s)" in busy.message
+
+
 def test_more_bytes_than_the_quota_allows_keep_new_steps_out_only() -> None:
     bench = Bench(CONFIG.changed(bytes_per_s=20.0))
     bench.welcome(b"a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,30 @@ def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(mailbox: Mailbox
     finally:
         flooder.close()
         quiet.close()
+
+
+def test_all_bytes_of_a_message_count_for_what_a_client_may_send(caplog: pytest.LogCaptureFixture) -> None:
+    """Also those of frames that are not kept: else whoever puts its bytes there may send any number."""
+    caplog.set_level(logging.WARNING)
+    mailbox = Mailbox("tcp://127.0.0.1:*", bytes_per_s=100.0)
+    robot = Robot(mailbox.address)
+    try:
+        for number in range(10):
+            robot.socket.send_multipart([encode(Ping(number)), b"", bytes(4000)])
+        assert ended(mailbox) and "more than 4 times what --bytes-per-s allows" in caplog.text
+    finally:
+        robot.close()
+        mailbox.close()
+
+
+def ended(mailbox: Mailbox) -> list[bytes]:
+    """Wait for peers that are gone, and return them."""
+    for _ in range(200):
+        if found := mailbox.ended():
+            return found
+        mailbox.wait(LIMIT_S / 200)
+        mailbox.move()
+    raise AssertionError("nobody was hung up on")
 
 
 def test_a_peer_that_left_is_known_to_be_gone(mailbox: Mailbox) -> None:

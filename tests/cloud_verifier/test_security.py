@@ -12,7 +12,16 @@ import zmq
 import zmq.auth
 
 from cloud_verifier.mailbox import Mailbox
-from cloud_verifier.security import AUTHORIZED, AuthorizedKeys, check_bind, make_keys, make_next_key, switch_keys
+from cloud_verifier.security import (
+    AUTHORIZED,
+    REFUSED_AT_ONCE,
+    AuthorizedKeys,
+    CurveServer,
+    check_bind,
+    make_keys,
+    make_next_key,
+    switch_keys,
+)
 from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.wire import Ping, Pong
@@ -108,6 +117,63 @@ def test_files_are_read_when_they_change_and_what_is_broken_is_named_once(
     assert keys.name(new) == "go2-7", "another key under the same name is another robot"
 
 
+def test_one_file_that_cannot_be_had_keeps_no_robot_in_or_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A link that leads nowhere, or in a circle, once stopped the start, and every change while the verifier served."""
+    make_keys(tmp_path, "go2-7")
+    folder = tmp_path / AUTHORIZED
+    (folder / "circle.key").symlink_to("circle.key")
+    (folder / "nowhere.key").symlink_to("missing.key")
+    keys = AuthorizedKeys(folder)
+    assert len(keys) == 1 and all(f"{name}.key, so its robot cannot" in caplog.text for name in ("circle", "nowhere"))
+    make_keys(tmp_path, "go2-8")
+    (folder / "go2-7.key").unlink()
+    keys.refresh()
+    assert "go2-8" in keys and keys.gone == ["go2-7"]
+
+
+def test_a_server_key_whose_mode_was_mended_is_taken_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As the line in the log asks for."""
+    make_keys(tmp_path)
+    make_next_key(tmp_path)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    server, secret = CurveServer(context, tmp_path), tmp_path / "server.key_secret"
+    try:
+        (tmp_path / "server_next.key_secret").chmod(0o644)
+        switch_keys(tmp_path)
+        server.refresh()
+        assert not server.renewed() and f"run: chmod 600 {secret}" in caplog.text
+        secret.chmod(0o600)
+        server.refresh()
+        assert server.renewed()
+    finally:
+        server.stop()
+        context.term()
+
+
+def test_a_stranger_with_ever_other_keys_gets_few_lines_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_keys(tmp_path)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    server = CurveServer(context, tmp_path)
+    asks = ("1.0", "1", "", "127.0.0.1", "", "CURVE")
+    questions = [[*(word.encode() for word in asks), bytes([number]) * 32] for number in range(100)]
+    try:
+        zap = context.socket(zmq.DEALER)
+        zap.linger = 0
+        zap.connect("inproc://zeromq.zap.01")
+        for question in questions:
+            zap.send_multipart([b"", *question])
+            assert server.socket.poll(PATIENCE_MS)
+            server.answer()
+            assert zap.recv_multipart()[3] == b"400"
+        zap.close()
+    finally:
+        server.stop()
+        context.term()
+    assert 1 <= caplog.text.count("refused a client") <= REFUSED_AT_ONCE + 5
+
+
 def test_the_servers_key_is_replaced_in_two_steps(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="server.key_secret is missing"):
         make_next_key(tmp_path)
@@ -120,6 +186,16 @@ def test_the_servers_key_is_replaced_in_two_steps(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="--switch-server"):
         make_next_key(tmp_path)
     assert {path.name for path in switch_keys(tmp_path)} == {"server.key", "server.key_secret"}
+    assert zmq.auth.load_certificate(tmp_path / "server.key")[0] == coming[0]
+    assert not public.exists() and not secret.exists()
+
+
+def test_a_change_of_the_servers_key_that_was_interrupted_is_ended_by_the_same_command(tmp_path: Path) -> None:
+    make_keys(tmp_path)
+    public, secret = make_next_key(tmp_path)
+    coming = zmq.auth.load_certificate(secret)
+    public.replace(tmp_path / "server.key")
+    switch_keys(tmp_path)
     assert zmq.auth.load_certificate(tmp_path / "server.key_secret") == coming
     assert not public.exists() and not secret.exists()
 

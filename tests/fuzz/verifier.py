@@ -63,7 +63,10 @@ MOST_GONE = 256
 TOGETHER = 8
 """Messages that come at the same moment."""
 STARVED_S = 90.0
-"""An honest robot that gets no further for so long was starved: a peer that is full names at most 30 s."""
+"""An honest robot whose answer gets no further for so long was starved: a peer that is full names at most 30 s, and
+neither `Busy` nor a new session is an answer."""
+REVOKED_EACH = 500
+"""Turns of a server with keys, after which the vandals' key is taken back; they come again with another one."""
 MEMORY = 90
 """Blocks: so few that sessions have to wait for each other's."""
 IMAGE = b"jpeg of the room"
@@ -102,12 +105,14 @@ class FuzzPost:
 
     dropped = restarts = 0
 
-    def __init__(self) -> None:
+    def __init__(self, has_keys: bool) -> None:
+        self.has_keys = has_keys
         self.now = 0.0
         self.mail: deque[tuple[bytes, list[bytes]]] = deque()
         self.gone: dict[bytes, None] = {}
         """The last ones, in their order."""
         self.takers: dict[bytes, Any] = {}
+        self.taken_back: list[str] = []
 
     def clock(self) -> float:
         return self.now
@@ -140,10 +145,12 @@ class FuzzPost:
     def forget(self, peer: bytes) -> None: ...
 
     def client(self, peer: bytes) -> str:
-        return ""
+        """All vandals have one key, which is not the honest robot's."""
+        return "" if not self.has_keys else "honest" if peer == HONEST else "vandal"
 
     def revoked(self) -> Sequence[str]:
-        return ()
+        revoked, self.taken_back = self.taken_back, []
+        return revoked
 
 
 def _sentence(message: wire.AnyMessage) -> str:
@@ -217,7 +224,6 @@ class Honest:
         match message:
             case Welcome():
                 self.token, self.has_session, self.begin = message.session, True, None
-                self.moved_at = now
             case Commit() if message.step == self.step and self.begin is not None:
                 end = message.start + len(message.tokens)
                 if message.tokens != self.truth[message.start : end] or message.digest != self._digest(end):
@@ -233,7 +239,7 @@ class Honest:
                     self.at = now + 1.0
             case Busy():
                 self.begin, self.has_session = None, False
-                self.at = self.moved_at = now + message.retry_after_s
+                self.at = now + message.retry_after_s
             case Fault() if message.code is FaultCode.NO_SESSION:
                 self.has_session, self.begin, self.at = False, None, now
             case Fault() | EndStep():
@@ -354,7 +360,7 @@ class Verifier:
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(f"tokens {seed}")
         self._seed = seed
-        self.post = FuzzPost()
+        self.post = FuzzPost(has_keys=random.Random(f"keys {seed}").random() < 0.5)
         self.vandals: dict[bytes, Vandal] = {}
         self.honest = Honest(truth=[1])
         self.honest.answer = [1]
@@ -406,6 +412,7 @@ class Verifier:
         engine = FuzzEngine(memory=MEMORY)
         self.server = Server(engine, config, RAW, self.post, None, self.post.clock, beside)
         self.post.takers[HONEST] = self.honest
+        turns = 0
         while (act := choose(self)) is not None:
             self.post.now += act.gap_s
             if act.frames:
@@ -418,6 +425,9 @@ class Verifier:
             for message in self.honest.turn(self.post.now):
                 self.post.mail.append((HONEST, [wire.encode(message)]))
             self.server.turn()
+            turns += 1
+            if self.post.has_keys and turns % REVOKED_EACH == 0:
+                self.post.taken_back.append("vandal")
             if watch.tracebacks:
                 raise Broken(watch.tracebacks[0])
             while len(self.post.gone) > MOST_GONE:
@@ -446,6 +456,8 @@ class VerifierSide:
             del knows.vandals[vandal.peer]
             if vandal.token:
                 knows.tokens.append(vandal.token)
+            if knows.post.has_keys:  # of no use to anybody else
+                knows.tokens.append(knows.honest.token)
             return Act(vandal.peer, (), gap + rng.choice((0.0, 0.0, 7.0)))
         return Act(vandal.peer, self._frames(knows, vandal, rng), gap)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -137,6 +138,36 @@ def test_a_door_that_ends_or_hangs_is_replaced_at_the_same_address(
         robot.close()
 
 
+def test_while_no_process_can_be_started_the_next_door_is_tried_with_pauses(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without them the thread that tries takes a whole core from the engine, and every line of the log."""
+    robot = Robot(door.address)
+    pauses: list[float] = []
+    wait = door._closing.wait
+
+    def noted(seconds: float | None = None) -> bool:
+        pauses.append(seconds or 0.0)
+        return wait(seconds)
+
+    def none_left(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    try:
+        robot.send(Ping(1))
+        receive(door)
+        monkeypatch.setattr(door._closing, "wait", noted)
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor.subprocess, "Popen", none_left)
+            os.kill(door.pid, signal.SIGKILL)
+            wait_for(lambda: len(pauses) >= 4)
+        assert pauses[:4] == [0.0, 0.05, 0.1, 0.2]
+        assert "no door can be started: [Errno 11] no process is left; trying again" in caplog.text
+        assert receive(door, lambda: robot.send(Ping(2)))[1] == [encode(Ping(2))]
+    finally:
+        robot.close()
+
+
 def test_an_ipc_address_works_and_what_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     door = Door(f"ipc://{tmp_path / 'v'}")
     robot = Robot(door.address)
@@ -192,7 +223,8 @@ def robots_folder(keys: Path, name: str, *more: str) -> Path:
 def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broken key file keeps nobody else out. Who was given the next server key stays served when it takes over."""
+    """A broken key file keeps nobody else out. Who was given the next server key, before or while it runs, stays served
+    when it takes over; who was not is served again when it is given the new one."""
     caplog.set_level(logging.INFO)
     keys = tmp_path / "keys"
     make_keys(keys, "go2-7")
@@ -220,12 +252,22 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         wait_for(lambda: serving.revoked == ["go2-8"] and "does not accept this robot's key" in late.why)
         assert known.state is LinkState.NOMINAL
         make_keys(keys, "go2-9")
-        unready = ZmqLink(LinkConfig(door.address, HELLO, load_keys(robots_folder(keys, "go2-9")), silent_s=0.5))
-        links.append(unready)
-        wait_for(lambda: unready.state is LinkState.NOMINAL)
+        make_keys(keys, "go2-10")
+        given, other = robots_folder(keys, "go2-10"), robots_folder(keys, "go2-9")
+        links += [
+            ZmqLink(LinkConfig(door.address, HELLO, load_keys(each), silent_s=0.5, hello_s=0.2))
+            for each in (given, other)
+        ]
+        *_, running, unready = links
+        wait_for(lambda: running.state is unready.state is LinkState.NOMINAL)
+        (given / "server_next.key").write_bytes((keys / "server_next.key").read_bytes())
+        came = len(serving.clients)
         switch_keys(keys)
         wait_for(lambda: "does not have the server key that this robot holds" in unready.why)
-        wait_for(lambda: known.state is LinkState.NOMINAL and serving.clients[-1] == "go2-7")
+        wait_for(lambda: {"go2-7", "go2-10"} <= set(serving.clients[came:]))
+        wait_for(lambda: known.state is running.state is LinkState.NOMINAL)
+        (other / "server.key").write_bytes((keys / "server.key").read_bytes())
+        wait_for(lambda: unready.state is LinkState.NOMINAL)
         assert door.restarts == 0
     finally:
         for link in links:
@@ -240,7 +282,10 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
 def test_a_door_that_cannot_open_is_tried_again_and_the_log_has_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server's key was made readable by others while the verifier serves, and then the door ends."""
+    """The server's key was made readable by others while the verifier serves, and then the door ends.
+
+    A robot's key that is taken back while there is no door is taken back all the same.
+    """
     keys = tmp_path / "keys"
     make_keys(keys, "go2-7")
     door = Door(LOOPBACK, keys)
@@ -256,6 +301,14 @@ def test_a_door_that_cannot_open_is_tried_again_and_the_log_has_what_to_do(
         secret.chmod(0o600)
         came = len(serving.clients)
         wait_for(lambda: len(serving.clients) > came and link.state is LinkState.NOMINAL)
+        assert not serving.revoked
+        make_keys(keys, "go2-8")
+        secret.chmod(0o644)
+        os.kill(door.pid, signal.SIGKILL)
+        wait_for(lambda: caplog.text.count(f"run: chmod 600 {secret}; starting another") >= 4)
+        (keys / AUTHORIZED / "go2-7.key").unlink()
+        secret.chmod(0o600)
+        wait_for(lambda: serving.revoked == ["go2-7"])
     finally:
         link.close()
         serving.stop()
