@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.exits import Head, Reliability
+from speculation.fed.files import fingerprint
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.wire import Welcome
 from tests import devices
@@ -96,15 +98,20 @@ def test_a_verifier_serves_what_is_spread(tiny_target: Path, tmp_path: Path) -> 
     assert any("lazy:0 (layers 0 to 1), lazy:1 (layers 2 to 3)" in line for line in verifier.log)
 
 
-def test_a_fed_head_drafts_from_layers_of_both_devices(target: Vlm, draft: Vlm, spread: Vlm) -> None:
+def test_a_fed_head_drafts_from_layers_of_both_devices(
+    target: Vlm, draft: Vlm, spread: Vlm, caplog: pytest.LogCaptureFixture
+) -> None:
     config = tiny_config(
         target=target.fingerprint, tokenizer=target.tokenizer_fingerprint, vocabulary=target.vocabulary,
         hidden=target.hidden_size, short_list=tuple(range(target.vocabulary - 2)),
     )  # fmt: skip
     assert config.layers[0] < 2 <= config.layers[-1]
-    encoder = random_encoder(config).to(spread.head_device)
+    encoder = random_encoder(config)
+    encoder.config = config = replace_fields(config, features=fingerprint(encoder))
+    encoder.to(spread.head_device)
     head = random_head(config, scale=2.0)
     robot = Robot(draft, DraftingConfig.of(Mode.FULL), [request(target, 0)], WEATHER, head=head)
     with passes_between_devices():
         run(spread, [robot], encoder=encoder)
     assert robot.answers == [alone(target, robot.requests[0])]
+    assert "gets features" not in caplog.text, "an encoder that fails is logged, and costs no answer"
