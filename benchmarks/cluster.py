@@ -86,6 +86,7 @@ ALL_COLUMNS = (
     Column("p50 s of an answer", "answer_p50_s", ".2f"),
     Column("p95", "answer_p95_s", ".2f"),
     Column("longest", "answer_max_s", ".2f"),
+    Column("longest s away", "away_max_s", ".2f"),
 )
 
 
@@ -124,6 +125,17 @@ class Robot:
             return None
         began = lost if from_loss else when
         return next((at - began for at, state in later if at > lost and state is LinkState.NOMINAL), None)
+
+    def away(self, now: float) -> list[float]:
+        """Return the seconds of each time without a verifier since the first that served it; the last may go on."""
+        found: list[float] = []
+        lost: float | None = None
+        served = list(itertools.dropwhile(lambda each: each[1] is not LinkState.NOMINAL, self.states))
+        for at, state, _ in served:
+            if state is LinkState.NOMINAL and lost is not None:
+                found.append(at - lost)
+            lost = None if state is LinkState.NOMINAL else at if lost is None else lost
+        return found if lost is None else [*found, now - lost]
 
 
 class Cluster(Protocol):
@@ -173,6 +185,23 @@ class Turning:
             time.sleep(0.0005)  # lets others have the lock
 
 
+class Elsewhere:
+    """A cluster that somebody else runs, and kills: nothing is done to it here."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def ready(self) -> dict[str, str]:
+        """See `Cluster`: nothing is known."""
+        return {}
+
+    def inject(self, how: str, name: str) -> None:
+        """See `Cluster`: whoever runs it does that."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class OnThisMachine(Turning):
     """Replica processes without Ray."""
 
@@ -196,15 +225,18 @@ class OnRay(Turning):
     """Ray's test cluster: a head for the directory, and a node for each replica."""
 
     def __init__(self, words: Sequence[str], replicas: int) -> None:
+        self._storage = tempfile.TemporaryDirectory(prefix="ray")
+        # Of its own, so that nobody takes it for the machine's cluster; and Ray's head keeps what it knows there, or
+        # the cluster would end with it (RAY_gcs_storage=memory shows that).
+        os.environ.setdefault("RAY_TMPDIR", self._storage.name)
+        os.environ.setdefault("RAY_gcs_storage", "rocksdb")
+        os.environ.setdefault("RAY_gcs_storage_path", f"{self._storage.name}/gcs")
         import ray
         from ray.cluster_utils import Cluster as Nodes
 
         from cloud_verifier.cluster.on_ray import NAMESPACE, RayCluster
 
         self._ray = ray
-        self._storage = tempfile.TemporaryDirectory()
-        # Ray's head keeps what it knows there, or the cluster would end with it.
-        os.environ.update(RAY_gcs_storage="rocksdb", RAY_gcs_storage_path=self._storage.name)
         self._nodes: Any = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
         self._workers = [self._add() for _ in range(replicas)]
         ray.init(address=self._nodes.address, namespace=NAMESPACE)
@@ -226,7 +258,12 @@ class OnRay(Turning):
             actor = self._ray.get_actor(name, NAMESPACE)
             os.kill(self._ray.get(actor.process.remote()), signal.SIGKILL)
         else:
-            self._nodes.remove_node(self._workers.pop(0), allow_graceful=False)
+            from ray._private.state import actors
+
+            place = actors(self._ray.get_actor(name, NAMESPACE)._actor_id.hex())["Address"]["NodeID"]
+            worker = next(each for each in self._workers if each.node_id == place)
+            self._workers.remove(worker)
+            self._nodes.remove_node(worker, allow_graceful=False)
             self._workers.append(self._add())
 
     def close(self) -> None:
@@ -318,11 +355,16 @@ def measure(
             edge.connect(CONNECT_LIMIT_S)
         check = stack.enter_context(asking(edges, robots, asked, truths, options.every_s))
         began = time.monotonic()
+        while options.at and time.monotonic() - began < 60.0 * options.minutes:
+            check()
+            time.sleep(0.1)
         for how in tqdm(_plan(options, began), desc=f"{replicas} replicas", total=_faults(options)):
             before = _totals(robots)
             wait_ready(cluster, replicas, check)
             time.sleep(dice.uniform(0.0, 2.0))
-            name, address = dice.choice(sorted(cluster.ready().items()))
+            found = sorted(cluster.ready().items())
+            used = [each for each in found if any(robot.is_at(each[1]) for robot in robots)]
+            name, address = dice.choice(used or found)
             theirs = [robot for robot in robots if robot.is_at(address)]
             when = time.monotonic()
             cluster.inject(how, name)
@@ -342,6 +384,7 @@ def measure(
         for why in robot.lost:
             print(f"lost: {why}", file=sys.stderr)
     answers = [each for robot in robots for each in robot.seconds]
+    away = [each for robot in robots for each in robot.away(began + seconds)]
     return {
         "faults": {how: kind.figures() for how, kind in kinds.items()},
         "all": {
@@ -349,7 +392,7 @@ def measure(
             "lost": sum(len(robot.lost) for robot in robots),
             "interruptions": sum(robot.interruptions for robot in robots),
             "answer_p50_s": float(np.percentile(answers, 50)), "answer_p95_s": float(np.percentile(answers, 95)),
-            "answer_max_s": max(answers),
+            "answer_max_s": max(answers), "away": len(away), "away_max_s": max(away, default=0.0),
         },
     }  # fmt: skip
 
@@ -385,15 +428,18 @@ class _Kind:
         }  # fmt: skip
 
 
-def _plan(options: argparse.Namespace, began: float) -> Iterator[str]:
+def _plan(options: argparse.Namespace, began: float, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
     """Yield what is done next: every kind so often, or each in turn for so many minutes."""
+    if options.at:
+        return
     if options.minutes:
         for how in itertools.cycle(options.faults):
-            if time.monotonic() - began >= 60.0 * options.minutes:
+            if clock() - began >= 60.0 * options.minutes:
                 return
             yield how
-    for _ in range(options.kills):
-        yield from options.faults
+    else:
+        for _ in range(options.kills):
+            yield from options.faults
 
 
 def _faults(options: argparse.Namespace) -> int | None:
@@ -421,6 +467,9 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument(
         "--every-s", type=float, default=0.0, help="a robot asks once in so many seconds; 0: without a pause (default)"
     )
+    line.add_argument(
+        "--at", metavar="ADDRESS", default="", help="doors of a cluster that runs already: robots ask for --minutes"
+    )
     line.add_argument("--name", help="of the file that --save writes, in place of cluster_ON")
     line.add_argument("--minutes", type=float, default=0.0, help="go on for so long, each kind of fault in turn")
     line.add_argument("--kills", type=int, help=f"of each kind (default: {KILLS}, {QUICK_KILLS} with --quick)")
@@ -435,6 +484,8 @@ def run(options: argparse.Namespace) -> int:
     options.faults = options.faults or list(possible)
     options.kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
     options.replicas = options.replicas or list(QUICK_REPLICAS if options.quick else REPLICAS)
+    if options.at and not options.minutes:
+        raise ValueError("--at: give --minutes too")
     if not set(options.faults) <= set(possible):
         raise ValueError(f"--faults: --on {options.on} has {', '.join(possible)}")
     _, asked = warmed_up(options, options.steps, 1)
@@ -447,16 +498,21 @@ def run(options: argparse.Namespace) -> int:
     ]  # fmt: skip
     print(f"{command.described(options)}; {options.robots} robots in mode {options.mode} on {options.on}")
     results: dict[str, dict[str, Any]] = {}
-    for replicas in options.replicas:
-        own = [*words, "--replicas", str(replicas)]
-        cluster = OnThisMachine(own) if options.on == "local" else OnRay(own, replicas)
-        with closing(cluster):
+    for replicas in [0] if options.at else options.replicas:
+        with closing(_cluster(options, [*words, "--replicas", str(replicas)], replicas)) as cluster:
             wait_ready(cluster, replicas)
             results[str(replicas)] = measure(options, cluster, replicas, vlm, asked, truths)
-        print("\n" + figures_table(f"{replicas} replicas", results[str(replicas)]["faults"], COLUMNS))
+        if not options.at:
+            print("\n" + figures_table(f"{replicas} replicas", results[str(replicas)]["faults"], COLUMNS))
         print(figures_table("", {"all": results[str(replicas)]["all"]}, ALL_COLUMNS))
     command.finish(options, options.name or f"cluster_{options.on}", {"replicas": results})
     return int(any(each["all"]["wrong"] or each["all"]["lost"] for each in results.values()))
+
+
+def _cluster(options: argparse.Namespace, words: Sequence[str], replicas: int) -> Any:
+    if options.at:
+        return Elsewhere(options.at)
+    return OnRay(words, replicas) if options.on == "ray" else OnThisMachine(words)
 
 
 main = partial(command.main_of, parser, run)
