@@ -38,6 +38,8 @@ START_S = (0.3, 2.0)
 REPORTED_S = (0.001, 0.05)
 EPOCH_S = 1.8e9
 """The wall clock at the beginning, seconds since 1970."""
+SKEW_S = 10.0
+"""How wrong a machine's wall clock is at most; two together stay within a ticket's validity."""
 KILLED = -9
 
 
@@ -51,7 +53,7 @@ class Replica:
         self.wanted = False
         self.code: int | None = None
         """Of the process's end, until the directory knows it."""
-        self._cluster = cluster
+        self._cluster, self._wall = cluster, cluster.wall_clock()
 
     @property
     def is_up(self) -> bool:
@@ -89,7 +91,7 @@ class Replica:
             self.server, self.wanted, self.code = None, False, code
 
     def _serve(self) -> None:
-        cluster, born = self._cluster, self._cluster.wall()
+        cluster, born = self._cluster, self._wall()
 
         def report(standing: Standing) -> None:
             phase = Phase.DRAINING if standing.draining else Phase.READY
@@ -102,7 +104,7 @@ class Replica:
             )  # fmt: skip
 
         def check_ticket(ticket: bytes, client: str) -> None:
-            cluster.tickets.check(ticket, self.name, client, cluster.wall())
+            cluster.tickets.check(ticket, self.name, client, self._wall())
 
         config = ServerConfig.of(
             Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy="full_budget", drain_s=DRAIN_S
@@ -215,7 +217,7 @@ class Door:
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.mailbox = Mailbox(cluster.network, f"tcp://127.0.0.1:{5000 + number}")
         self.redirected = 0
-        self._cluster, self._number = cluster, number
+        self._cluster, self._number, self._wall = cluster, number, cluster.wall_clock()
 
     @property
     def is_up(self) -> bool:
@@ -239,7 +241,7 @@ class Door:
 
     def _serve(self) -> None:
         cluster, view = self._cluster, Directory()
-        door = ClusterDoor(self.mailbox, view, cluster.tickets, cluster.clock, cluster.wall)
+        door = ClusterDoor(self.mailbox, view, cluster.tickets, cluster.clock, self._wall)
         door._dice = random.Random(f"door {self._number} {cluster.clock()}")
         latest: tuple[Status, ...] = ()
         asked_at = latest_at = -STALE_S
@@ -284,6 +286,7 @@ class Cluster:
         doors, replicas = [each.live for each in self.doors], [each.live for each in self.replicas.values()]
         return [self.directory.live, *doors, *replicas]
 
-    def wall(self) -> float:
-        """Return seconds since 1970."""
-        return EPOCH_S + self.clock()
+    def wall_clock(self) -> Callable[[], float]:
+        """Return the wall clock of one more machine, in seconds since 1970: it is fast or slow."""
+        error = self.dice.uniform(-SKEW_S, SKEW_S)
+        return lambda: EPOCH_S + error + self.clock()
