@@ -1,19 +1,22 @@
 """Replicas that die while robots ask: wrong tokens, lost steps, and how long robots are without a verifier.
 
 A cluster of replica processes on this machine, on its own or on Ray's test cluster of a node a replica, and robots that
-ask without a pause. Now and then something is killed at random; the next time is when all replicas are ready again.
+ask without a pause, or once in --every-s. Now and then something is killed at random; the next time is when all
+replicas are ready again. With --minutes that goes on for so long, each kind of fault in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,15 +49,23 @@ from speculation.vlm.load import Vlm, load_vlm
 REPLICAS, QUICK_REPLICAS = (1, 2, 4), (2,)
 KILLS, QUICK_KILLS = 10, 2
 READY_S = 300.0
+HEAD_S = 3.0
+PATIENCE_S = 60.0
+"""Of a robot's step without a verifier: with one replica it waits for the next to load its model."""
 LOCAL_FAULTS = ("kill", "freeze", "drain")
-RAY_FAULTS = ("kill", "node", "directory")
+RAY_FAULTS = ("kill", "node", "directory", "head")
 FAULTS = {
     "kill": "kill -9 of a replica",
     "freeze": "a replica stops answering (SIGSTOP) and is killed later",
     "drain": "a replica is drained",
     "node": "kill -9 of a Ray node with its replica",
     "directory": "kill -9 of the directory's actor",
+    "head": f"kill -9 of the server of Ray's head, which is started again {HEAD_S:g} s later (its state on disk)",
 }
+OF_ALL = ("node", "directory", "head")
+"""What is not known to be of certain robots."""
+UNSEEN = ("directory", "head")
+"""What leaves all replicas where they are."""
 COLUMNS = (
     Column("faults", "faults", ".0f"),
     Column("answers", "answers", ".0f"),
@@ -64,6 +75,18 @@ COLUMNS = (
     Column("p50 ms to resume", "resume_p50_s", ".0f", MS),
     Column("p95 ms to resume", "resume_p95_s", ".0f", MS),
     Column("longest", "resume_max_s", ".0f", MS),
+    Column("load", "load", ".1f"),
+)
+ALL_COLUMNS = (
+    Column("seconds", "seconds", ".0f"),
+    Column("answers", "answers", ".0f"),
+    Column("wrong", "wrong", ".0f"),
+    Column("lost", "lost", ".0f"),
+    Column("interruptions", "interruptions", ".0f"),
+    Column("p50 s of an answer", "answer_p50_s", ".2f"),
+    Column("p95", "answer_p95_s", ".2f"),
+    Column("longest", "answer_max_s", ".2f"),
+    Column("longest s away", "away_max_s", ".2f"),
 )
 
 
@@ -72,9 +95,16 @@ class Robot:
     """One robot: its links' states, by time, and what became of its questions."""
 
     states: list[tuple[float, LinkState, str]] = field(default_factory=list)
-    answers: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """Of each answer."""
     wrong: int = 0
+    interruptions: int = 0
     lost: list[str] = field(default_factory=list)
+
+    @property
+    def answers(self) -> int:
+        """Answers so far."""
+        return len(self.seconds)
 
     def became(self, state: LinkState, why: str) -> None:
         """Enter a state of the link."""
@@ -95,6 +125,17 @@ class Robot:
             return None
         began = lost if from_loss else when
         return next((at - began for at, state in later if at > lost and state is LinkState.NOMINAL), None)
+
+    def away(self, now: float) -> list[float]:
+        """Return the seconds of each time without a verifier since the first that served it; the last may go on."""
+        found: list[float] = []
+        lost: float | None = None
+        served = list(itertools.dropwhile(lambda each: each[1] is not LinkState.NOMINAL, self.states))
+        for at, state, _ in served:
+            if state is LinkState.NOMINAL and lost is not None:
+                found.append(at - lost)
+            lost = None if state is LinkState.NOMINAL else at if lost is None else lost
+        return found if lost is None else [*found, now - lost]
 
 
 class Cluster(Protocol):
@@ -144,6 +185,23 @@ class Turning:
             time.sleep(0.0005)  # lets others have the lock
 
 
+class Elsewhere:
+    """A cluster that somebody else runs, and kills: nothing is done to it here."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def ready(self) -> dict[str, str]:
+        """See `Cluster`: nothing is known."""
+        return {}
+
+    def inject(self, how: str, name: str) -> None:
+        """See `Cluster`: whoever runs it does that."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class OnThisMachine(Turning):
     """Replica processes without Ray."""
 
@@ -167,6 +225,12 @@ class OnRay(Turning):
     """Ray's test cluster: a head for the directory, and a node for each replica."""
 
     def __init__(self, words: Sequence[str], replicas: int) -> None:
+        self._storage = tempfile.TemporaryDirectory(prefix="ray")
+        # Of its own, so that nobody takes it for the machine's cluster; and Ray's head keeps what it knows there, or
+        # the cluster would end with it (RAY_gcs_storage=memory shows that).
+        os.environ.setdefault("RAY_TMPDIR", self._storage.name)
+        os.environ.setdefault("RAY_gcs_storage", "rocksdb")
+        os.environ.setdefault("RAY_gcs_storage_path", f"{self._storage.name}/gcs")
         import ray
         from ray.cluster_utils import Cluster as Nodes
 
@@ -183,13 +247,23 @@ class OnRay(Turning):
         """See `Cluster`. A node that is killed is replaced by another one."""
         from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE
 
-        if how == "directory":
+        if how == "head":
+            head = self._nodes.head_node
+            head.kill_gcs_server()
+            time.sleep(HEAD_S)
+            head.start_gcs_server()
+        elif how == "directory":
             self._ray.kill(self._ray.get_actor(DIRECTORY, NAMESPACE), no_restart=False)
         elif how == "kill":
             actor = self._ray.get_actor(name, NAMESPACE)
             os.kill(self._ray.get(actor.process.remote()), signal.SIGKILL)
         else:
-            self._nodes.remove_node(self._workers.pop(0), allow_graceful=False)
+            from ray._private.state import actors
+
+            place = actors(self._ray.get_actor(name, NAMESPACE)._actor_id.hex())["Address"]["NodeID"]
+            worker = next(each for each in self._workers if each.node_id == place)
+            self._workers.remove(worker)
+            self._nodes.remove_node(worker, allow_graceful=False)
             self._workers.append(self._add())
 
     def close(self) -> None:
@@ -200,6 +274,7 @@ class OnRay(Turning):
         stop(0.0)
         self._ray.shutdown()
         self._nodes.shutdown()
+        self._storage.cleanup()
 
     def _add(self) -> Any:
         return self._nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
@@ -214,16 +289,19 @@ def settings_of(words: Sequence[str]) -> tuple[dict[str, Any], ServerConfig, Clu
 
 @contextmanager
 def asking(
-    edges: Sequence[EdgeDecoder], robots: Sequence[Robot], asked: Sequence[Question], truths: Sequence[Answer]
-) -> Iterator[Callable[[], None]]:
-    """Let every robot ask without a pause; yields what raises once a robot's thread has failed."""
+    edges: Sequence[EdgeDecoder], robots: Sequence[Robot], asked: Sequence[Question], truths: Sequence[Answer],
+    every_s: float = 0.0,
+) -> Iterator[Callable[[], None]]:  # fmt: skip
+    """Let every robot ask, each `every_s` or without a pause; yields what raises once a robot's thread has failed."""
     over = threading.Event()
     failures: list[Exception] = []
 
     def ask(index: int) -> None:
         robot, place = robots[index], index
-        while not over.is_set():
+        due = time.monotonic() + every_s * index / len(edges)
+        while not over.wait(max(0.0, due - time.monotonic())):
             place = (place + 1) % len(asked)
+            due, began = max(due + every_s, time.monotonic()), time.monotonic()
             try:
                 result = edges[index].decode(asked[place].prompt, asked[place].jpeg)
             except (VerifierLost, AnswerLate) as error:
@@ -232,8 +310,9 @@ def asking(
                 failures.append(error)
                 return
             else:
-                robot.answers += 1
+                robot.seconds.append(time.monotonic() - began)
                 robot.wrong += result.tokens != truths[place].tokens
+                robot.interruptions += result.stats.interruptions
 
     def check() -> None:
         if failures:
@@ -264,52 +343,107 @@ def wait_ready(cluster: Cluster, count: int, check: Callable[[], None] = lambda:
 def measure(
     options: argparse.Namespace, cluster: Cluster, replicas: int, vlm: Vlm, asked: Sequence[Question],
     truths: Sequence[Answer],
-) -> dict[str, dict[str, float | None]]:  # fmt: skip
-    """Return the figures of one cluster, by what was done to it."""
+) -> dict[str, Any]:  # fmt: skip
+    """Return the figures of one cluster: by what was done to it, and of all answers."""
     dice = random.Random(f"{options.seed} {replicas}")
     robots = [Robot() for _ in range(options.robots)]
-    resumed: dict[str, list[float]] = {how: [] for how in options.faults}
-    totals: dict[str, tuple[int, int, int]] = {}
+    kinds = {how: _Kind() for how in options.faults}
     with ExitStack() as stack:
-        config = edge_config(options, cluster.address, mode=options.mode, silence_s=1.5)
+        config = edge_config(options, cluster.address, mode=options.mode, silence_s=1.5, resume_s=PATIENCE_S)
         edges = [stack.enter_context(closing(EdgeDecoder(config, vlm=vlm, on_state=robot.became))) for robot in robots]
         for edge in edges:
             edge.connect(CONNECT_LIMIT_S)
-        check = stack.enter_context(asking(edges, robots, asked, truths))
-        for how in tqdm([how for how in options.faults for _ in range(options.kills)], desc=f"{replicas} replicas"):
+        check = stack.enter_context(asking(edges, robots, asked, truths, options.every_s))
+        began = time.monotonic()
+        while options.at and time.monotonic() - began < 60.0 * options.minutes:
+            check()
+            time.sleep(0.1)
+        for how in tqdm(_plan(options, began), desc=f"{replicas} replicas", total=_faults(options)):
             before = _totals(robots)
             wait_ready(cluster, replicas, check)
             time.sleep(dice.uniform(0.0, 2.0))
-            name, address = dice.choice(sorted(cluster.ready().items()))
+            found = sorted(cluster.ready().items())
+            used = [each for each in found if any(robot.is_at(each[1]) for robot in robots)]
+            name, address = dice.choice(used or found)
             theirs = [robot for robot in robots if robot.is_at(address)]
             when = time.monotonic()
             cluster.inject(how, name)
             until = when + READY_S
-            while how != "directory" and cluster.ready().get(name) == address:  # until it is noticed
-                time.sleep(0.02)
+            while how not in UNSEEN and cluster.ready().get(name) == address and time.monotonic() < until:
+                time.sleep(0.02)  # until it is noticed
             time.sleep(0.5)
             while any(robot.states[-1][1] is not LinkState.NOMINAL for robot in robots) and time.monotonic() < until:
                 check()
                 time.sleep(0.02)
             wait_ready(cluster, replicas, check)
-            among = robots if how in ("node", "directory") else theirs
-            resumed[how] += [each for robot in among if (each := robot.resumed_after(when, how == "drain")) is not None]
-            after = _totals(robots)
-            known = totals.get(how, (0, 0, 0))
-            totals[how] = tuple(k + b - a for k, a, b in zip(known, before, after, strict=True))  # type: ignore[assignment]
+            among = robots if how in OF_ALL else theirs
+            times = [each for robot in among if (each := robot.resumed_after(when, how == "drain")) is not None]
+            kinds[how].add(times, [b - a for a, b in zip(before, _totals(robots), strict=True)])
+        seconds = time.monotonic() - began
     for robot in robots:
         for why in robot.lost:
             print(f"lost: {why}", file=sys.stderr)
+    answers = [each for robot in robots for each in robot.seconds]
+    away = [each for robot in robots for each in robot.away(began + seconds)]
     return {
-        how: {
-            "faults": options.kills, "answers": totals[how][0], "wrong": totals[how][1], "lost": totals[how][2],
-            "resumed": len(times),
-            "resume_p50_s": float(np.percentile(times, 50)) if times else None,
-            "resume_p95_s": float(np.percentile(times, 95)) if times else None,
-            "resume_max_s": max(times) if times else None,
-        }
-        for how, times in resumed.items()
+        "faults": {how: kind.figures() for how, kind in kinds.items()},
+        "all": {
+            "seconds": seconds, "answers": len(answers), "wrong": sum(robot.wrong for robot in robots),
+            "lost": sum(len(robot.lost) for robot in robots),
+            "interruptions": sum(robot.interruptions for robot in robots),
+            "answer_p50_s": float(np.percentile(answers, 50)), "answer_p95_s": float(np.percentile(answers, 95)),
+            "answer_max_s": max(answers), "away": len(away), "away_max_s": max(away, default=0.0),
+        },
     }  # fmt: skip
+
+
+@dataclass
+class _Kind:
+    """What one kind of fault came to."""
+
+    faults: int = 0
+    totals: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """Answers meanwhile, wrong ones, lost ones."""
+    times: list[float] = field(default_factory=list)
+    """Seconds that robots were without a verifier."""
+    loads: list[float] = field(default_factory=list)
+
+    def add(self, times: Sequence[float], more: Sequence[int]) -> None:
+        """Enter one fault."""
+        self.faults += 1
+        self.times += times
+        self.totals = [a + b for a, b in zip(self.totals, more, strict=True)]
+        self.loads.append(os.getloadavg()[0])
+
+    def figures(self) -> dict[str, Any]:
+        """Return the row of a table, and every time."""
+        answers, wrong, lost = self.totals
+        return {
+            "faults": self.faults, "answers": answers, "wrong": wrong, "lost": lost, "resumed": len(self.times),
+            "resume_p50_s": float(np.percentile(self.times, 50)) if self.times else None,
+            "resume_p95_s": float(np.percentile(self.times, 95)) if self.times else None,
+            "resume_max_s": max(self.times, default=None),
+            "load": float(np.mean(self.loads)) if self.loads else None,
+            "resume_s": [round(each, 3) for each in self.times],
+        }  # fmt: skip
+
+
+def _plan(options: argparse.Namespace, began: float, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
+    """Yield what is done next: every kind so often, or each in turn for so many minutes."""
+    if options.at:
+        return
+    if options.minutes:
+        for how in itertools.cycle(options.faults):
+            if clock() - began >= 60.0 * options.minutes:
+                return
+            yield how
+    else:
+        for _ in range(options.kills):
+            yield from options.faults
+
+
+def _faults(options: argparse.Namespace) -> int | None:
+    return None if options.minutes else options.kills * len(options.faults)
 
 
 def _totals(robots: Sequence[Robot]) -> tuple[int, int, int]:
@@ -330,6 +464,14 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--replicas", type=counts, help="clusters, e.g. 1,4 (default: 1,2,4; --quick: 2)")
     line.add_argument("--robots", type=int, default=16, help="(default: %(default)s)")
     line.add_argument("--mode", default=Mode.CLOUD.value, help="of the robots (default: %(default)s)")
+    line.add_argument(
+        "--every-s", type=float, default=0.0, help="a robot asks once in so many seconds; 0: without a pause (default)"
+    )
+    line.add_argument(
+        "--at", metavar="ADDRESS", default="", help="doors of a cluster that runs already: robots ask for --minutes"
+    )
+    line.add_argument("--name", help="of the file that --save writes, in place of cluster_ON")
+    line.add_argument("--minutes", type=float, default=0.0, help="go on for so long, each kind of fault in turn")
     line.add_argument("--kills", type=int, help=f"of each kind (default: {KILLS}, {QUICK_KILLS} with --quick)")
     shown = "; ".join(f"{name}: {what}" for name, what in FAULTS.items())
     line.add_argument("--faults", type=several(list(FAULTS)), help=f"{shown} (default: all that --on has)")
@@ -342,6 +484,8 @@ def run(options: argparse.Namespace) -> int:
     options.faults = options.faults or list(possible)
     options.kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
     options.replicas = options.replicas or list(QUICK_REPLICAS if options.quick else REPLICAS)
+    if options.at and not options.minutes:
+        raise ValueError("--at: give --minutes too")
     if not set(options.faults) <= set(possible):
         raise ValueError(f"--faults: --on {options.on} has {', '.join(possible)}")
     _, asked = warmed_up(options, options.steps, 1)
@@ -353,17 +497,22 @@ def run(options: argparse.Namespace) -> int:
         "--max-sessions", str(2 * options.robots), "--cpus-per-replica", "1", *text_flags(in_words(options.frames)),
     ]  # fmt: skip
     print(f"{command.described(options)}; {options.robots} robots in mode {options.mode} on {options.on}")
-    results: dict[str, Mapping[str, Mapping[str, float | None]]] = {}
-    for replicas in options.replicas:
-        own = [*words, "--replicas", str(replicas)]
-        cluster = OnThisMachine(own) if options.on == "local" else OnRay(own, replicas)
-        with closing(cluster):
+    results: dict[str, dict[str, Any]] = {}
+    for replicas in [0] if options.at else options.replicas:
+        with closing(_cluster(options, [*words, "--replicas", str(replicas)], replicas)) as cluster:
             wait_ready(cluster, replicas)
             results[str(replicas)] = measure(options, cluster, replicas, vlm, asked, truths)
-        print("\n" + figures_table(f"{replicas} replicas", results[str(replicas)], COLUMNS))
-    command.finish(options, f"cluster_{options.on}", {"replicas": results})
-    every = [row for rows in results.values() for row in rows.values()]
-    return int(any(row["wrong"] or row["lost"] for row in every))
+        if not options.at:
+            print("\n" + figures_table(f"{replicas} replicas", results[str(replicas)]["faults"], COLUMNS))
+        print(figures_table("", {"all": results[str(replicas)]["all"]}, ALL_COLUMNS))
+    command.finish(options, options.name or f"cluster_{options.on}", {"replicas": results})
+    return int(any(each["all"]["wrong"] or each["all"]["lost"] for each in results.values()))
+
+
+def _cluster(options: argparse.Namespace, words: Sequence[str], replicas: int) -> Any:
+    if options.at:
+        return Elsewhere(options.at)
+    return OnRay(words, replicas) if options.on == "ray" else OnThisMachine(words)
 
 
 main = partial(command.main_of, parser, run)

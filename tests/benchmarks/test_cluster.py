@@ -25,6 +25,20 @@ def test_a_robot_is_without_a_verifier_until_it_is_served_again(
     assert Robot(states=list(STATES)).resumed_after(when, from_loss) == seconds
 
 
+def test_how_long_a_robot_was_away() -> None:
+    assert Robot(states=list(STATES)).away(20.0) == [1.5, 0.5]
+    assert Robot(states=STATES[:2]).away(20.0) == [14.5]
+    assert Robot(states=STATES[2:3]).away(20.0) == []
+
+
+def test_faults_go_on_for_so_many_minutes_or_so_often() -> None:
+    options = cluster.parser().parse_args(["--faults", "kill,drain", "--minutes", "1"])
+    times = iter((10.0, 40.0, 65.0, 70.0))
+    assert list(cluster._plan(options, 10.0, lambda: next(times))) == ["kill", "drain", "kill"]
+    options = cluster.parser().parse_args(["--faults", "kill,drain", "--kills", "2"])
+    assert list(cluster._plan(options, 10.0)) == ["kill", "drain"] * 2
+
+
 def test_where_a_robot_is_served() -> None:
     assert Robot(states=list(STATES)).is_at("tcp://127.0.0.1:1")
     assert not Robot(states=list(STATES)).is_at("tcp://127.0.0.1:11")
@@ -35,6 +49,7 @@ def test_what_cannot_be_done_is_one_sentence(capsys: pytest.CaptureFixture[str])
     assert cluster.main(["--faults", "node"]) == 2
     assert capsys.readouterr().err == "cluster: --faults: --on local has kill, freeze, drain\n"
     assert relay.main(["--count", "0"]) == 2
+    assert cluster.main(["--at", "tcp://127.0.0.1:1"]) == 2
 
 
 def test_the_relay_is_measured_beside_the_direct_way(

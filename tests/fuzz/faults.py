@@ -1,4 +1,4 @@
-"""Faults on virtual time: robots with their real link and step loop, the real server, and all between them that fails.
+"""Faults on virtual time: robots with their real link and step loop, a real cluster, and all between them that fails.
 
 `python -m tests.fuzz.faults --faults 1000 --seed 1`. A fault is one of FAULTS: what it does, and to what. Whatever
 fails, no robot gets a token that is not the target's, and every question of a robot that lives gets its whole answer.
@@ -7,138 +7,102 @@ fails, no robot gets a token that is not the target's, and every question of a r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import random
 import sys
 import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from greenlet import getcurrent
 from tqdm import tqdm
 
-from cloud_verifier.config import ServerConfig
-from cloud_verifier.server import Server
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.link import LinkConfig, ZmqLink
-from edge_drafter.link_socket import SEND_HIGH_WATER
 from evaluation.virtual_time.timeline import Timeline
-from speculation import wire
-from speculation.profiles import DeviceProfile
-from speculation.wire import Draft, EarlyTokens, Fetch, Hello, Ping, Pong
+from speculation.cancellation import Stop
+from speculation.wire import Hello
 from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy, next_token
 from tests.fuzz.campaign import Broken
-from tests.fuzz.edge import ADDRESS, TimedModel
-from tests.fuzz.generator import spoiled
-from tests.fuzz.verifier import IMAGE, FuzzEngine, FuzzSelfDraft, Watch
-from tests.fuzz.virtual_link import Killed, Processes, VirtualLink, Wire, virtual_links
+from tests.fuzz.edge import TimedModel
+from tests.fuzz.verifier import IMAGE, Watch
+from tests.fuzz.virtual_cluster import Cluster
+from tests.fuzz.virtual_link import Killed, Processes, VirtualLink, virtual_links
+from tests.fuzz.virtual_network import Network, Way
 
 FAULTS = (
-    *(("kill", each) for each in ("door", "replica", "robot")),
-    *(("freeze", each) for each in ("door", "replica", "robot", "link")),
+    *(("kill", each) for each in ("door", "replica", "socket", "directory", "robot")),
+    *(("freeze", each) for each in ("door", "replica", "directory", "robot", "link")),
+    ("hang", "replica"),
+    ("drain", "replica"),
     *(
         (what, each)
         for what in ("cut", "drop", "delay", "duplicate", "reorder", "garbage")
-        for each in ("door", "link")
+        for each in ("door", "replica", "link")
     ),
 )
-"""What happens to what. What happens to the door happens to every robot's link at once."""
-ROBOTS, SESSIONS = 4, 8
+"""What happens to what. A replica's socket is a process of its own. What happens to the messages of a door or a replica
+happens to those of all robots there; a link is one robot's. A replica that hangs stays frozen until it is killed."""
+ROBOTS, REPLICAS, DOORS = 6, 3, 2
 MAX_TOKENS = 24
-ONE_WAY_S, VERIFY_S = 0.01, 0.04
 MODES = (Mode.FULL, Mode.SD, Mode.PIPELINED, Mode.CLOUD, Mode.SERVER_SD, Mode.FSD, Mode.PROACTIVE)
 PATIENCE_S, RESEND_S = 6.0, 1.0
 BETWEEN_S = 0.8
 """Mean time from fault to fault."""
 LONGEST_S = 3.0
 """Of a freeze, more than the silence after which a link is given up."""
+FOR_EVER_S = 1e6
 QUIET_S = 30.0
-"""Without faults at the end: by then every robot is served."""
+"""Without faults at the end: by then every robot is served, and every replica is ready."""
 STARVED_S = 120.0
-HARMLESS = (Draft, EarlyTokens, Ping, Pong, Fetch)
-"""What garbage may turn out to be. A link that makes another Commit, Fault or BeginStep out of one is a liar, and its
-steps end in a contradiction: see `tests.fuzz.edge`."""
-
-
-@dataclass
-class Way:
-    """One robot's link: who it is to the server, and what happens to its next messages."""
-
-    wire: Wire
-    name: str
-    connections: int = 0
-    peer: bytes = b""
-    """Empty while there is no connection."""
-    frozen_until: float = 0.0
-    latest: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """When the last message up, and down, arrives."""
-    left: Counter[str] = field(default_factory=Counter)
-    """How many more messages are dropped, delayed and so on."""
-    opened: int = 0
-    stuck: deque[bytes] = field(default_factory=lambda: deque(maxlen=SEND_HIGH_WATER))
-    """What the robot sends while there is no connection."""
 
 
 class World:
-    """Everything: robots, links, door and verifier. A `Post` to the server."""
-
-    dropped = restarts = 0
+    """Robots, the network and the cluster; and what happens to them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.timeline = Timeline()
         self.processes = Processes(self.timeline)
-        self.ways = [Way(Wire(self.processes, self._taker(n)), f"robot {n}") for n in range(ROBOTS)]
+        self.network = Network(self.processes, self.rng)
+        self.cluster = Cluster(self.processes, self.network, DOORS, REPLICAS, seed)
         self.robots = [Robot(self, n) for n in range(ROBOTS)]
-        self.mail: deque[tuple[bytes, list[bytes]]] = deque()
-        self.server_task: Any = None
-        self.frozen_until = 0.0
-        self.over = False
+        self.network.ways = [robot.way for robot in self.robots]
         self.happened: Counter[str] = Counter()
-
-    # --- what runs
 
     def run(self, faults: int, progress: Callable[[int], object]) -> None:
         """Inject so many faults, then wait until every robot is served. Raises Broken."""
-        watch, log, edge = Watch(), logging.getLogger("cloud_verifier"), logging.getLogger("edge_drafter")
-        levels = log.level, edge.level
-        log.addHandler(watch)
-        log.setLevel(logging.WARNING)
-        edge.setLevel(logging.CRITICAL)
-        propagates, log.propagate = log.propagate, False
-        try:
-            with virtual_links(self.processes):
-                self.timeline.run(
-                    [lambda: self._inject(faults, progress)], [self._serve, *(robot.live for robot in self.robots)]
-                )
-        finally:
-            log.removeHandler(watch)
-            log.setLevel(levels[0])
-            edge.setLevel(levels[1])
-            log.propagate = propagates
+        services = [*self.cluster.services, *(robot.live for robot in self.robots)]
+        with self._watched() as watch, virtual_links(self.processes):
+            self.timeline.run([lambda: self._inject(faults, progress)], services)
         if watch.tracebacks:
             raise Broken(watch.tracebacks[0])
 
-    def _serve(self) -> None:
-        self.server_task = getcurrent()
-        config = ServerConfig.of(
-            Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy="full_budget"
-        )
-        profile = DeviceProfile("virtual", verify_s=VERIFY_S, server_draft_s=VERIFY_S / 10)
-        while True:
-            try:
-                server = Server(
-                    FuzzEngine(), config, profile, self, clock=self.timeline.clock, self_draft=FuzzSelfDraft()
-                )
-                while True:
-                    server.turn()
-            except Killed:
-                self.processes.sleep(0.3)
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[Watch]:
+        """Keep the logs quiet and their tracebacks, and let resume tokens follow from the seed."""
+        watch, log, edge = Watch(), logging.getLogger("cloud_verifier"), logging.getLogger("edge_drafter")
+        before = log.level, edge.level, log.propagate
+        dice = random.Random(self.rng.random())
+        log.addHandler(watch)
+        log.setLevel(logging.WARNING)
+        edge.setLevel(logging.CRITICAL)
+        log.propagate = False
+        try:
+            with mock.patch("cloud_verifier.sessions.secrets.token_hex", lambda size: dice.randbytes(size).hex()):
+                yield watch
+        finally:
+            log.removeHandler(watch)
+            log.setLevel(before[0])
+            edge.setLevel(before[1])
+            log.propagate = before[2]
 
     def _inject(self, faults: int, progress: Callable[[int], object]) -> None:
+        self.processes.sleep(5.0)  # until all are there
         for count in range(faults):
             self.processes.sleep(self.rng.expovariate(1.0 / BETWEEN_S))
             what, where = FAULTS[count % len(FAULTS)] if count < len(FAULTS) else self.rng.choice(FAULTS)
@@ -150,150 +114,48 @@ class World:
         for robot, answers in zip(self.robots, before, strict=True):
             if robot.answers < answers + 2:
                 raise Broken(f"{robot.name} was not served again after the last fault")
-        self.over = True
+        for name, replica in self.cluster.replicas.items():
+            if not replica.is_up:
+                raise Broken(f"{name} does not run again after the last fault")
 
     def _fault(self, what: str, where: str) -> None:
-        one = self.rng.randrange(ROBOTS)
-        ways = self.ways if where in ("door", "replica") else [self.ways[one]]
-        seconds = self.rng.uniform(0.05, LONGEST_S)
+        seconds, now = self.rng.uniform(0.05, LONGEST_S), self.timeline.now
+        robot = self.rng.choice(self.robots)
+        door = self.rng.choice(self.cluster.doors)
+        replica = self.rng.choice(list(self.cluster.replicas.values()))
+        directory = self.cluster.directory
+        socket = door.mailbox if where == "door" else replica.mailbox
         match what, where:
+            case "kill", "socket":
+                socket.hang_up()
             case "kill", "robot":
-                self.robots[one].kill()
+                robot.kill()
+            case "kill", "directory":
+                directory.kill()
             case "kill", _:
-                self.mail.clear()
-                for way in ways:
-                    self._cut(way, self.rng.uniform(0.1, 0.8))
-                if where == "replica":
-                    self.processes.kill(self.server_task)
-            case "freeze", "replica":
-                self.frozen_until = self.timeline.now + seconds
+                (door if where == "door" else replica).kill()
+            case "drain", _:
+                replica.drain()
+            case "hang", _:
+                socket.frozen_until = FOR_EVER_S if socket.is_up else 0.0
             case "freeze", "robot":
-                self.robots[one].frozen_until = self.timeline.now + seconds
+                robot.freeze(seconds)
+            case "freeze", "link":
+                robot.way.frozen_until = now + seconds
+            case "freeze", "directory":
+                directory.frozen_until = now + seconds
             case "freeze", _:
-                for way in ways:
-                    way.frozen_until = self.timeline.now + seconds
+                socket.frozen_until = max(socket.frozen_until, now + seconds)
+            case "cut", "link":
+                self.network.cut(robot.way, seconds, self.rng.random() < 0.5)
             case "cut", _:
-                for way in ways:
-                    self._cut(way, self.rng.uniform(0.01, 2.5))
+                socket.down_until = now + seconds
+                for way in self.network.at(socket.address):
+                    self.network.cut(way, 0.0, self.rng.random() < 0.5)
+            case _, "link":
+                robot.way.left[what] = self.rng.randrange(1, 12)
             case _:
-                for way in ways:
-                    way.left[what] = self.rng.randrange(1, 12)
-
-    # --- the links
-
-    def _taker(self, number: int) -> Callable[[bytes], None]:
-        return lambda payload: self._up(self.ways[number], payload)
-
-    def _cut(self, way: Way, seconds: float) -> None:
-        """End a link's connection, with what is under way on it; ZeroMQ makes another one a little later."""
-        way.peer = b""
-        way.connections += 1
-        number = way.connections
-
-        def again() -> None:
-            if way.connections == number:
-                way.peer = b"%s.%d" % (way.name.encode(), number)
-                way.wire.is_new = True
-                way.wire.wake()
-                while way.stuck:
-                    self._send_up(way, way.stuck.popleft())
-
-        self.timeline.at(self.timeline.now + seconds, again)
-
-    def _up(self, way: Way, payload: bytes) -> None:
-        if way.opened != way.wire.opened:  # the link has given up its connection for a new one
-            way.opened = way.wire.opened
-            way.stuck.clear()
-            self._cut(way, ONE_WAY_S)
-        if way.peer:
-            self._send_up(way, payload)
-        else:
-            way.stuck.append(payload)
-
-    def _send_up(self, way: Way, payload: bytes) -> None:
-        peer = way.peer
-
-        def arrive(one: bytes) -> None:
-            if way.peer == peer:
-                self.mail.append((peer, [one]))
-                self.processes.wake(self.server_task)
-
-        self._carry(way, 0, payload, arrive)
-
-    def _carry(self, way: Way, side: int, payload: bytes, arrive: Callable[[bytes], None]) -> None:
-        now, left = self.timeline.now, way.left
-        copies, delay, overtakes = [payload], ONE_WAY_S, False
-        for what in [what for what, count in left.items() if count > 0]:
-            left[what] -= 1
-            match what:
-                case "drop":
-                    return
-                case "delay":
-                    delay += self.rng.uniform(0.0, 1.0)
-                case "duplicate":
-                    copies = copies * 2
-                case "reorder":
-                    delay, overtakes = delay + self.rng.uniform(0.0, 0.5), True
-                case "garbage":
-                    copies = [*self._garbage(payload), *copies]
-        for one in copies:
-            at = max(now + delay, way.frozen_until)
-            at = at if overtakes else max(at, way.latest[side])
-            way.latest[side] = max(at, way.latest[side])
-            self.timeline.at(at, lambda one=one: arrive(one))  # type: ignore[misc]
-
-    def _garbage(self, payload: bytes) -> list[bytes]:
-        made = [spoiled([payload], self.rng) for _ in range(3)]
-        return [each for each in made if _is_harmless(each)]
-
-    # --- Post
-
-    def wait(self, seconds: float) -> None:
-        """See `Post`."""
-        while self.timeline.now < self.frozen_until:
-            self.processes.sleep(self.frozen_until - self.timeline.now)
-        if not self.mail:
-            self.processes.wait(seconds)
-
-    def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """See `Post`."""
-        self.processes.check()
-        return self.mail.popleft() if self.mail else None
-
-    def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
-        """See `Post`."""
-        self.processes.check()
-        way = next((way for way in self.ways if way.peer == peer), None)
-        if way is None:
-            return False
-
-        def arrive(one: bytes) -> None:
-            if way.peer == peer:
-                way.wire.deliver(one)
-
-        self._carry(way, 1, wire.encode(message), arrive)
-        return True
-
-    def admit(self, peer: bytes, has_session: bool = True) -> None:
-        """See `Post`."""
-
-    def notify(self) -> None:
-        """See `Post`."""
-
-    def waits(self, peer: bytes) -> bool:
-        """See `Post`."""
-        return any(who == peer for who, _ in self.mail)
-
-    def forget(self, peer: bytes) -> None:
-        """See `Post`."""
-
-    def client(self, peer: bytes) -> str:
-        """See `Post`; there are no keys."""
-        return ""
-
-    def revoked(self) -> Sequence[str]:
-        """See `Post`; there are no keys."""
-        return ()
+                socket.left[what] = self.rng.randrange(1, 12)
 
 
 class Robot:
@@ -302,21 +164,27 @@ class Robot:
     def __init__(self, world: World, number: int) -> None:
         self.name = f"robot {number}"
         self._world, self._number = world, number
+        self.way = Way(world.network, self.name)
         self._task: Any = None
         self._link: VirtualLink | None = None
-        self.frozen_until = 0.0
+        """None while there is no process."""
         self.answers = self.killed = self.interrupted = 0
         self.seconds: list[float] = []
         """Of every answer, interruptions included."""
         self._asked = self._steps = 0
-        self._asked_at = 0.0
 
     def kill(self) -> None:
         """Let the process end where it stands."""
+        if self._link is None:
+            return
         self.killed += 1
         self._world.processes.kill(self._task)
-        if self._link is not None and not self._link.task.dead:
+        if not self._link.task.dead:
             self._world.processes.kill(self._link.task)
+
+    def freeze(self, seconds: float) -> None:
+        """Let the process stand still: the step and the link's thread."""
+        self.way.process_frozen_until = self._world.timeline.now + seconds
 
     def live(self) -> None:
         """Ask for ever, in a new process whenever the one before was killed."""
@@ -325,13 +193,14 @@ class Robot:
             try:
                 self._process()
             except Killed:
-                self._world._cut(self._world.ways[self._number], 0.01)
+                self._link = None
+                self.way.close()
                 self._world.processes.sleep(0.2)
 
     def _process(self) -> None:
         world = self._world
         hello = Hello("t" * 16, VOCABULARY)
-        self._link = VirtualLink(world.ways[self._number].wire, LinkConfig(ADDRESS, hello), world.timeline.clock)
+        self._link = VirtualLink(self.way, LinkConfig(world.cluster.addresses, hello), world.timeline.clock)
         drafters = {mode: self._drafter(mode, self._link) for mode in MODES}
         while True:
             self._asked += 1
@@ -340,7 +209,8 @@ class Robot:
 
     def _drafter(self, mode: Mode, link: ZmqLink) -> Drafter:
         config = DraftingConfig.of(mode, patience_s=PATIENCE_S, resend_s=RESEND_S)
-        model = TimedModel(self._world.processes, lambda prefix: _guess(model.prompt, prefix), VOCABULARY)
+        model = FreezingModel(self._world.processes, lambda prefix: _guess(model.prompt, prefix), VOCABULARY)
+        model.way = self.way
         return Drafter(
             sources_of(config, model), link, config, self._world.timeline.clock, max_draft=16, cpu_clock=lambda: 0.0
         )
@@ -350,8 +220,6 @@ class Robot:
         truth = tuple(greedy(prompt, IMAGE, MAX_TOKENS))
         committed: tuple[int, ...] = ()
         while True:
-            while timeline.now < self.frozen_until:
-                self._world.processes.sleep(self.frozen_until - timeline.now)
             if timeline.now - began > STARVED_S:
                 raise Broken(f"{self.name}: {prompt!r} got {len(committed)} tokens in {STARVED_S:g} s: {link.why}")
             if not link.wait_nominal(1.0):
@@ -375,17 +243,20 @@ class Robot:
             return
 
 
+class FreezingModel(TimedModel):
+    """A draft model whose process may be frozen."""
+
+    way: Way
+
+    def _pass_time(self, stop: Stop | None) -> None:
+        super()._pass_time(stop)
+        self.way.thaw()
+
+
 def _guess(prompt: str, prefix: Sequence[int]) -> int:
     """Return the target's next token, or another one in one case of four."""
     token = next_token(prompt, IMAGE, prefix)
     return token if zlib.crc32(repr((prompt, *prefix)).encode()) % 4 else 1 + token % (VOCABULARY - 1)
-
-
-def _is_harmless(payload: bytes) -> bool:
-    try:
-        return isinstance(wire.decode(payload), HARMLESS)
-    except wire.WireError:
-        return True
 
 
 @dataclass
@@ -397,6 +268,8 @@ class Report:
     answers: int
     interrupted: int
     killed: int
+    redirected: int
+    """Robots that a door sent to a replica."""
     seconds: list[float]
 
     def __str__(self) -> str:
@@ -406,8 +279,8 @@ class Report:
         seconds = f"{half:.2f} (median), {late:.2f} (p95), {times[-1]:.2f} (most)"
         return (
             f"{self.faults.total():,} faults in {self.virtual_s:,.0f} s of virtual time: {self.answers:,} answers, all "
-            f"the target's; 0 steps lost, {self.interrupted:,} taken up again, {self.killed} robots killed; "
-            f"seconds of an answer {seconds}\n{kinds}"
+            f"the target's; 0 steps lost, {self.interrupted:,} taken up again, {self.killed} robots killed, "
+            f"{self.redirected:,} sent to a replica; seconds of an answer {seconds}\n{kinds}"
         )
 
 
@@ -419,6 +292,7 @@ def inject(faults: int, seed: int, progress: Callable[[int], object] = lambda co
     return Report(
         world.happened, world.timeline.now, sum(robot.answers for robot in robots),
         sum(robot.interrupted for robot in robots), sum(robot.killed for robot in robots),
+        sum(door.redirected for door in world.cluster.doors),
         [seconds for robot in robots for seconds in robot.seconds],
     )  # fmt: skip
 

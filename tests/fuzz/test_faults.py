@@ -6,15 +6,24 @@ import pytest
 
 from cloud_verifier.work import Row
 from speculation.acceptance import Verdict
+from tests.fuzz import faults
 from tests.fuzz.campaign import Broken
 from tests.fuzz.faults import FAULTS, ROBOTS, inject
 from tests.fuzz.verifier import FuzzEngine
+from tests.fuzz.virtual_cluster import Replica
 
 
 def test_whatever_fails_no_token_is_wrong_and_no_step_is_lost() -> None:
-    report = inject(len(FAULTS) + 3, seed=18)
+    report = inject(len(FAULTS), seed=18)
     assert set(report.faults) == {f"{what} {where}" for what, where in FAULTS}
     assert report.answers > 5 * ROBOTS and report.interrupted > 0 and report.killed > 0
+    assert report.redirected > 2 * ROBOTS
+
+
+def test_a_seed_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "QUIET_S", 10.0)
+    first, second = inject(3, seed=5), inject(3, seed=5)
+    assert first == second
 
 
 def test_a_wrong_token_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,4 +45,19 @@ def test_a_lost_step_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FuzzEngine, "prepare", refuses)
     with pytest.raises(Broken, match="lost a step: refused: .* no frame is good enough"):
+        inject(1, seed=1)
+
+
+def test_a_replica_that_stays_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Replica.start
+    started: list[str] = []
+
+    def once(self: Replica) -> None:
+        if self.name not in started:
+            started.append(self.name)
+            start(self)
+
+    monkeypatch.setattr(faults, "FAULTS", (("kill", "replica"),))
+    monkeypatch.setattr(Replica, "start", once)
+    with pytest.raises(Broken, match="does not run again after the last fault"):
         inject(1, seed=1)

@@ -1,0 +1,292 @@
+"""A cluster on virtual time: production's server, directory, manager, door and tickets; its processes are tasks.
+
+What stands in for Ray, or for the one process of `--on local`: replicas' reports take a moment to the directory and are
+lost while that is away, doors go by copies of it (see `cloud_verifier.cluster.on_ray.View`), and an end is reported
+until the directory knows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from greenlet import getcurrent
+
+from cloud_verifier.cluster.directory import Directory, Phase, Status
+from cloud_verifier.cluster.door import ClusterDoor
+from cloud_verifier.cluster.local import LOOK_S, TURN_S
+from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.on_ray import STALE_S, VIEW_S
+from cloud_verifier.cluster.scaling import Scaler, Scaling
+from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.promises import Standing
+from cloud_verifier.server import Server
+from speculation.profiles import DeviceProfile
+from tests.fuzz.verifier import FuzzEngine, FuzzSelfDraft
+from tests.fuzz.virtual_link import Killed, Processes
+from tests.fuzz.virtual_network import Mailbox, Network
+
+SESSIONS = 8
+VERIFY_S = 0.04
+DRAIN_S = 0.7
+"""Less than some answers take, so that robots are sent away in the midst of them too."""
+START_S = (0.3, 2.0)
+"""Until a process that was killed is there again."""
+REPORTED_S = (0.001, 0.05)
+EPOCH_S = 1.8e9
+"""The wall clock at the beginning, seconds since 1970."""
+SKEW_S = 10.0
+"""How wrong a machine's wall clock is at most; two together stay within a ticket's validity."""
+KILLED = -9
+
+
+class Replica:
+    """One replica: a verifier that is started, killed and drained, and its supervisor."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.name = f"replica-{number}"
+        self.mailbox = Mailbox(cluster.network, f"tcp://127.0.0.1:{6000 + number}")
+        self.server: Server | None = None
+        self.wanted = False
+        self.code: int | None = None
+        """Of the process's end, until the directory knows it."""
+        self._cluster, self._wall = cluster, cluster.wall_clock()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it serves, or is frozen."""
+        return self.mailbox.is_up
+
+    def start(self) -> None:
+        """Let the process begin."""
+        self.wanted = True
+        self._cluster.processes.wake(self.mailbox.task)
+
+    def kill(self) -> None:
+        """Let it end where it stands."""
+        if self.is_up:
+            self._cluster.processes.kill(self.mailbox.task)
+
+    def drain(self) -> None:
+        """Let it send its robots elsewhere and end, as SIGTERM does."""
+        if self.server is not None:
+            self.server.drain()
+
+    def live(self) -> None:
+        """Serve whenever that is wanted."""
+        processes, self.mailbox.task = self._cluster.processes, getcurrent()
+        while True:
+            while not self.wanted:
+                processes.wait(60.0)
+            processes.sleep(self._cluster.dice.uniform(*START_S))
+            code = 0
+            try:
+                self._serve()
+            except Killed:
+                code = KILLED
+            self.mailbox.end()
+            self.server, self.wanted, self.code = None, False, code
+
+    def _serve(self) -> None:
+        cluster, born = self._cluster, self._wall()
+
+        def report(standing: Standing) -> None:
+            phase = Phase.DRAINING if standing.draining else Phase.READY
+            memory = min(1.0, max(0.0, standing.memory))
+            cluster.directory.report(
+                Status(
+                    self.name, phase, born, self.mailbox.address, "", standing.sessions, SESSIONS, memory,
+                    standing.utilisation, standing.late,
+                )
+            )  # fmt: skip
+
+        def check_ticket(ticket: bytes, client: str) -> None:
+            cluster.tickets.check(ticket, self.name, client, self._wall())
+
+        config = ServerConfig.of(
+            Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy="full_budget", drain_s=DRAIN_S
+        )
+        profile = DeviceProfile("virtual", verify_s=VERIFY_S, server_draft_s=VERIFY_S / 10)
+        self.server = Server(
+            FuzzEngine(), config, profile, self.mailbox, clock=cluster.clock, self_draft=FuzzSelfDraft(),
+            check_ticket=check_ticket, report=report,
+        )  # fmt: skip
+        self.mailbox.listen()
+        self.server.run()
+
+
+class DirectoryProcess:
+    """Directory and manager in a process of their own, as Ray's actor."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.directory: Directory | None = None
+        self.manager: Manager | None = None
+        self.task: Any = None
+        self.frozen_until = 0.0
+        self._cluster = cluster
+        self._reports: list[Status] = []
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, or is frozen."""
+        return self.manager is not None
+
+    @property
+    def answers(self) -> bool:
+        """Whether doors learn from it now."""
+        return self.is_up and self._cluster.clock() >= self.frozen_until
+
+    def kill(self) -> None:
+        """Let it end where it stands."""
+        if self.is_up:
+            self._cluster.processes.kill(self.task)
+
+    def report(self, status: Status) -> None:
+        """Bring a replica's report on its way."""
+        cluster = self._cluster
+        delay = cluster.dice.uniform(*REPORTED_S)
+        cluster.processes.timeline.at(cluster.clock() + delay, lambda: self._reports.append(status))
+
+    def live(self) -> None:
+        """Direct, from nothing after each death."""
+        self.task = getcurrent()
+        while True:
+            try:
+                self._direct()
+            except Killed:
+                self.directory = self.manager = None
+                self._cluster.processes.sleep(self._cluster.dice.uniform(*START_S))
+
+    def _direct(self) -> None:
+        cluster, self.frozen_until = self._cluster, 0.0
+        fleet, count = ReplicaFleet(cluster), len(cluster.replicas)
+        directory = self.directory = Directory()
+        manager = self.manager = Manager(directory, Scaler(Scaling(count, count), len(fleet.names)), fleet, count)
+        self._reports.clear()
+        while True:
+            now = cluster.clock()
+            for status in self._reports:
+                manager.reported(status, now)
+            self._reports.clear()
+            for each in cluster.replicas.values():
+                if each.code is not None:
+                    code, each.code = each.code, None
+                    manager.ended(each.name, code, now)
+            manager.turn(now)
+            cluster.processes.sleep(LOOK_S)
+            while cluster.clock() < self.frozen_until:
+                cluster.processes.sleep(self.frozen_until - cluster.clock())
+
+
+class ReplicaFleet:
+    """The replicas' processes, see `cloud_verifier.cluster.manager.Fleet`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._replicas = cluster.replicas
+
+    @property
+    def names(self) -> Collection[str]:
+        """See `Fleet`."""
+        return [name for name, each in self._replicas.items() if each.wanted or each.code is not None]
+
+    def start(self, name: str) -> None:
+        """See `Fleet`."""
+        self._replicas[name].start()
+
+    def drain(self, name: str) -> None:
+        """See `Fleet`."""
+        self._replicas[name].drain()
+
+    def shed(self, name: str, robots: int) -> None:
+        """See `Fleet`."""
+        server = self._replicas[name].server
+        if server is not None:
+            server.shed(robots)
+
+    def kill(self, name: str) -> None:
+        """See `Fleet`."""
+        self._replicas[name].kill()
+
+
+class Door:
+    """One of the cluster's doors."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.mailbox = Mailbox(cluster.network, f"tcp://127.0.0.1:{5000 + number}")
+        self.redirected = 0
+        self._cluster, self._number, self._wall = cluster, number, cluster.wall_clock()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers, or is frozen."""
+        return self.mailbox.is_up
+
+    def kill(self) -> None:
+        """Let it end where it stands."""
+        if self.is_up:
+            self._cluster.processes.kill(self.mailbox.task)
+
+    def live(self) -> None:
+        """Send robots on."""
+        self.mailbox.task = getcurrent()
+        while True:
+            try:
+                self._serve()
+            except Killed:
+                self.mailbox.end()
+                self._cluster.processes.sleep(self._cluster.dice.uniform(*START_S))
+
+    def _serve(self) -> None:
+        cluster, view = self._cluster, Directory()
+        door = ClusterDoor(self.mailbox, view, cluster.tickets, cluster.clock, self._wall)
+        door._dice = random.Random(f"door {self._number} {cluster.clock()}")
+        latest: tuple[Status, ...] = ()
+        asked_at = latest_at = -STALE_S
+        self.mailbox.listen()
+        while True:
+            before = door.redirected
+            door.turn(TURN_S)
+            self.redirected += door.redirected - before
+            now = cluster.clock()
+            if now - asked_at >= VIEW_S and cluster.directory.answers:
+                asked_at = latest_at = now
+                latest = cluster.directory.directory.replicas(now)  # type: ignore[union-attr]
+            if now - latest_at > STALE_S:
+                continue
+            for name in {each.name for each in view.replicas(now)} - {each.name for each in latest}:
+                view.gone(name)
+            for each in latest:
+                view.report(each, now)
+
+
+class Cluster:
+    """Doors, the directory and replicas. `services` are to run beside the robots."""
+
+    def __init__(self, processes: Processes, network: Network, doors: int, replicas: int, seed: int) -> None:
+        self.processes, self.network = processes, network
+        self.dice = random.Random(f"cluster {seed}")
+        self.clock = processes.timeline.clock
+        self.tickets = Tickets(self.dice.randbytes(SECRET_BYTES))
+        self.directory = DirectoryProcess(self)
+        self.doors = [Door(self, number) for number in range(doors)]
+        made = [Replica(self, number + 1) for number in range(replicas)]
+        self.replicas = {each.name: each for each in made}
+
+    @property
+    def addresses(self) -> str:
+        """Of the doors, as robots have them."""
+        return ",".join(each.mailbox.address for each in self.doors)
+
+    @property
+    def services(self) -> list[Callable[[], None]]:
+        """What runs, in tasks of their own."""
+        doors, replicas = [each.live for each in self.doors], [each.live for each in self.replicas.values()]
+        return [self.directory.live, *doors, *replicas]
+
+    def wall_clock(self) -> Callable[[], float]:
+        """Return the wall clock of one more machine, in seconds since 1970: it is fast or slow."""
+        error = self.dice.uniform(-SKEW_S, SKEW_S)
+        return lambda: EPOCH_S + error + self.clock()

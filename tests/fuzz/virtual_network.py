@@ -1,0 +1,269 @@
+"""The network between robots and the processes they reach, on virtual time: connections, and all that fails of them.
+
+A robot's socket is a `Way`, a process's is a `Mailbox`; each message between the two is carried by `Network`.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edge_drafter.link_socket import SEND_HIGH_WATER
+from speculation import wire
+from speculation.wire import Draft, EarlyTokens, Fetch, Ping, Pong
+from tests.fuzz.generator import spoiled
+from tests.fuzz.virtual_link import Processes, Wire
+
+ONE_WAY_S = 0.01
+AGAIN_S = (0.1, 1.0)
+"""When ZeroMQ tries again where nobody listens."""
+HARMLESS = (Draft, EarlyTokens, Ping, Pong, Fetch)
+"""What garbage may turn out to be. A link that makes another Commit, Fault or BeginStep out of one is a liar, and its
+steps end in a contradiction: see `tests.fuzz.edge`."""
+
+
+class Way(Wire):
+    """One robot's socket: where it is connected to, and what happens to its next messages."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        super().__init__(network.processes, lambda payload: network.up(self, payload))
+        self.name, self._network = name, network
+        self.address = ""
+        self.peer = b""
+        """What the process at the other end calls it; empty while there is no connection."""
+        self.number = 0
+        """Of the connection, or of what is tried to make one."""
+        self.down_until = self.frozen_until = self.process_frozen_until = 0.0
+        """Until when it cannot connect, brings nothing, and the robot's process stands still."""
+        self.left: Counter[str] = Counter()
+        """How many more messages are dropped, delayed and so on."""
+        self.latest = [0.0, 0.0]
+        """When the last message up, and down, arrives."""
+        self.stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
+        """What the robot sends while there is no connection."""
+
+    def open(self, address: str) -> None:
+        """See `Wire.open`."""
+        super().open(address)
+        self.address = address
+        self._network.connect(self)
+
+    def wait(self, until: float, wake: socket.socket, now: float) -> None:
+        """See `Wire.wait`."""
+        super().wait(until, wake, now)
+        self.thaw()
+
+    def thaw(self) -> None:
+        """Wait while the robot's process is frozen."""
+        processes = self._network.processes
+        while processes.timeline.now < self.process_frozen_until:
+            processes.sleep(self.process_frozen_until - processes.timeline.now)
+
+    def close(self) -> None:
+        """See `Wire.close`: also what the end of the robot's process comes to."""
+        super().close()
+        self._network.disconnect(self)
+
+
+class Mailbox:
+    """The socket of one process, and what that process has of time: a `Post`. `is_up`: whether anybody listens."""
+
+    dropped = restarts = 0
+
+    def __init__(self, network: Network, address: str) -> None:
+        self.address = address
+        self.mail: deque[tuple[bytes, list[bytes]]] = deque()
+        self.task: Any = None
+        """Of the process."""
+        self.is_up = False
+        self.down_until = self.frozen_until = 0.0
+        self.left: Counter[str] = Counter()
+        self._network, self._processes = network, network.processes
+        network.mailboxes[address] = self
+
+    def listen(self) -> None:
+        """Take connections."""
+        self.mail.clear()
+        self.frozen_until, self.is_up = 0.0, True
+
+    def end(self) -> None:
+        """End all connections, and take no more."""
+        self.is_up = False
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End all connections, with what is under way on them."""
+        self.mail.clear()
+        for way in self._network.at(self.address):
+            self._network.cut(way, 0.0)
+
+    def wait(self, seconds: float) -> None:
+        """See `Post`. A process that is frozen is so when it next waits."""
+        self.thaw()
+        if not self.mail:
+            self._processes.wait(seconds)
+        self.thaw()
+
+    def thaw(self) -> None:
+        """Wait while this process is frozen."""
+        timeline = self._processes.timeline
+        while timeline.now < self.frozen_until:
+            self._processes.sleep(self.frozen_until - timeline.now)
+
+    def receive(self) -> tuple[bytes, list[bytes]] | None:
+        """See `Post`."""
+        self._processes.check()
+        return self.mail.popleft() if self.mail else None
+
+    def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
+        """See `Post`."""
+        self._processes.check()
+        return self._network.down(self, peer, wire.encode(message))
+
+    def admit(self, peer: bytes, has_session: bool = True) -> None:
+        """See `Post`."""
+
+    def notify(self) -> None:
+        """See `Post`."""
+
+    def waits(self, peer: bytes) -> bool:
+        """See `Post`."""
+        return any(who == peer for who, _ in self.mail)
+
+    def forget(self, peer: bytes) -> None:
+        """See `Post`."""
+
+    def client(self, peer: bytes) -> str:
+        """See `Post`: robots are known by their names, as where they have keys."""
+        return peer.rpartition(b".")[0].decode()
+
+    def revoked(self) -> Sequence[str]:
+        """See `Post`; none is."""
+        return ()
+
+
+class Network:
+    """All ways and mailboxes. What fails follows from `rng`."""
+
+    def __init__(self, processes: Processes, rng: random.Random) -> None:
+        self.processes, self.rng = processes, rng
+        self.ways: list[Way] = []
+        self.mailboxes: dict[str, Mailbox] = {}
+
+    def at(self, address: str) -> list[Way]:
+        """Return the robots' sockets that are connected to an address, or try to be."""
+        return [way for way in self.ways if way.address == address]
+
+    def connect(self, way: Way) -> None:
+        """Begin a connection to the way's address."""
+        self.disconnect(way)
+        way.stuck.clear()
+        way.lost, way.latest = False, [0.0, 0.0]
+        self._try(way, ONE_WAY_S)
+
+    def disconnect(self, way: Way) -> None:
+        """End a way's connection from its own side."""
+        way.number += 1
+        way.peer = b""
+
+    def cut(self, way: Way, seconds: float, noticed: bool = True) -> None:
+        """End a way's connection with what is under way on it; ZeroMQ makes another one when `seconds` are over.
+
+        noticed: the robot's socket learns of it at once; else the network is just gone.
+        """
+        self.disconnect(way)
+        way.down_until = max(way.down_until, self.processes.timeline.now + seconds)
+        if noticed:
+            self._lose(way)
+        self._try(way, self.rng.uniform(*AGAIN_S))
+
+    def up(self, way: Way, payload: bytes) -> None:
+        """Carry what a robot sends."""
+        if not way.peer:
+            way.stuck.append(payload)
+            return
+        mailbox, peer = self.mailboxes[way.address], way.peer
+
+        def arrive(one: bytes) -> None:
+            if way.peer == peer:
+                mailbox.mail.append((peer, [one]))
+                if self.processes.timeline.now >= mailbox.frozen_until:
+                    self.processes.wake(mailbox.task)
+
+        self._carry(way, mailbox, 0, payload, arrive)
+
+    def down(self, mailbox: Mailbox, peer: bytes, payload: bytes) -> bool:
+        """Carry what a process sends; return whether that peer is connected to it."""
+        way = next((way for way in self.at(mailbox.address) if way.peer == peer), None)
+        if way is None:
+            return False
+
+        def arrive(one: bytes) -> None:
+            if way.peer == peer:
+                way.deliver(one)
+
+        self._carry(way, mailbox, 1, payload, arrive)
+        return True
+
+    def _try(self, way: Way, seconds: float) -> None:
+        """Connect after so many seconds, or try again later where that cannot be."""
+        number, mailbox, timeline = way.number, self.mailboxes[way.address], self.processes.timeline
+
+        def attempt() -> None:
+            if way.number != number:
+                return
+            gone_until = max(way.down_until, way.frozen_until, mailbox.down_until)
+            if timeline.now < gone_until:
+                self._try(way, gone_until - timeline.now + ONE_WAY_S)
+            elif not mailbox.is_up:
+                self._lose(way)
+                self._try(way, self.rng.uniform(*AGAIN_S))
+            else:
+                way.peer = b"%s.%d" % (way.name.encode(), number)
+                way.lost, way.is_new = False, True
+                way.wake()
+                while way.stuck and way.peer:
+                    self.up(way, way.stuck.popleft())
+
+        timeline.at(timeline.now + seconds, attempt)
+
+    def _lose(self, way: Way) -> None:
+        way.lost = True
+        way.wake()
+
+    def _carry(self, way: Way, mailbox: Mailbox, side: int, payload: bytes, arrive: Callable[[bytes], None]) -> None:
+        now = self.processes.timeline.now
+        copies, delay, overtakes = [payload], ONE_WAY_S, False
+        for left in (way.left, mailbox.left):
+            for what in [what for what, count in left.items() if count > 0]:
+                left[what] -= 1
+                match what:
+                    case "drop":
+                        return
+                    case "delay":
+                        delay += self.rng.uniform(0.0, 1.0)
+                    case "duplicate":
+                        copies = copies * 2
+                    case "reorder":
+                        delay, overtakes = delay + self.rng.uniform(0.0, 0.5), True
+                    case "garbage":
+                        copies = [*self._garbage(payload), *copies]
+        for one in copies:
+            at = max(now + delay, way.frozen_until)
+            at = at if overtakes else max(at, way.latest[side])
+            way.latest[side] = max(at, way.latest[side])
+            self.processes.timeline.at(at, lambda one=one: arrive(one))  # type: ignore[misc]
+
+    def _garbage(self, payload: bytes) -> list[bytes]:
+        made = [spoiled([payload], self.rng) for _ in range(3)]
+        return [each for each in made if _is_harmless(each)]
+
+
+def _is_harmless(payload: bytes) -> bool:
+    try:
+        return isinstance(wire.decode(payload), HARMLESS)
+    except wire.WireError:
+        return True
