@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.hooks import remove_hook_from_submodules
 from msgspec.structs import replace
 from torch import nn
 from transformers import (
@@ -337,9 +336,12 @@ def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any,
             raise ModelFolderError(
                 f"model folder {folder}: weights do not fit config.json, {len(report[what])} {what} such as {example}"
             )
-    # accelerate's hooks would move what each module is given, the whole mask for every layer anew; `forward_layers`
-    # moves it once a device.
-    remove_hook_from_submodules(model)
+    if len(settings.devices) > 1:
+        from accelerate.hooks import remove_hook_from_submodules  # late: one device needs none of it
+
+        # Hooks would move what each module is given, the whole mask for every layer anew; `forward_layers` moves it
+        # once a device.
+        remove_hook_from_submodules(model)
     # The head may turn out to be the embedding after all.
     _decoder(model).norm.to(model.lm_head.weight.device)
     return model
