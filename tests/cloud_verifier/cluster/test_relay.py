@@ -98,7 +98,7 @@ class World:
         ends.callback(thread.join)
         ends.callback(self._ending.set)
         own = load_keys(robot_folder(keys)) if keys is not None else None
-        self.link = ZmqLink(LinkConfig(mailbox.address, HELLO, own, ping_s=0.05, silent_s=60.0, hello_s=0.1))
+        self.link = ZmqLink(LinkConfig(mailbox.address, HELLO, own, ping_s=0.05, silent_s=60.0, hello_s=5.0))
         ends.callback(self.link.close)
 
     def _run(self) -> None:
