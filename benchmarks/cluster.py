@@ -494,7 +494,8 @@ def run(options: argparse.Namespace) -> int:
     vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
     words = [
         "--model", str(options.target_model), "--dtype", options.dtype, "--threads", "1", "--on", options.on,
-        "--max-sessions", str(2 * options.robots), "--cpus-per-replica", "1", *text_flags(in_words(options.frames)),
+        "--max-sessions", str(2 * options.robots), *text_flags(in_words(options.frames)),
+        *(["--cpus-per-replica", "1"] if options.on == "ray" else []),
     ]  # fmt: skip
     print(f"{command.described(options)}; {options.robots} robots in mode {options.mode} on {options.on}")
     results: dict[str, dict[str, Any]] = {}
