@@ -492,15 +492,10 @@ def run(options: argparse.Namespace) -> int:
     target = TargetAlone(load_vlm(options.target_model, dtype=options.dtype, threads=1), options.max_tokens)
     truths = [target.decode(question) for question in asked]
     vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
-    words = [
-        "--model", str(options.target_model), "--dtype", options.dtype, "--threads", "1", "--on", options.on,
-        "--max-sessions", str(2 * options.robots), *text_flags(in_words(options.frames)),
-        *(["--cpus-per-replica", "1"] if options.on == "ray" else []),
-    ]  # fmt: skip
     print(f"{command.described(options)}; {options.robots} robots in mode {options.mode} on {options.on}")
     results: dict[str, dict[str, Any]] = {}
     for replicas in [0] if options.at else options.replicas:
-        with closing(_cluster(options, [*words, "--replicas", str(replicas)], replicas)) as cluster:
+        with closing(_cluster(options, replicas)) as cluster:
             wait_ready(cluster, replicas)
             results[str(replicas)] = measure(options, cluster, replicas, vlm, asked, truths)
         if not options.at:
@@ -510,9 +505,19 @@ def run(options: argparse.Namespace) -> int:
     return int(any(each["all"]["wrong"] or each["all"]["lost"] for each in results.values()))
 
 
-def _cluster(options: argparse.Namespace, words: Sequence[str], replicas: int) -> Any:
+def words_of(options: argparse.Namespace, replicas: int) -> list[str]:
+    """Return the flags with which the cluster is started."""
+    return [
+        "--model", str(options.target_model), "--dtype", options.dtype, "--threads", "1", "--on", options.on,
+        "--max-sessions", str(2 * options.robots), "--replicas", str(replicas),
+        *text_flags(in_words(options.frames)), *(["--cpus-per-replica", "1"] if options.on == "ray" else []),
+    ]  # fmt: skip
+
+
+def _cluster(options: argparse.Namespace, replicas: int) -> Any:
     if options.at:
         return Elsewhere(options.at)
+    words = words_of(options, replicas)
     return OnRay(words, replicas) if options.on == "ray" else OnThisMachine(words)
 
 
