@@ -229,6 +229,7 @@ class OnRay(Turning):
         # Of its own, so that nobody takes it for the machine's cluster; and Ray's head keeps what it knows there, or
         # the cluster would end with it (RAY_gcs_storage=memory shows that).
         os.environ.setdefault("RAY_TMPDIR", self._storage.name)
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15, behind all else on the machine
         os.environ.setdefault("RAY_gcs_storage", "rocksdb")
         os.environ.setdefault("RAY_gcs_storage_path", f"{self._storage.name}/gcs")
         import ray
