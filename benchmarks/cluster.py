@@ -229,6 +229,7 @@ class OnRay(Turning):
         # Of its own, so that nobody takes it for the machine's cluster; and Ray's head keeps what it knows there, or
         # the cluster would end with it (RAY_gcs_storage=memory shows that).
         os.environ.setdefault("RAY_TMPDIR", self._storage.name)
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15, behind all else on the machine
         os.environ.setdefault("RAY_gcs_storage", "rocksdb")
         os.environ.setdefault("RAY_gcs_storage_path", f"{self._storage.name}/gcs")
         import ray
@@ -492,14 +493,10 @@ def run(options: argparse.Namespace) -> int:
     target = TargetAlone(load_vlm(options.target_model, dtype=options.dtype, threads=1), options.max_tokens)
     truths = [target.decode(question) for question in asked]
     vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
-    words = [
-        "--model", str(options.target_model), "--dtype", options.dtype, "--threads", "1", "--on", options.on,
-        "--max-sessions", str(2 * options.robots), "--cpus-per-replica", "1", *text_flags(in_words(options.frames)),
-    ]  # fmt: skip
     print(f"{command.described(options)}; {options.robots} robots in mode {options.mode} on {options.on}")
     results: dict[str, dict[str, Any]] = {}
     for replicas in [0] if options.at else options.replicas:
-        with closing(_cluster(options, [*words, "--replicas", str(replicas)], replicas)) as cluster:
+        with closing(_cluster(options, replicas)) as cluster:
             wait_ready(cluster, replicas)
             results[str(replicas)] = measure(options, cluster, replicas, vlm, asked, truths)
         if not options.at:
@@ -509,9 +506,19 @@ def run(options: argparse.Namespace) -> int:
     return int(any(each["all"]["wrong"] or each["all"]["lost"] for each in results.values()))
 
 
-def _cluster(options: argparse.Namespace, words: Sequence[str], replicas: int) -> Any:
+def words_of(options: argparse.Namespace, replicas: int) -> list[str]:
+    """Return the flags with which the cluster is started."""
+    return [
+        "--model", str(options.target_model), "--dtype", options.dtype, "--threads", "1", "--on", options.on,
+        "--max-sessions", str(2 * options.robots), "--replicas", str(replicas),
+        *text_flags(in_words(options.frames)), *(["--cpus-per-replica", "1"] if options.on == "ray" else []),
+    ]  # fmt: skip
+
+
+def _cluster(options: argparse.Namespace, replicas: int) -> Any:
     if options.at:
         return Elsewhere(options.at)
+    words = words_of(options, replicas)
     return OnRay(words, replicas) if options.on == "ray" else OnThisMachine(words)
 
 

@@ -52,7 +52,7 @@ class Manager:
         self._slots = [f"replica-{number}" for number in range(1, most + 1)]
         self._leaving: set[str] = set()
         self._reported_at: dict[str, float] = {}
-        """When a replica last reported, of those that have been ready."""
+        """When a replica last reported, of those that have been ready; at first all that run already."""
         self._turned_at: float | None = None
         self._pause_s, self._start_at = 0.0, 0.0
         self._ever_ready = False
@@ -90,6 +90,9 @@ class Manager:
 
     def turn(self, now: float) -> None:
         """Start, drain and end what is to be."""
+        if self._turned_at is None:
+            # Those that another manager has started: one that hangs never reports, and this one would not miss it.
+            self._reported_at = dict.fromkeys(self._fleet.names, now) | self._reported_at
         ready = self._directory.ready(now)
         wanted = self._scaler.wanted([each.demand for each in ready], now)
         for each in ready:

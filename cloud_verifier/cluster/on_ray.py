@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.cluster.directory import Directory, Status
+from cloud_verifier.cluster.directory import Directory, Phase, Status
 from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, places_of, replica_command
 from cloud_verifier.cluster.manager import Manager
@@ -39,6 +39,8 @@ from speculation.settings import fields_of
 _log = logging.getLogger("cloud_verifier")
 
 NAMESPACE, DIRECTORY = "spec-vlm-nav", "directory"
+JOINING_S = 2.0
+"""How often the directory learns that a replica loads its model."""
 VIEW_S, ASK_S = 0.2, 2.0
 """How often a door asks the directory for its view, and how long it waits for an answer."""
 STALE_S = 60.0
@@ -120,6 +122,8 @@ class ReplicaActor:
 
     def _watch(self) -> None:
         ended: tuple[str, int | None] | None = None
+        latest: Status | None = None
+        sent_at = 0.0
         while True:
             self._supervisor.reap()
             try:
@@ -127,13 +131,18 @@ class ReplicaActor:
             except queue.Empty:
                 event = None
             if isinstance(event, Reported):
-                self._send("reported", event.status)
+                latest, sent_at = event.status, time.monotonic()
+                self._send("reported", latest)
             elif event is not None:
                 ended = (event.name, event.code)
                 self._send("ended", *ended)
             elif ended is not None and ended[1] is not None:  # the directory may have been away
                 self._send("ended", *ended)
                 time.sleep(1.0)
+            elif latest is not None and latest.phase is Phase.JOINING and time.monotonic() - sent_at > JOINING_S:
+                # It loads its model and reports nothing: a directory that was started anew would take it to hang.
+                sent_at = time.monotonic()
+                self._send("reported", latest)
 
     def _send(self, method: str, *values: Any) -> None:
         """Call the directory, and wait for nothing; what gets lost is in the next report."""

@@ -45,6 +45,13 @@ def test_where_a_robot_is_served() -> None:
     assert not Robot(states=STATES[:2]).is_at("tcp://127.0.0.1:1") and not Robot().is_at("tcp://127.0.0.1:1")
 
 
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_the_clusters_flags_are_those_that_it_takes(on: str) -> None:
+    options = cluster.parser().parse_args(["--on", on, "--robots", "3"])
+    _, config, settings, _ = cluster.settings_of(cluster.words_of(options, 2))
+    assert (settings.on, settings.count(0), config.limits.max_sessions) == (on, 2, 6)
+
+
 def test_what_cannot_be_done_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.main(["--faults", "node"]) == 2
     assert capsys.readouterr().err == "cluster: --faults: --on local has kill, freeze, drain\n"

@@ -61,3 +61,9 @@ def test_a_replica_that_stays_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Replica, "start", once)
     with pytest.raises(Broken, match="does not run again after the last fault"):
         inject(1, seed=1)
+
+
+def test_a_replica_that_hangs_is_started_again_although_the_directory_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "FAULTS", (("hang", "replica"), ("kill", "directory")))
+    monkeypatch.setattr(faults, "QUIET_S", 20.0)
+    inject(2, seed=1)

@@ -120,6 +120,22 @@ def test_one_that_hangs_is_ended_and_one_that_loads_is_not() -> None:
     assert world.silence(1.0) == ["kill replica-1"]
 
 
+def test_another_manager_ends_one_that_has_hung_before_it_came() -> None:
+    """As where Ray starts the directory again: replica-1 hangs, replica-2 loads, replica-3 serves."""
+    world = World(3, 3)
+    world.turn()
+    world.directory = Directory()
+    world.manager = Manager(world.directory, Scaler(Scaling(3, 3), 3), world.fleet, 3)
+    world.manager.turn(world.now)
+    before = len(world.fleet.log)
+    for _ in range(round(HUNG_S) + 1):
+        world.now += 1.0
+        world.manager.reported(Status("replica-2", Phase.JOINING, 0.0), world.now)
+        world.report("replica-3")
+        world.manager.turn(world.now)
+    assert world.fleet.log[before:] == ["kill replica-1"]
+
+
 def test_one_that_hangs_while_it_is_to_drain_is_ended_and_its_place_is_free() -> None:
     world = World(2, 2)
     world.turn()
