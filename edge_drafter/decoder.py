@@ -233,7 +233,7 @@ class EdgeDecoder:
         if not Mode(mode or self.config.decoding.mode).needs_link:
             return self._own_objects
         _, welcome = self._connected(self._patience(limit_s), cancelled=cancelled)
-        return Vocabulary.of(welcome.colours, welcome.classes)
+        return Vocabulary.of(welcome.colours, welcome.classes, welcome.form)
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""

@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 7
+PROTOCOL = 8
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -144,6 +144,7 @@ class Welcome(Message, tag=2, frozen=True):
     """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer.
 
     `colours` and `classes` are the objects that the target was trained to find; empty: it takes any instruction.
+    `form` is the form of the prompts that it was trained on (`speculation.prompts.Vocabulary`).
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     """
 
@@ -160,6 +161,7 @@ class Welcome(Message, tag=2, frozen=True):
     colours: Words = []
     classes: Words = []
     machine: Name = ""
+    form: Annotated[int, Meta(ge=1, le=255)] = 1
 
 
 class BeginStep(Message, tag=3, frozen=True):

@@ -346,7 +346,7 @@ class Navigator:
         """Begin or extend a motion as far as it is committed; return it, and whether the answer took it back."""
         settled = committed_action(asked.question.committed)
         if motion is None:
-            if settled is None or settled[0] is ActionKind.STOP:
+            if settled is None or not settled[0].moves:
                 return None, False
             return self._begin(asked, settled[0], settled[1]), False
         if settled is None or settled[0] is not motion.action.kind:
