@@ -28,7 +28,7 @@ from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, batches
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters
+from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters, retokenised
 from speculation.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
@@ -117,9 +117,25 @@ class PairTrainer:
 
     def _start_from(self, path: Path) -> None:
         if path.is_dir():
-            self._fit(load_vlm(path, threads=None).model.state_dict(), path)
-        else:
-            self._take(_read_checkpoint(path), path)
+            vlm = load_vlm(path, threads=None)
+            self._fit(self._respelled(vlm.model.state_dict(), vlm.tokenizer), path)
+            return
+        state = _read_checkpoint(path)
+        before = _load_processor(Path(state["config"]["processor"])).tokenizer
+        self._fit(self._respelled(state["model"], before), path)
+        # Probes of other questions (a new action, say) start anew.
+        own = self.probes.state_dict()
+        alike = {name: values for name, values in state["probes"].items() if values.shape == own[name].shape}
+        self.probes.load_state_dict(own | alike)
+
+    def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
+        """Return the weights of a model of tokenizer `before` for this one's."""
+        now = self.processor.tokenizer
+        return (
+            weights
+            if tokenizer_fingerprint(before) == tokenizer_fingerprint(now)
+            else retokenised(weights, before, now)
+        )
 
     def _take(self, state: dict[str, Any], path: Path) -> None:
         self._fit(state["model"], path)
