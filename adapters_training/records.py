@@ -97,8 +97,8 @@ def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Ite
     """Yield endless shuffled batches, from batch `skip` on; equal arguments yield equal batches.
 
     Shards are shuffled, and the frames of four at a time. Two of three frames in which nothing can be found, and all is
-    answered by one more turn, are left out: they cost a look and teach one answer. Raises FileNotFoundError for folders without shards, ValueError for too
-    few frames.
+    answered by one more turn, are left out: they cost a look and teach one answer. Raises FileNotFoundError for folders
+    without shards, ValueError for too few frames.
     """
     paths = [path for folder in folders for path in shards(folder)]
     if not paths:

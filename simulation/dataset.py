@@ -281,7 +281,8 @@ def made_up(scene: Scene, searcher: Searcher, pose: Pose, rng: np.random.Generat
     if kind < 0.6:
         turns = int(rng.integers(1, CIRCLE + 2))
         done = [SEARCH_TURN] * turns
-        views = [Pose(pose.x, pose.y, wrap(pose.yaw - k * SEARCH_TURN.radians)) for k in range(turns, -1, -1)]
+        views = [Pose(pose.x, pose.y, wrap(pose.yaw - k * SEARCH_TURN.radians)) for k in range(turns, 0, -1)]
+        views.append(pose)
     elif kind < 0.8:
         turn = _TURNS[int(rng.integers(len(_TURNS)))]
         done, views = [turn], [Pose(pose.x, pose.y, wrap(pose.yaw - turn.radians)), pose]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.memory import SECTORS, SIDE_PHRASES, SearchMemory, mirrored
+from speculation.memory import GO2_CAMERA, SECTORS, SIDE_PHRASES, SearchMemory, mirrored
 
 FLOATS = st.floats(-6.0, 6.0)
 VIEWS = st.lists(st.tuples(FLOATS, FLOATS, st.floats(-math.pi, math.pi)), min_size=1, max_size=12)
@@ -35,7 +35,7 @@ def test_places_and_doors_are_given_as_seen_from_here() -> None:
     memory.look(3.0, 0.0, math.pi / 2)
     seen, doors = memory.lines()
     assert seen == "Seen: here 1/8, left 3 m 8/8"
-    assert doors == "Doors: ahead left 2 m"
+    assert doors == "Doors: ahead left 1 m"
 
 
 def test_a_doorway_is_passed_when_the_way_led_through_it() -> None:
@@ -64,7 +64,7 @@ def test_every_phrase_of_a_side_is_read(side: str) -> None:
         memory.look(0.0, 0.0, 0.0)
         memory.read(f"The silver bottle is {phrase}, about 1.5 m away. I turn to it.", "silver", "bottle")
         assert memory.last is not None
-        assert math.hypot(*memory.last) == pytest.approx(1.5)
+        assert math.dist(memory.last, (GO2_CAMERA, 0.0)) == pytest.approx(1.5)
         assert math.copysign(1.0, memory.last[1]) == (1.0 if "left" in side else -1.0) or abs(memory.last[1]) < 1e-9
 
 
