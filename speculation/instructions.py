@@ -24,7 +24,8 @@ from speculation.names import (
 from speculation.prompts import MAX_INSTRUCTION_CHARS, Vocabulary
 
 MISSPELT_LETTERS, FOREIGN_LETTERS = 4, 6
-"""Names of so many letters are recognised with one wrong letter; foreign ones are nearer to words of other languages."""
+"""Names of so many letters are recognised with one wrong letter. Foreign ones are near too many words of other
+languages: they must be longer and begin right."""
 ADJECTIVES = 2
 """So many unknown words may stand between a colour and its object: 'the red wooden chair'."""
 ONE_OBJECT = 1
@@ -156,23 +157,36 @@ busca buscar encuentra encontrar ve ir camina lleva llevame muestra muestrame qu
 """
 """Verbs, and words of questions, that begin a clause."""
 
+AHEAD = "ahead"
+DENIALS_AHEAD = """
+without except excepting excluding instead_of rather_than other_than apart_from aside_from away_from far_from
+distance_from clear_of out_of
+ohne ausser statt anstatt weg_von weg_vom fern_von sans sauf hormis excepte loin_de loin_du a_part au_lieu_de plutot_que
+sin salvo menos excepto lejos_de aparte_de en_vez_de en_lugar_de 除了 避开 远离
+"""
+"""Words of denial that always stand ahead of what they deny, as DENIALS need not."""
+DOUBTFUL = "doubtful"
+DOUBTFUL_DENIALS = """
+wrong forbidden prohibited banned nope nah no_the no_a no_an no_i no_wait no_sorry no_rather
+verboten nein in_ruhe interdit non prohibido 除外 不对
+"""
+"""Words of denial that may as well correct what was before them: 'the red ball, no the blue one'."""
 DENIALS = """
 not dont donot doesnt didnt isnt arent wasnt wont wouldnt shouldnt couldnt mustnt cannot cant neednt never no none
-neither nor nothing without avoid avoiding ignore ignoring skip skipping except excepting excluding exclude forget
+neither nor nothing avoid avoiding ignore ignoring skip skipping exclude forget
 forgetting refuse reject refrain cancel abort quit hate dislike flee escape evade dodge shun bypass omit leave beware
-unless against minus wrong hide
-away_from far_from clear_of out_of apart_from aside_from other_than rather_than instead_of anything_but everything_but
+unless against minus hide nt aint havent hasnt hadnt
+keep_away stay_away go_away move_away walk_away run_away anything_but everything_but
 any_object_but anything_else_than anywhere_but everywhere_but all_but
 keep_off stay_off hands_off back_off
 stop_looking stop_searching stop_finding stop_going stop_walking stop_moving stop_running stop_approaching
 stop_following stop_heading stop_navigating
-nicht nichts kein keine keinen keinem keiner keines nie niemals nein ohne ausser statt anstatt weder vermeide meide
-vermeiden meiden ignoriere umgehe vergiss weg_von weg_vom fern_von in_ruhe hor_auf hoer_auf
-ne n non pas jamais aucun aucune sans sauf rien ni evite evitez eviter ignore oublie excepte hormis loin_de loin_du
-a_part au_lieu_de plutot_que arrete_de
-nunca jamas tampoco sin salvo menos ningun ninguna ninguno nada evita evitar ignora olvida excepto lejos_de alejate
-aparte_de en_vez_de en_lugar_de deja_de para_de
-不 不要 不是 不想 不用 不能 不可 不许 不得 别 別 没 沒 没有 勿 莫 非 无 避开 避免 远离 除了 除 除外 忽略 停止 拒绝 取消
+nicht nichts kein keine keinen keinem keiner keines nie niemals weder vermeide meide
+vermeiden meiden ignoriere umgehe vergiss hor_auf hoer_auf
+ne n pas jamais aucun aucune rien ni evite evitez eviter ignore oublie arrete_de
+nunca jamas tampoco ningun ninguna ninguno nada evita evitar ignora olvida
+alejate deja_de para_de
+不 不要 不是 不想 不用 不能 不可 不许 不得 别 別 没 沒 没有 勿 莫 非 无 避免 除 忽略 停止 拒绝 取消
 """
 """Words that deny what they stand with; an underscore joins the words of a phrase."""
 
@@ -198,8 +212,8 @@ RELATIONS = {
     "in front of": "in_front_of before vor devant delante_de delante_del frente_a frente_al",
 }
 UNKNOWN_RELATIONS = """
-on_top_of on under below above inside between beyond opposite auf unter uber zwischen sur sous dans entre sobre debajo_de
-dentro_de encima_de 左边 右边 左侧 右侧 旁边的 后面 前面 上面 下面 里面
+on_top_of on under below above inside between beyond opposite auf unter uber zwischen sur sous dans entre sobre
+debajo_de dentro_de encima_de 左边 右边 左侧 右侧 旁边的 后面 前面 上面 下面 里面
 """
 """Where something is in words that no model was trained on."""
 
@@ -211,28 +225,28 @@ cosa cosas algo objeto objetos
 东西 物体
 """
 LINKS = """
-a an the this that these those which who is are its in of with colour color coloured colored painted very
-der die das den dem des ein einem einer ist sind welche welcher welches mit farbe
-le la les l un une des du de d qui est sont en couleur
-el los las lo una unos unas que es esta son del color
+to for a an the this that these those which who is are its in of with colour color coloured colored painted very
+zu zum zur nach der die das den dem des ein einem einer ist sind welche welcher welches mit farbe
+vers au aux le la les l un une des du de d qui est sont en couleur
+hacia al el los las lo una unos unas que es esta son del color
 的 是 一 个 那 这 那个 这个 一个 只 把 张 盏 颗 株 棵 台
 """
 LEADS = "please then now just instead rather so i you we lets me bitte ich du dann je moi tu por favor yo 请 我 你 就"
 
 COMMON = """
-to at for from into onto over up down out there here somewhere anywhere around about as close closer possible can could
+at from into onto over up down out there here somewhere anywhere around about as close closer possible can could
 would will shall should may might must do does did have has had be been being am was were if when while because since
 until after soon quickly quick fast slowly carefully immediately again also too only either both all any some every
 each another other others same mine my your our their his her him us them they he she what whats how why hey hi hello
 ok okay yes mate buddy friend sir thanks thank much kindly kind nice good great asap today tonight ahead straight right
 left back forward front standing lying sitting placed located named called like know think try trying let make sure keep
 way more most really id im ive youre thats theres got lot ever even
-mal doch jetzt dort da hier nach zu zum zur an am im dich mir mich uns kannst konntest wurdest hatte gerne gern danke
-dir sehen nahe nah so wie moglich hin ran zwar auch nur noch schnell mein meine meinen meiner dein deine deinen deiner
+alles alle allen allem mal doch jetzt dort da hier an am im dich mir mich uns kannst konntest wurdest hatte gerne gern
+danke dir sehen nahe nah so wie moglich hin ran zwar auch nur noch schnell mein meine meinen meiner dein deine deinen deiner
 sein seine klein kleine kleinen kleiner kleines grosse grossen grosser grosses
-s il te vous plait merci vers jusqu jusque au aux y peux peut pouvez voir toi chez pour plus avec ici nous j ai besoin
-puis petit petite grand grande c t m qu
-gracias hacia hasta al puedes ver me ahora aqui alli ahi para con pequeno pequena tu mi
+s il tout toute tous toutes te vous plait merci jusqu jusque y peux peut pouvez voir toi chez pour plus avec ici nous j ai
+besoin puis petit petite grand grande c t m qu
+gracias todo toda todos todas hasta puedes ver me ahora aqui alli ahi para con pequeno pequena tu mi
 在 在哪里 在哪 哪里 哪儿 哪 那里 那边 这里 吗 呢 吧 啊 了 过 过去 旁边 帮 帮我 能 可以 麻烦 谢谢 里 上 下 一下 到 它 他
 她 有 快 快点 想 从 往 向
 """
@@ -241,8 +255,8 @@ LOOK_ALIKES = """
 call tall fall mall wall hall bell bill bull bald bale bail gall lamb lump damp camp ramp limp clamp lap amp gone done
 bone tone zone code core cope come came cane care case hair hail chain choir chairman plan plane plank planet plans
 plate slant battle cattle brittle orator range people yell fellow mellow bellow hollow read bread ready greed greet
-greek queen write quite while whine slack block blank back glue clue true bluff blow blur con silver sliver solver
-mottle throttle bolt hot dot pot bot mot tot note nor now nod net nut knot donut lever fever licht
+greek queen write quite while whine slack block blank back glue clue true bluff blow blur con sliver solver
+mottle bolt hot dot pot bot mot tot note nor now nod net nut knot donut lever fever licht
 """
 """Words that are one letter from a name or from a denial, and are neither."""
 ANDS, ORS = "and und et y e 和 跟 以及 与", "or oder ou o u 或 或者 还是"
@@ -314,6 +328,9 @@ class _Lexicon:
         ):
             for entry in listed.split():
                 self._add(entry.replace("_", " "), kind, "")
+        for value, listed in ((AHEAD, DENIALS_AHEAD), (DOUBTFUL, DOUBTFUL_DENIALS)):
+            for entry in listed.split():
+                self._add(entry.replace("_", " "), _Kind.DENIAL, value)
         for relation, listed in RELATIONS.items():
             for entry in listed.split():
                 self._add(entry.replace("_", " "), _Kind.RELATION, relation)
@@ -376,7 +393,11 @@ class _Lexicon:
         """Return what a word that is in no table may be with one letter right."""
         if len(word) > 2 and any(_one_edit(word, each) for each in self._MISSPELT_DENIALS):
             return _Kind.DENIAL, ""
-        near = {sense for name, least, sense in self._names if len(name) >= least and _one_edit(word, name)}
+        near = {
+            sense
+            for name, least, sense in self._names
+            if len(name) >= least and _one_edit(word, name) and (least < FOREIGN_LETTERS or word[0] == name[0])
+        }
         if len(near) > 1:
             raise _Unclear(f"has the word {word!r}, which could be {' or '.join(sorted(value for _, value in near))}")
         return next(iter(near), (_Kind.UNKNOWN, ""))
@@ -455,8 +476,8 @@ def _scopes(sentence: Sequence[_Token]) -> Iterator[tuple[list[_Token], bool]]:
     """Yield the stretches of a sentence, and whether each is denied.
 
     A denial covers what comes behind it, across commas too: it ends at a contrast, or at a comma where a new clause
-    begins with a verb. With nothing named behind it in its part, it covers what is before it there, as in German.
-    Raises _Unclear for a denial of nothing that is named.
+    begins with a verb. With nothing named behind it in its part, it covers what is before it there, as in German. Where
+    it could be either, it covers the whole sentence. Raises _Unclear for a denial of nothing that is named.
     """
     if not any(token.kind is _Kind.DENIAL for token in sentence) and not _names(sentence):
         yield list(sentence), False
@@ -473,9 +494,11 @@ def _scopes(sentence: Sequence[_Token]) -> Iterator[tuple[list[_Token], bool]]:
             rest = list(_until(part[place + 1 :], _Kind.CONTRAST))
             exception = token.kind is _Kind.CONTRAST and not denied and _is_exception(part, place)
             if (token.kind is _Kind.DENIAL and not denied) or exception:
-                if _names(rest):
+                if token.value == DOUBTFUL:
+                    everything = True
+                elif _is_forward(current, rest, exception or token.value == AHEAD):
                     stretches.append((current, False))
-                elif _names(current):
+                elif _is_backward(current, rest):
                     stretches.append((current, True))
                     named = True
                 else:
@@ -493,6 +516,31 @@ def _scopes(sentence: Sequence[_Token]) -> Iterator[tuple[list[_Token], bool]]:
             raise _Unclear("denies something without a name")
         stretches = [(tokens, True) for tokens, _ in stretches]
     yield from _joined(stretches)
+
+
+def _is_forward(before: Sequence[_Token], behind: Sequence[_Token], ahead: bool) -> bool:
+    """Whether a denial between these words of a part denies what is behind it, and that alone.
+
+    With a name before it too, as in 'the ball is not what I want find the box', only a denial next to a name, one that
+    begins a clause, or one that always stands ahead is clear.
+    """
+    if not _names(behind):
+        return False
+    gap = [token.kind for token in behind[: next(at for at, token in enumerate(behind) if token.kind in _NAMES)]]
+    if _Kind.AND in gap or _Kind.OR in gap:
+        return False
+    if not _names(before) or ahead or all(kind is _Kind.LINK for kind in gap):
+        return True
+    lead = next((t.kind for t in reversed(before) if t.kind not in (_Kind.LEAD, _Kind.LINK, _Kind.COMMON)), None)
+    return lead in (_Kind.AND, _Kind.CONTRAST) and gap.count(_Kind.VERB) < 2
+
+
+def _is_backward(before: Sequence[_Token], behind: Sequence[_Token]) -> bool:
+    """Whether a denial denies what is right before it: nothing is named behind it, and nothing stands between."""
+    if _names(behind) or not _names(before):
+        return False
+    last = next(token.kind for token in reversed(before) if token.kind not in (_Kind.LINK, _Kind.LEAD))
+    return last in _NAMES
 
 
 def _joined(stretches: Iterable[tuple[list[_Token], bool]]) -> Iterator[tuple[list[_Token], bool]]:
@@ -533,23 +581,18 @@ def _mentions(tokens: Sequence[_Token], strict: bool) -> list[_Mention]:
         last = mentions[-1] if mentions else None
         gap = tokens[last.end : place] if last is not None else ()
         if token.kind is _Kind.UNKNOWN_NAME and strict:
-            raise _Unclear(f"names {token.word!r}, which is not known")
+            raise _Unclear(f"names no known object: {token.word!r} is not known")
         if token.kind is _Kind.RELATION and mentions:
             relation = _relation(tokens, place, strict)
         elif token.kind is _Kind.COLOUR:
             fits = all(each.kind in (_Kind.LINK, _Kind.HEAD, _Kind.PAUSE) for each in gap)
-            if (
-                last is not None
-                and last.object_class
-                and not last.colour
-                and fits
-                and not _leads_to_class(tokens, place)
-            ):
+            alone = not _leads_to_class(tokens, place)
+            if last is not None and last.object_class and not last.colour and fits and alone:
                 last.colour, last.end = token.value, place + 1
             else:
                 mentions.append(_Mention(token.value, "", place + 1, relation))
                 relation = ""
-            if strict and not _leads_to_class(tokens, place):
+            if strict and alone:
                 _check_colour(tokens, place)
         elif token.kind is _Kind.CLASS:
             near = len(gap) <= ADJECTIVES and all(each.kind in (_Kind.UNKNOWN, _Kind.LINK) for each in gap)
@@ -585,18 +628,19 @@ def _check_colour(tokens: Sequence[_Token], place: int) -> None:
     before = next((token for token in reversed(tokens[:place]) if token.kind is not _Kind.LINK), None)
     for other in (after, before):
         if other is not None and other.kind is _Kind.UNKNOWN:
-            raise _Unclear(
-                f"names no known object: {tokens[place].word!r} goes with {other.word!r}, which is not known"
-            )
+            named = f"{tokens[place].word!r} stands with {other.word!r}"
+            raise _Unclear(f"names no known object: {named}, which is not known")
 
 
 def _relation(tokens: Sequence[_Token], place: int, strict: bool) -> str:
     """Return where the last object is by the one that comes; empty where it is by nobody or by a person."""
     relation = tokens[place]
     following = [token for token in tokens[place + 1 :] if token.kind is not _Kind.LINK][: ADJECTIVES + 1]
-    if not strict or not following or following[0].kind not in (*_NAMES, _Kind.UNKNOWN):
+    first = following[0].kind if following else _Kind.END
+    is_named = _names(following)
+    if not strict or first not in (*_NAMES, _Kind.UNKNOWN, _Kind.HEAD) or (first is _Kind.HEAD and not is_named):
         return ""
-    if not _names(following):
+    if not is_named:
         raise _Unclear(f"names no known object behind {relation.word!r}")
     if not relation.value:
         raise _Unclear(f"has {relation.word!r}, which is not known; known are {', '.join(RELATIONS)}")
