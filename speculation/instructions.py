@@ -241,11 +241,11 @@ each another other others same mine my your our their his her him us them they h
 ok okay yes mate buddy friend sir thanks thank much kindly kind nice good great asap today tonight ahead straight right
 left back forward front standing lying sitting placed located named called like know think try trying let make sure keep
 way more most really id im ive youre thats theres got lot ever even
-alles alle allen allem mal doch jetzt dort da hier an am im dich mir mich uns kannst konntest wurdest hatte gerne gern
-danke dir sehen nahe nah so wie moglich hin ran zwar auch nur noch schnell mein meine meinen meiner dein deine deinen deiner
-sein seine klein kleine kleinen kleiner kleines grosse grossen grosser grosses
-s il tout toute tous toutes te vous plait merci jusqu jusque y peux peut pouvez voir toi chez pour plus avec ici nous j ai
-besoin puis petit petite grand grande c t m qu
+alles alle allen allem mal doch jetzt dort da hier an am im dich mir mich uns kannst konntest wurdest hatte gerne
+gern danke dir sehen nahe nah so wie moglich hin ran zwar auch nur noch schnell mein meine meinen meiner dein deine
+deinen deiner sein seine klein kleine kleinen kleiner kleines grosse grossen grosser grosses
+s il tout toute tous toutes te vous plait merci jusqu jusque y peux peut pouvez voir toi chez pour plus avec ici nous
+j ai besoin puis petit petite grand grande c t m qu
 gracias todo toda todos todas hasta puedes ver me ahora aqui alli ahi para con pequeno pequena tu mi
 在 在哪里 在哪 哪里 哪儿 哪 那里 那边 这里 吗 呢 吧 啊 了 过 过去 旁边 帮 帮我 能 可以 麻烦 谢谢 里 上 下 一下 到 它 他
 她 有 快 快点 想 从 往 向
@@ -494,15 +494,12 @@ def _scopes(sentence: Sequence[_Token]) -> Iterator[tuple[list[_Token], bool]]:
             rest = list(_until(part[place + 1 :], _Kind.CONTRAST))
             exception = token.kind is _Kind.CONTRAST and not denied and _is_exception(part, place)
             if (token.kind is _Kind.DENIAL and not denied) or exception:
-                if token.value == DOUBTFUL:
-                    everything = True
-                elif _is_forward(current, rest, exception or token.value == AHEAD):
-                    stretches.append((current, False))
-                elif _is_backward(current, rest):
-                    stretches.append((current, True))
-                    named = True
-                else:
-                    everything = True
+                doubtful = token.value == DOUBTFUL
+                forward = not doubtful and _is_forward(current, rest, exception or token.value == AHEAD)
+                backward = not doubtful and _is_backward(current, rest)
+                everything = everything or not (forward or backward)
+                stretches.append((current, backward))
+                named = named or backward
                 current, denied = [], True
             elif token.kind is _Kind.CONTRAST and denied:
                 stretches.append((current, True))
