@@ -68,8 +68,6 @@ class Caption:
     """What a frame is marked with; what is not known stays empty."""
 
     instruction: str = ""
-    understood: str = ""
-    """What the model is asked to find; shown in place of the instruction."""
     state: str = ""
     """Thinking, moving or holding."""
     reason: str = ""
@@ -96,6 +94,8 @@ class Caption:
     answer_s: float | None = None
     """Time of the last answer, seconds."""
     frame_age_s: float | None = None
+    understood: str = ""
+    """What the model is asked to find; shown in place of the instruction."""
 
 
 def annotate(frame: Frame, caption: Caption, width: int = 512) -> Frame:
