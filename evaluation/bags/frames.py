@@ -18,7 +18,8 @@ from msgspec import Meta
 from evaluation.bags.files import BagReader, Topic, header_stamp
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import ResponseOrder, Vocabulary, compose, instruction_problem, to_navigation_action
+from speculation.instructions import sentence_for
+from speculation.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
 from speculation.settings import check
 
 TEXT = "std_msgs/msg/String"
@@ -84,7 +85,7 @@ class Selection(msgspec.Struct, frozen=True):
 class BagFrame:
     """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received.
 
-    `instruction` is the one that was valid then; `prompt` is made of it.
+    `instruction` is the one that was valid then; `prompt` is made of the sentence that the model is asked for it.
     """
 
     index: int
@@ -148,13 +149,11 @@ class FrameSource(BagReader):
             seen = True
             while instructions and instructions[0][0] <= stamp_ns:
                 _, instruction = instructions.popleft()
-            problem = "no instruction had been given yet; give one with --instruction"
-            if instruction:
-                problem = instruction_problem(instruction, self._vocabulary)
-            if problem:
-                yield LeftOut(problem, index)
+            if not instruction:
+                yield LeftOut("no instruction had been given yet; give one with --instruction", index)
                 continue
             try:
+                sentence = sentence_for(instruction, self._vocabulary)
                 message = self.decode(self.topic.name, raw)
                 jpeg = to_jpeg(message, self.topic.kind)
             except ValueError as error:
@@ -162,7 +161,7 @@ class FrameSource(BagReader):
                 continue
             taken_ns = header_stamp(message)
             asked = prompts.get(taken_ns)
-            prompt = asked.prompt if asked else compose(instruction, (), selection.order, selection.guide)
+            prompt = asked.prompt if asked else compose(sentence, (), selection.order, selection.guide)
             yield BagFrame(index, stamp_ns, jpeg, instruction, prompt, labels.get(taken_ns))
         if not seen and self.topic.count > selection.skip:
             yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")

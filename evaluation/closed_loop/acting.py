@@ -240,6 +240,9 @@ class VirtualRobot:
         """See `spec_vlm_nav.body.Body`."""
         return PlanarPose(*self.world.pose)
 
+    def understood(self, instruction: str) -> None:
+        """See `spec_vlm_nav.body.Body`."""
+
     def asked(self, prompt: str, frame: Frame) -> None:
         """See `spec_vlm_nav.body.Body`."""
 

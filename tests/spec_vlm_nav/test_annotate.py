@@ -94,6 +94,9 @@ def test_the_object_and_where_it_is_stand_out_and_a_guess_is_grey() -> None:
     words = annotate(FRAME, replace(MOVING, step=0, decided=False))[-STRIP:]
     assert has(words, YELLOW) and has(words, CYAN) and has(words, WHITE)
     assert not has(annotate(FRAME, replace(MOVING, instruction="", decided=False))[-STRIP:], YELLOW)
+    other = annotate(FRAME, replace(MOVING, understood="find the purple lamp"))
+    assert not has(other[-STRIP:], YELLOW), "what was understood is shown, not the instruction"
+    assert (other[:BAR] == annotate(FRAME, replace(MOVING, instruction="find the purple lamp"))[:BAR]).all()
     guess = annotate(FRAME, replace(MOVING, decided=False, reasons="", guess=MOVING.reasons))[-STRIP:]
     assert has(guess, GREY) and not any(has(guess, colour) for colour in (YELLOW, CYAN, WHITE))
     assert named("Find the Silver bottle!") == {"silver", "bottle"}

@@ -134,6 +134,8 @@ class World:
     questions: list[Written] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    instruction: str = "find the silver bottle"
     frames: list[Frame] = field(default_factory=list)
     written: list[tuple[str, str]] = field(default_factory=list)
     known: list[Vocabulary | Exception | None] = field(default_factory=lambda: [None])
@@ -182,6 +184,9 @@ class World:
 
     def place(self) -> PlanarPose | None:
         return self._pose(next(reversed(self.walks.values()))) if self.walks else self.pose
+
+    def understood(self, instruction: str) -> None:
+        self.shown.append(instruction)
 
     def asked(self, prompt: str, frame: Frame) -> None:
         self.told.append(prompt)
@@ -241,7 +246,7 @@ class World:
         return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config)
 
     def run(self, **options: Any) -> GoalResult:
-        return self.navigator().run("find the silver bottle", **options)
+        return self.navigator().run(self.instruction, **options)
 
     def _moved(self, walk: Walk) -> float:
         pace = (TURN if walk.action.radians else SPEED) * walk.scale
@@ -521,6 +526,20 @@ def test_the_guide_is_decided_by_the_model_that_answers_when_it_is_asked() -> No
     assert (State.HOLDING, "verifier lost: no verifier answers") in world.reports
     find = "find the silver bottle"
     assert world.prompts == [compose(find, guide=True), compose(find, [LEFT_LARGE])]
+
+
+def test_a_model_with_a_list_is_asked_what_was_understood_and_it_is_shown_once() -> None:
+    world = World([LEFT, DONE], known=[WORDS], instruction="PLEASE, could you look for the Silver bottel?")
+    assert world.run().end is End.STOPPED
+    assert [prompt.partition("\n")[0] for prompt in world.prompts] == ["find the silver bottle"] * 2
+    assert world.shown == ["find the silver bottle"]
+
+
+def test_what_is_denied_is_refused_before_anything_is_asked() -> None:
+    world = World([LEFT], known=[WORDS], instruction="do not go to the silver bottle")
+    result = world.run()
+    assert result.end is End.BAD_INSTRUCTION and "only excludes the silver bottle" in result.message
+    assert world.prompts == [] and world.shown == []
 
 
 def test_an_object_that_the_model_does_not_know_ends_the_goal_with_those_it_knows() -> None:

@@ -36,6 +36,13 @@ def test_a_transcript_has_every_fact_once_and_the_answer_before_its_decision() -
     assert transcript.rest() == ["      Action: turn"] and not transcript.rest()
 
 
+def test_a_transcript_has_what_was_understood_once() -> None:
+    transcript, lines = Transcript(), list[str]()
+    for progress in (Progress(state="thinking"), *[Progress(state="thinking", understood="find the red ball")] * 2):
+        lines += transcript.take(progress)
+    assert lines == ["      thinking", "Understood: find the red ball"]
+
+
 def test_a_decision_brings_the_whole_of_its_reasons() -> None:
     transcript = Transcript()
     transcript.take(Progress(answer="The ball is"))

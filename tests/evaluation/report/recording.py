@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_drafter.stats import DecodingStats
 from evaluation.bags.files import BagWriter
-from spec_vlm_nav.messages import figures, to_numbers
+from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
 from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from tests import bags
 from tests.bags import SECOND_NS
@@ -86,7 +86,9 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
     """
     recorder = Recorder(folder)
     if room is not None:
-        recorder.put("/instruction", "std_msgs/msg/String", 0.1, data="find the silver bottle")
+        recorder.put("/instruction", "std_msgs/msg/String", 0.1, data="the SILVER bottle, please")
+        asked = AskedPrompt(0, "find the silver bottle\nDone: forward large")
+        recorder.put("/vlm_nav/prompt", "std_msgs/msg/String", 0.2, data=asked.to_json())
     for second in range(6):
         recorder.put(
             "/front/jpeg",

@@ -32,7 +32,8 @@ def embedded(page: str) -> list[tuple[str, bytes]]:
 def test_the_page_of_a_simulated_run_shows_its_room_and_carries_its_plots(tmp_path: Path) -> None:
     page = write_report(tmp_path / "out", record(tmp_path / "bag", ROOM), headline="FOUND <it>", movie=False)
     text = page.read_text()
-    assert "FOUND &lt;it&gt;" in text and "2 collisions" in text and "find the silver bottle" in text
+    assert "FOUND &lt;it&gt;" in text and "2 collisions" in text and "the SILVER bottle, please" in text
+    assert "Understood: find the silver bottle. " in text
     assert "Odometry alone" not in text
     assert re.findall(r'src="(?!data:)', text) == []
     for name in ("top.png", "latency.png"):

@@ -94,6 +94,8 @@ class Caption:
     answer_s: float | None = None
     """Time of the last answer, seconds."""
     frame_age_s: float | None = None
+    understood: str = ""
+    """What the model is asked to find; shown in place of the instruction."""
 
 
 def annotate(frame: Frame, caption: Caption, width: int = 512) -> Frame:
@@ -202,8 +204,9 @@ def _write_bar(pen: ImageDraw.ImageDraw, caption: Caption, width: int) -> None:
         right = width - _length(words, SMALL) - 2 * PAD
         _pill(pen, right, words, LINK_COLOURS.get(caption.link, GREY))
     room = right - left - 2 * PAD
+    asked = _line(caption.understood or caption.instruction)
     if room > 0:
-        pen.text((left + PAD, 5), _cut(_line(caption.instruction), SMALL, room), WHITE, _font(SMALL))
+        pen.text((left + PAD, 5), _cut(asked, SMALL, room), WHITE, _font(SMALL))
 
 
 def _pill(pen: ImageDraw.ImageDraw, left: float, words: str, colour: Colour) -> float:
@@ -238,7 +241,7 @@ def _write_reasons(pen: ImageDraw.ImageDraw, caption: Caption, room: float, top:
     holding = bool(caption.reason) and caption.state == HOLDING
     known = caption.reason.split() if holding else caption.reasons.split()
     words = known if holding else [*known, *caption.guess.split()]
-    objects, count = named(caption.instruction), 0
+    objects, count = named(caption.understood or caption.instruction), 0
     lines = list(wrap(words, TEXT, room))
     # What is written last is what is being written.
     first = max(0, len(lines) - LINES)

@@ -144,6 +144,10 @@ class Body(Protocol):
         """Return where the robot is by odometry, None where that is not known."""
         ...
 
+    def understood(self, instruction: str) -> None:
+        """Show what a model with a list of objects is asked to find, empty for a model that takes any instruction."""
+        ...
+
     def asked(self, prompt: str, frame: Frame) -> None:
         """Publish the prompt about a frame, before the model gets it."""
         ...

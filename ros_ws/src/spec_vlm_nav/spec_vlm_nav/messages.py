@@ -37,6 +37,11 @@ class AskedPrompt:
     stamp_ns: int
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 
+    @property
+    def instruction(self) -> str:
+        """What the model was asked to find: the prompt's first line."""
+        return self.prompt.partition("\n")[0]
+
     def to_json(self) -> str:
         """Return the text of the topic's std_msgs/String."""
         return msgspec.json.encode(self).decode()

@@ -19,6 +19,7 @@ from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, Verif
 from spec_vlm_nav.body import Body, Decision, Decoder, Execution, Frame, Question, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, wrap
+from speculation.instructions import sentence_for
 from speculation.prompts import (
     ActionKind,
     ActionSize,
@@ -28,7 +29,6 @@ from speculation.prompts import (
     Vocabulary,
     committed_action,
     compose,
-    instruction_problem,
     nearest_action,
     parse_answer,
 )
@@ -179,6 +179,8 @@ class Navigator:
         self._step = self._actions = self._most = self._invalid = self._blocked = 0
         self._done: list[NavigationAction] = []
         self._instruction = self._holding = ""
+        self._sentence = ""
+        """What the model is asked, see `speculation.instructions.sentence_for`."""
         self._dry = False
         self._why: End = End.TIMEOUT
         self._end_at = 0.0
@@ -272,10 +274,11 @@ class Navigator:
                 # Not lost yet: it greets the verifier again. If that lasts, the mode changes.
                 self._wait(POLL_S)
             return None
-        problem_of_words = instruction_problem(self._instruction, objects)
-        if problem_of_words and not alone:
-            raise _Over(End.BAD_INSTRUCTION, problem_of_words)
-        if problem_of_words:
+        try:
+            self._understand(objects)
+        except ValueError as problem:
+            if not alone:
+                raise _Over(End.BAD_INSTRUCTION, str(problem)) from None
             self._monitor.give_up()
             return None
         frame = self._look()
@@ -284,13 +287,20 @@ class Navigator:
             self._report(State.THINKING)
         return self._put(frame, objects, alone)
 
+    def _understand(self, objects: Vocabulary | None) -> None:
+        """Note what a model with this list is asked. Raises ValueError, in a sentence, where it cannot be."""
+        sentence = sentence_for(self._instruction, objects)
+        if sentence != self._sentence:
+            self._body.understood("" if objects is None else sentence)
+        self._sentence = sentence
+
     def _put(
         self, frame: Frame, objects: Vocabulary | None, alone: bool, ahead: NavigationAction | None = None
     ) -> _Asked:
         """Ask; `ahead` is the motion under way where the frame was taken in motion."""
         config = self._config
         done = self.done if ahead is None else (*self.done, ahead)
-        prompt = compose(self._instruction, done, config.order, config.guide.applies(objects))
+        prompt = compose(self._sentence, done, config.order, config.guide.applies(objects))
         self._body.asked(prompt, frame)
         at = self._clock()
         question = self._decoder.ask(prompt, frame.jpeg, self._limit(config.step_limit_s), EDGE if alone else None)
@@ -519,7 +529,8 @@ class Navigator:
             return None
         try:
             objects = self._decoder.objects(0.0)
-        except VerifierLost:
+            self._understand(objects)
+        except (VerifierLost, ValueError):
             return None
         return self._put(frame, objects, False, motion.action)
 

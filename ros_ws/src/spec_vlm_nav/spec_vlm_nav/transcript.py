@@ -26,6 +26,8 @@ class Transcript:
         """Return the lines that a feedback message adds."""
         last, self._last = self._last, progress
         lines: list[str] = []
+        if progress.understood and progress.understood != last.understood:
+            lines.append(f"Understood: {printable(progress.understood)}")
         if progress.answer and progress.answer != self._text:
             if not progress.answer.startswith(self._text):
                 lines += self._answer(self._text)

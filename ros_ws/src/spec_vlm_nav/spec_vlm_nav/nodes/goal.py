@@ -119,6 +119,12 @@ class Goal:
         """See `body.Body`."""
         return self._node.senses.place()
 
+    def understood(self, instruction: str) -> None:
+        """See `body.Body`."""
+        if instruction:
+            self._node.get_logger().info(f"understood: {instruction}")
+        self._feedback.understood(instruction)
+
     def asked(self, prompt: str, frame: Frame) -> None:
         """See `body.Body`."""
         self._prompt = prompt

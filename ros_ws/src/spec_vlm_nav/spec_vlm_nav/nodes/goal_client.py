@@ -143,6 +143,7 @@ def progress_of(feedback: Any) -> Progress:
         state=feedback.state,
         reason=feedback.reason,
         link=feedback.link_state,
+        understood=feedback.understood,
         answer=feedback.answer,
         guess=feedback.guess,
         step=action.step if decided else -1,
