@@ -1,7 +1,7 @@
 """`bars`: what a target has to reach before it ships, in one table by one command.
 
 Rooms are of seeds that no training uses. The target answers alone, in this process: all exact modes give its answers.
-"Of the oracle's" counts rooms that the oracle solves. Wordings are compared without walking again: a model is asked what
+"Of the oracle's" counts rooms that the oracle solves. Wordings are compared without new walks: a model is asked what
 a wording was understood as (`speculation.instructions`), so one that is understood walks as the plain one does, and one
 that is refused or taken for another object fails.
 """
