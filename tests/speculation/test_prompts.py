@@ -52,7 +52,7 @@ def test_every_action_survives_its_answer(action: NavigationAction, reasoning: s
 
 
 def test_there_are_nine_motions_and_two_ends() -> None:
-    assert ACTIONS == (*MOTIONS, STOP, NOT_HERE) and len({action.text for action in ACTIONS}) == 11
+    assert (*MOTIONS, STOP, NOT_HERE) == ACTIONS and len({action.text for action in ACTIONS}) == 11
     assert STOP.metres == STOP.radians == NOT_HERE.metres == NOT_HERE.radians == 0.0
 
 
