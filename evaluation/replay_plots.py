@@ -101,7 +101,8 @@ def plot_agreement(data: Mapping[str, Any]) -> Figure | None:
         heat_map(axes, shares, [[str(count or "") for count in row] for row in counts], "Blues", dark=0.5)
         kinds = names[: len(counts)]
         axes.set_xticks(range(len(kinds) + 1), [*kinds, f"{UNREADABLE[:6]}-\n{UNREADABLE[6:]}"], fontsize=8)
-        axes.set_yticks(range(len(kinds)), kinds if column == 0 else [], fontsize=8)
+        new = column == 0 or len(kinds) != len(data["arms"][labels[0][0]][against]["confusion"])
+        axes.set_yticks(range(len(kinds)), kinds if new else [], fontsize=8)
         axes.set_xlabel("answered")
         shown = ", ".join(modes) if len(modes) <= 3 else f"{', '.join(modes[:2])} and {len(modes) - 2} more"
         shown = shown if len(modes) < len(data["arms"]) else "all modes alike"
