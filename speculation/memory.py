@@ -60,6 +60,11 @@ class _Place:
         self.x, self.y = view.x, view.y
         self.looked = [False] * SECTORS
 
+    def copy(self) -> _Place:
+        twin = _Place(View(self.x, self.y, 0.0))
+        twin.looked = [*self.looked]
+        return twin
+
     def add(self, view: View) -> None:
         for sector in range(SECTORS):
             if abs(_wrap(sector * math.tau / SECTORS - view.yaw)) <= _HALF_VIEW:
@@ -83,6 +88,13 @@ class SearchMemory:
         self._places: list[_Place] = []
         self._doors: list[tuple[float, float]] = []
         self._last: tuple[float, float] | None = None
+
+    def copy(self) -> SearchMemory:
+        """Return another memory of the same: for a frame that may not count in the end."""
+        twin = SearchMemory()
+        twin._views, twin._doors, twin._last = [*self._views], [*self._doors], self._last
+        twin._places = [place.copy() for place in self._places]
+        return twin
 
     def look(self, x: float, y: float, yaw: float) -> None:
         """Note that a frame was taken here: metres, radians. It is `here` until the next one."""

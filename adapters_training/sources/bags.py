@@ -1,11 +1,13 @@
 """Frames, instructions and answers of the robot, from the rosbag2 bags that the product records.
 
 A decoded answer (spec_vlm_nav_interfaces/msg/DecodingStats) carries the stamp of the camera image that it is about; the
-instruction is the newest on a topic `.../instruction`. Prompts list what was done so far, as the robot's do.
+instruction is the newest on a topic `.../instruction`. The prompt is the one that was asked (`.../prompt`); where the
+bag has none, or the target needs the guide, it is made anew and lists what was done so far, as the robot's do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import tempfile
@@ -73,6 +75,7 @@ class RecordedBag:
     def _read_answers(self, bag: Any) -> dict[int, _Answer]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
         answers: dict[int, _Answer] = {}
+        asked = {} if self._guide else self._read_prompts(bag)
         instruction, goal, done = "", -1, list[NavigationAction]()
         for topic, message in _messages(bag, lambda topic, kind: kind == ANSWER or _is_instruction(topic, kind)):
             if _is_instruction(topic, message.__msgtype__):
@@ -87,12 +90,23 @@ class RecordedBag:
                 continue
             if message.goal != goal:
                 goal, done = message.goal, []
-            prompt = compose(instruction, done, guide=self._guide)
+            prompt = asked.get(_stamp(message)) or compose(instruction, done, guide=self._guide)
             answers[_stamp(message)] = _Answer(prompt, message.answer.strip())
             action = parse_answer(message.answer).action
             if action is not None:
                 done.append(action)
         return answers
+
+    def _read_prompts(self, bag: Any) -> dict[int, str]:
+        """Return the prompts that were asked by the stamp of their frame in ns; what cannot be read is a problem."""
+        prompts: dict[int, str] = {}
+        for topic, message in _messages(bag, lambda topic, kind: _is_text(topic, kind, "prompt")):
+            try:
+                entry = json.loads(message.data)
+                prompts[int(entry["stamp_ns"])] = str(entry["prompt"])
+            except (ValueError, TypeError, KeyError) as error:
+                self.problems.append(f"{self.path}: a prompt on {topic} is no JSON with stamp_ns and prompt: {error!r}")
+        return prompts
 
     def _read_frames(self, bag: Any, answers: dict[int, _Answer]) -> None:
         """Move every answer that has a frame from `answers` to this source's records."""
@@ -118,7 +132,11 @@ def _messages(bag: Any, wanted: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_instruction(topic: str, kind: str) -> bool:
-    return kind == TEXT and topic.rpartition("/")[2] == "instruction"
+    return _is_text(topic, kind, "instruction")
+
+
+def _is_text(topic: str, kind: str, name: str) -> bool:
+    return kind == TEXT and topic.rpartition("/")[2] == name
 
 
 def _stamp(message: Any) -> int:

@@ -330,7 +330,11 @@ def run_acting(
         sighting = observe(robot.world)[scene.target_index]
         stopped = result.end is End.STOPPED
         near = stopped and sighting.visible and sighting.distance <= SUCCESS_GAP
-        outcome = Outcome.FOUND.value if near else Outcome.STOPPED_AWAY.value if stopped else result.message
+        if stopped:
+            outcome = Outcome.FOUND.value if near else Outcome.STOPPED_AWAY.value
+        else:
+            # An end by NOT HERE is one outcome, whatever its reasons are.
+            outcome = result.end.value if result.end is End.NOT_FOUND else result.message
         log = robot.log
         return ActingEpisode(
             behaviour.name, mode, rtt_ms, scene.seed, near, outcome, result.actions, round(robot.now, 3),

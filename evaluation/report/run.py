@@ -19,7 +19,7 @@ from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import STOP
+from speculation.prompts import NOT_HERE, STOP
 
 _MOVED_M, _TURNED, _TOGETHER_NS = 0.005, 0.02, 1_000_000_000
 HELD = "HOLD"
@@ -115,6 +115,8 @@ class Run:
         if visible and float(distance) <= SUCCESS_GAP and last == STOP.text:
             return f"FOUND the {target} after {count}"
         view = "in view" if visible else "out of view"
+        if last == NOT_HERE.text:
+            return f"NOT HERE was the answer after {count}; the {target} is {distance} m away, {view}"
         return f"NOT FOUND the {target} after {count}, the last {last}; {distance} m away, {view}"
 
 

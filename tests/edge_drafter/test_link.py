@@ -66,6 +66,7 @@ class TinyVerifier:
         self.pongs = 0
         self.mute = False
         self.refuse: Fault | Busy | Redirect | None = None
+        self.form = 1
         self.sessions = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -92,7 +93,7 @@ class TinyVerifier:
         if isinstance(message, Hello):
             self.hellos.append(message)
             self.sessions += 1
-            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9])
+            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9], form=self.form)
             self._socket.send_multipart([peer, encode(self.refuse or welcome)])
         elif isinstance(message, Ping):
             self._socket.send_multipart([peer, encode(Pong(message.nonce))])
@@ -299,6 +300,18 @@ def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
     with pytest.raises(LinkLost, match="must share one tokenizer"):
         link.send(BEGIN)
     verifier.refuse = None
+    eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+def test_a_model_that_is_asked_in_prompts_of_an_unknown_form_does_not_fit(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    verifier.form = 3
+    link = connect(verifier.address)
+    assert not link.wait_nominal(LIMIT_S) and link.state is LinkState.REFUSED
+    fault = "its model is asked in prompts of form 3; this program knows 1, 2: update it"
+    assert link.why == f"the verifier at {verifier.address} does not fit: {fault}"
+    verifier.form = 2
     eventually(lambda: link.state is LinkState.NOMINAL)
 
 

@@ -28,9 +28,11 @@ from spec_vlm_nav.navigator import (
     NavigatorConfig,
 )
 from speculation.prompts import (
+    NOT_HERE,
     STOP,
     ActionKind,
     ActionSize,
+    Blocked,
     Guidance,
     NavigationAction,
     ResponseOrder,
@@ -43,11 +45,13 @@ from speculation.prompts import (
 
 CONFIG = NavigatorConfig(guide=Guidance.NEVER, act_early=False, look_ahead=False)
 WORDS = Vocabulary(("silver",), ("bottle",))
+SEARCHES = Vocabulary(("silver",), ("bottle",), form=2)
 LEFT = "I see nothing.\nAction: turn left large"
 AHEAD = "Ahead.\nAction: forward small"
 FAR = "Far ahead.\nAction: forward large"
 LEFT_LARGE = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
 DONE = format_answer("The silver bottle is right ahead.", STOP)
+GONE = format_answer("I have looked everywhere.", NOT_HERE)
 
 
 @dataclass
@@ -723,6 +727,159 @@ def test_nothing_is_asked_ahead_of_the_last_action_that_is_allowed() -> None:
     assert len(world.questions) == 2
 
 
+# -- a search that is remembered (prompts of form 2)
+
+
+def searching(answers: list[str | Exception], **more: Any) -> World:
+    return World(answers, known=[SEARCHES], **more)
+
+
+def test_a_model_of_form_2_gets_what_was_searched_as_seen_from_where_each_frame_was_taken() -> None:
+    door = format_answer("There is a doorway straight ahead, about 2 m away.", LEFT_LARGE)
+    world = searching(
+        [door, LEFT, AHEAD, "The silver bottle is on the right, about 1 m away.\nAction: forward small", DONE]
+    )
+    assert world.run().end is End.STOPPED
+    find = "find the silver bottle"
+    assert [prompt.split("\n") for prompt in world.prompts] == [
+        [find, "Seen: here 1/8"],
+        [find, "Done: turn left large", "Seen: here 2/8", "Doors: ahead right 2 m"],
+        [find, "Done: turn left large x2", "Seen: here 3/8", "Doors: right 2 m"],
+        [find, "Done: turn left large x2, forward small", "Seen: here 3/8", "Doors: right 2 m"],
+        [
+            find,
+            "Done: turn left large x2, forward small x2",
+            "Seen: here 3/8",
+            "Doors: right 2 m",
+            "Last seen: ahead right 1 m",
+        ],
+    ]
+    again = searching([DONE], now=world.now)
+    again.run()
+    assert again.prompts == [f"{find}\nSeen: here 1/8"], "another goal searches anew"
+
+
+def test_without_a_list_or_with_form_1_no_prompt_has_a_memory() -> None:
+    for known in (None, WORDS):
+        world = World([LEFT, LEFT, DONE], known=[known])
+        world.run()
+        find = "find the silver bottle"
+        assert world.prompts == [find, f"{find}\nDone: turn left large", f"{find}\nDone: turn left large x2"]
+
+
+@pytest.mark.parametrize(
+    ("known", "listed"),
+    [
+        (SEARCHES, ["forward large blocked", "turn left large", "forward small blocked"]),
+        (WORDS, ["forward medium", "turn left large"]),
+        (None, ["forward medium", "turn left large"]),
+    ],
+)
+def test_a_blocked_action_is_listed_whole_with_form_2_and_else_as_far_as_it_went(
+    known: Vocabulary | None, listed: list[str]
+) -> None:
+    endings = {
+        0: Execution(Outcome.BLOCKED, 0.5),
+        1: Execution(Outcome.DONE, LEFT_LARGE.radians),
+        2: Execution(Outcome.BLOCKED, 0.02),
+    }
+    world = World([FAR, LEFT, AHEAD, DONE], known=[known], outcome=endings.__getitem__)
+    navigator = world.navigator()
+    assert navigator.run("find the silver bottle").end is End.STOPPED
+    assert [entry.text for entry in navigator.done] == listed
+    assert world.prompts[-1].split("\n")[1] == f"Done: {', '.join(listed)}"
+
+
+@pytest.mark.parametrize(
+    ("known", "done"),
+    [(SEARCHES, "turn left large, forward large blocked"), (WORDS, "turn left large"), (None, "turn left large")],
+)
+def test_a_goal_that_is_sent_again_goes_on_with_what_was_blocked(known: Vocabulary | None, done: str) -> None:
+    world = World([DONE], known=[known])
+    before = (LEFT_LARGE, Blocked(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)))
+    world.run(done=before)
+    assert world.prompts[0].split("\n")[1] == f"Done: {done}"
+
+
+def test_a_frame_whose_answer_is_dropped_was_not_searched() -> None:
+    """The robot slides to another place while it is asked in motion: the frame from before counts for neither."""
+    door = first(LEFT_SMALL) + " There is a doorway straight ahead, about 2 m away."
+    world = searching([first(LEFT_LARGE), door, DONE], config=AHEAD_CONFIG, slip=2.0)
+    world.run()
+    assert world.questions[1].cancelled
+    seen = [prompt.split("\n")[-2] for prompt in world.prompts]
+    assert seen == ["Seen: here 1/8", "Seen: here 2/8", "Seen: here 1/8, behind right 2 m 1/8"]
+    used = searching([first(LEFT_LARGE), door, DONE], config=AHEAD_CONFIG)
+    used.run()
+    assert not used.questions[1].cancelled
+    assert used.prompts[2].split("\n")[-3:-1] == ["Seen: here 3/8", "Doors: ahead 2 m"]
+
+
+def test_an_answer_that_cannot_be_read_leaves_its_frame_unsearched() -> None:
+    world = searching(["There is a doorway straight ahead, about 2 m away.", LEFT, DONE])
+    world.run()
+    assert world.prompts[1] == "find the silver bottle\nSeen: here 1/8"
+
+
+def test_a_frame_from_nowhere_known_has_no_memory() -> None:
+    world = searching([LEFT, DONE])
+    world.pose = PlanarPose(math.nan, 0.0, 0.0)
+    world.run()
+    assert world.prompts[0] == "find the silver bottle"
+
+
+def test_what_was_searched_is_forgotten_with_the_odometry_that_says_where() -> None:
+    endings = {1: Execution(Outcome.NO_ODOMETRY, 0.3, message="odometry jumped")}
+    world = searching([LEFT, LEFT, DONE])
+    walks = world.execution
+    world.outcome = lambda step: endings.get(step) or walks_of(world, walks, step)
+    assert world.run().end is End.STOPPED
+    assert [prompt.split("\n")[-1] for prompt in world.prompts] == [
+        "Seen: here 1/8",
+        "Seen: here 2/8",
+        "Seen: here 1/8",
+    ]
+
+
+def walks_of(world: World, walks: Callable[[int], Execution | None], step: int) -> Execution | None:
+    outcome, world.outcome = world.outcome, None
+    try:
+        return walks(step)
+    finally:
+        world.outcome = outcome
+
+
+@pytest.mark.parametrize("known", [SEARCHES, None])
+def test_not_here_ends_the_goal_with_the_robot_standing(known: Vocabulary | None) -> None:
+    world = World([LEFT, GONE], known=[known])
+    result = world.run()
+    assert (result.end, result.held, result.actions) == (End.NOT_FOUND, True, 1)
+    assert result.message == "the model says that the object is not here: I have looked everywhere."
+    assert world.texts == ["turn left large", "not here"]
+
+
+@pytest.mark.parametrize("taken_after", [0.2, math.inf])
+def test_not_here_over_a_motion_under_way_is_waited_for(taken_after: float) -> None:
+    world = searching([first(LEFT_LARGE), first(NOT_HERE)], config=AHEAD_CONFIG)
+    walks = world.execution
+
+    def execution(step: int) -> Execution | None:
+        if any(decision.step == step and decision.action == NOT_HERE for decision in world.decisions):
+            return Execution(Outcome.DONE) if world.now >= world.acted_at[-1] + taken_after else None
+        return walks_of(world, walks, step)
+
+    world.outcome = execution
+    result = world.run()
+    assert result.end is End.NOT_FOUND and world.texts[-1] == "not here"
+
+
+def test_a_model_of_form_1_cannot_end_a_search_that_it_never_learned() -> None:
+    world = World([GONE, LEFT, DONE], known=[WORDS])
+    assert world.run().end is End.STOPPED
+    assert world.texts == ["hold", "turn left large", "stop"]
+    assert any("never learned to search" in why for _, why in world.reports)
+
+
 # -- a lost link
 
 
@@ -765,12 +922,12 @@ def test_without_the_draft_model_the_robot_holds_once_and_does_not_flap() -> Non
     assert not any(decision.alone for decision in world.decisions)
 
 
-@pytest.mark.parametrize("answer", [DONE, "walk over there", AnswerLate("30 s"), ValueError("cannot draft")])
+@pytest.mark.parametrize("answer", [DONE, GONE, "walk over there", AnswerLate("30 s"), ValueError("cannot draft")])
 def test_what_the_draft_model_cannot_decide_alone_waits_for_the_verifier(answer: str | Exception) -> None:
     world = lossy((52.0, 60.0), alone_answers=[answer])
     assert world.run(time_allowance_s=20.0).end is End.TIMEOUT
     assert sum(question.alone for question in world.questions) == 1
-    assert "stop" not in world.texts
+    assert not {"stop", "not here"} & set(world.texts)
     assert any(at > 60.0 and each.action is not None for at, each in zip(world.acted_at, world.decisions, strict=True))
 
 
@@ -818,9 +975,13 @@ def test_the_answer_is_shown_as_it_is_committed() -> None:
 # -- whatever comes
 
 TEXTS = st.one_of(
-    st.sampled_from([LEFT, AHEAD, DONE, first(LEFT_LARGE), first(STOP), first(LEFT_LARGE) + " Action: stop", "x"]),
+    st.sampled_from(
+        [LEFT, AHEAD, DONE, GONE, first(LEFT_LARGE), first(STOP), first(LEFT_LARGE) + " Action: stop", "x"]
+    ),
     st.lists(
-        st.sampled_from(["Action:", "Action: ", "turn left", " small", " large", "forward", "stop", "\n", "I", "."]),
+        st.sampled_from(
+            ["Action:", "Action: ", "turn left", " small", " large", "forward", "stop", "not here", "\n", "."]
+        ),
         max_size=8,
     ).map("".join),
 )
@@ -847,6 +1008,9 @@ class Hostile(World):
 
     data: st.DataObject
 
+    def objects(self, limit_s: float, *, mode: str | None = None) -> Vocabulary | None:
+        return self.data.draw(st.sampled_from([None, WORDS, SEARCHES]))
+
     def execution(self, step: int) -> Execution | None:
         return self.data.draw(EXECUTIONS)
 
@@ -864,7 +1028,7 @@ class Hostile(World):
     def act(self, decision: Decision) -> None:
         self.decisions.append(decision)
         action = decision.action
-        if action is None or action == STOP:
+        if action is None or not action.kind.moves:
             assert decision.complete
             return
         question = self.questions[-1]
@@ -908,7 +1072,8 @@ def test_no_motion_but_what_is_read_in_committed_text_and_every_end_is_a_hold_or
     world.data = data
     result = world.run(time_allowance_s=15.0)
     last = world.decisions[-1].action
-    assert last is None or (last == STOP and result.end is End.STOPPED)
-    if result.end is End.STOPPED:
-        assert last == STOP
+    ends = {STOP: End.STOPPED, NOT_HERE: End.NOT_FOUND}
+    assert last is None or ends[last] is result.end
+    if result.end in ends.values():
+        assert last is not None
     assert all(question.done for question in world.questions)

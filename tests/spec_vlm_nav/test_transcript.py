@@ -79,6 +79,10 @@ def test_a_live_line_fits_the_terminal_and_nothing_in_it_steers_it(answer: str, 
         (GoalEnd(Outcome.FOUND, "NONE", ""), ["found"]),
         (GoalEnd(Outcome.FAILED, "TIMEOUT", "time is up"), ["not found [TIMEOUT]: time is up"]),
         (
+            GoalEnd(Outcome.NOT_FOUND, "NOT_FOUND", "I have looked everywhere"),
+            ["not here: I have looked everywhere (0 "],
+        ),
+        (
             GoalEnd(Outcome.REFUSED, "NOT_ACTIVE", "vlm_nav is not active"),
             ["NOT_ACTIVE", "ros2 lifecycle get /dog1/vlm_nav"],
         ),

@@ -89,6 +89,25 @@ def test_a_place_that_is_looked_at_again_in_vain_is_forgotten() -> None:
     assert memory.lines() == ("Seen: here 2/8",)
 
 
+def test_a_copy_notes_for_itself() -> None:
+    memory = SearchMemory()
+    memory.look(0.0, 0.0, 0.0)
+    memory.door(0.0, 2.0)
+    lines, copy = memory.lines(), memory.copy()
+    assert copy.lines() == lines
+    copy.look(0.0, 0.0, math.pi)
+    copy.door(0.0, 2.0)
+    copy.look(3.0, 0.0, math.pi)
+    copy.found(0.0, 1.0)
+    assert memory.lines() == lines
+    memory.look(0.0, 0.0, math.pi / 2)
+    assert copy.lines() == (
+        "Seen: here 1/8, ahead 3 m 2/8",
+        "Doors: ahead 5 m, ahead 1 m passed",
+        "Last seen: ahead 1 m",
+    )
+
+
 def test_nothing_is_written_before_the_first_look() -> None:
     with pytest.raises(ValueError, match="nothing was looked at yet"):
         SearchMemory().lines()

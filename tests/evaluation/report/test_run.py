@@ -51,6 +51,9 @@ def test_the_headline_goes_by_truth_where_there_is_one(bag: Path) -> None:
     assert run.headline() == "FOUND the silver bottle after 4 decisions"
     run.truth["distance"] = 1.7
     assert run.headline() == "NOT FOUND the silver bottle after 4 decisions, the last stop; 1.7 m away, in view"
+    run.decisions[-1].action = "not here"
+    assert run.headline() == "NOT HERE was the answer after 4 decisions; the silver bottle is 1.7 m away, in view"
+    run.decisions[-1].action = "stop"
     run.truth = {}
     assert run.headline() == '"the SILVER bottle, please": 4 decisions, the last stop'
     assert Run(bag).headline() == "a run: nothing was decided"

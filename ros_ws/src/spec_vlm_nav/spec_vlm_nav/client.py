@@ -77,6 +77,8 @@ class Outcome(Enum):
     FOUND = 0
     FAILED = 1
     REFUSED = 2
+    NOT_FOUND = 3
+    """The model searched all that can be reached and says that the object is not there."""
     CANCELLED = 130
 
 

@@ -73,6 +73,8 @@ def closing_words(end: GoalEnd, server: str, seconds: float) -> Iterable[str]:
     message = printable(end.message)
     if end.outcome is Outcome.FOUND:
         yield f"found: {message or 'the robot stopped before it'} ({figures})"
+    elif end.outcome is Outcome.NOT_FOUND:
+        yield f"not here: {message} ({figures})"
     elif end.outcome is Outcome.FAILED:
         yield f"not found{code}: {message} ({figures})"
     elif end.outcome is Outcome.REFUSED:
