@@ -21,6 +21,7 @@ from evaluation.closed_loop.episodes import (
     SIM_LIMITS,
     SIM_MOTION,
     Answerer,
+    Asked,
     Episode,
     EpisodeKey,
     Setting,
@@ -30,13 +31,23 @@ from evaluation.closed_loop.episodes import (
     progress,
     run_one,
 )
-from simulation.episode import Outcome
+from simulation.episode import MAX_BLOCKED, Outcome
 from simulation.geometry import Pose
+from spec_vlm_nav.navigator import BLOCKED_LIMIT
 from spec_vlm_nav.runner import SOURCE
-from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, ResponseOrder, compose, format_answer
+from speculation.prompts import (
+    ACTIONS,
+    MOTIONS,
+    NOT_HERE,
+    STOP,
+    ActionKind,
+    NavigationAction,
+    ResponseOrder,
+    compose,
+    format_answer,
+)
 
 SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), max_actions=3)
-MOTIONS = [action for action in ACTIONS if action is not STOP]
 
 
 class FixedAnswer:
@@ -99,6 +110,31 @@ def test_policies_without_a_decoder_have_no_times_and_the_oracle_needs_none() ->
     best = episode("is never asked", "oracle")
     assert best.outcome != Outcome.NO_ACTION.value
     assert best.standing_s == pytest.approx(SETTLE_S * len(best.actions)) and best.answers_s == ()
+
+
+def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
+    ahead = NavigationAction(ActionKind.FORWARD, MOTIONS[2].size)
+    models: Any = FixedAnswer(format_answer("There is a doorway on the left, about 2 m away.", ahead))
+    setting = replace(SETTING, form=2, max_actions=20)
+    result = run_one(EpisodeKey("easy", 3, "target", None), setting, models)
+    assert result.outcome == Outcome.BLOCKED.value and result.collisions >= MAX_BLOCKED == BLOCKED_LIMIT
+    assert models.prompts[0].splitlines()[1] == "Seen: here 1/8"
+    assert any(line.startswith("Doors: ") for line in models.prompts[1].splitlines())
+    assert models.prompts[-1].splitlines()[1].endswith(f"{ahead.text} blocked x{MAX_BLOCKED - 1}")
+    old: Any = FixedAnswer(models.text)
+    run_one(EpisodeKey("easy", 3, "target", None), replace(setting, form=1), old)
+    assert len(old.prompts[-1].splitlines()) == 2 and "blocked" not in old.prompts[-1]
+
+
+def test_what_is_absent_is_rightly_not_here() -> None:
+    models: Any = FixedAnswer(format_answer("", NOT_HERE))
+    for asked, right in ((Asked.ABSENT, True), (Asked.CLASS, False)):
+        result = run_one(EpisodeKey("middle", 3, "target", None, "two_rooms", asked.value), SETTING, models)
+        assert (result.outcome, result.success) == (Outcome.NOT_FOUND.value, right)
+    assert models.prompts[-1] == f"find a {result.object_class}"
+    oracle = run_one(EpisodeKey("easy", 3, "oracle", None, asked=Asked.ABSENT.value),
+                     replace(SETTING, max_actions=60), models)  # fmt: skip
+    assert oracle.success and oracle.actions[-1] == NOT_HERE.text
 
 
 def test_an_episode_survives_json() -> None:
