@@ -98,6 +98,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         colours=list(model.objects.colours) if model.objects is not None else [],
         classes=list(model.objects.classes) if model.objects is not None else [],
         machine=machine_id(),
+        sight=model.sight,
     )
 
 
