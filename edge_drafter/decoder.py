@@ -49,7 +49,7 @@ from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome, frames_of, jpeg_of
+from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -378,7 +378,7 @@ class EdgeDecoder:
         if not self.config.connection.scale_frames or welcome is None or welcome.sight is None:
             return jpeg
         sight = welcome.sight
-        return jpeg_of([reduced(frame, sight.unit, sight.least, sight.most) for frame in frames_of(jpeg)])
+        return reduced(jpeg, sight.unit, sight.least, sight.most)
 
     def _ready(
         self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None

@@ -18,7 +18,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from speculation.frames import Frame, jpeg_size, scale_jpeg
 from speculation.prompts import chat
 from speculation.vlm.positions import Grid, Ints
-from speculation.wire import MAX_FRAMES
+from speculation.wire import MAX_FRAMES, Jpegs, frames_of, jpeg_of
 
 PATCH = 14
 MERGE = 2
@@ -212,12 +212,16 @@ def fit(height: int, width: int, unit: int, least: int, most: int) -> tuple[int,
     return resized
 
 
-@functools.lru_cache(maxsize=MAX_FRAMES)  # a question may hold frames of the one before
-def reduced(jpeg: bytes, unit: int, least: int, most: int) -> bytes:
-    """Return a frame in the size that a processor with these values of `fit` would give it, so that it need not.
+def reduced(jpeg: Jpegs, unit: int, least: int, most: int) -> Jpegs:
+    """Return frames in the size that a processor with these values of `fit` would give them, so that it need not.
 
     A frame of that size, one that would be enlarged or take more bytes, and one that cannot be read stay as they are.
     """
+    return jpeg_of([_reduced(frame, unit, least, most) for frame in frames_of(jpeg)])
+
+
+@functools.lru_cache(maxsize=MAX_FRAMES)  # a question may hold frames of the one before
+def _reduced(jpeg: bytes, unit: int, least: int, most: int) -> bytes:
     try:
         height, width = jpeg_size(jpeg)
         size = fit(height, width, unit, least, most)
