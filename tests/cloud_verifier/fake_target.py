@@ -19,13 +19,13 @@ LAYERS = 4
 EXITS = (1, 2)
 
 
-def next_token(prompt: str, jpeg: bytes, answer: Sequence[int]) -> int:
+def next_token(prompt: str, jpeg: Jpegs, answer: Sequence[int]) -> int:
     """Return the fake target's next token; about one in twelve ends the answer, but none to a "long" prompt."""
     number = zlib.crc32(repr((prompt, jpeg, list(answer))).encode())
     return EOS if number % 12 == 0 and not prompt.startswith("long") else 1 + number // 12 % (VOCABULARY - 1)
 
 
-def greedy(prompt: str, jpeg: bytes, max_tokens: int) -> list[int]:
+def greedy(prompt: str, jpeg: Jpegs, max_tokens: int) -> list[int]:
     """Return the target's own answer."""
     answer: list[int] = []
     while len(answer) < max_tokens and (not answer or answer[-1] != EOS):
