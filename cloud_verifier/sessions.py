@@ -99,6 +99,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         classes=list(model.objects.classes) if model.objects is not None else [],
         form=model.objects.form if model.objects is not None else 1,
         machine=machine_id(),
+        sight=model.sight,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -33,7 +34,7 @@ from speculation.prompts import Guidance, parse_answer
 from speculation.service import INTERACTIVE, SERVICE_CLASSES
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import load_vlm
-from speculation.wire import MAX_ANSWER_TOKENS, Welcome
+from speculation.wire import MAX_ANSWER_TOKENS, Welcome, jpeg_of
 
 STEPS = "steps"
 """Name of the journal in the output folder."""
@@ -41,7 +42,7 @@ OWN_VERIFIER = "its own"
 FINGERPRINT_BYTES = 1 << 16
 SETTINGS = (
     "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "fed_head", "max_tokens", "dtype", "topic", "skip",
-    "fps", "limit", "instruction", "anew", "response_order", "check",
+    "fps", "limit", "instruction", "anew", "response_order", "check", "views",
 )  # fmt: skip
 """Options that shape what is measured, beside the bags and the models."""
 
@@ -49,10 +50,14 @@ SETTINGS = (
 class Bags:
     """The frames of some bags as questions, one after the other.
 
-    `notes`: what else a report needs to know, by question; `left_out`: what cannot be used.
+    `notes`: what else a report needs to know, by question; `left_out`: what cannot be used. A question holds at most
+    `views` frames of a bag about one instruction, the newest last.
     """
 
-    def __init__(self, bags: dict[str, Path], selection: Selection, objects: Any, stack: ExitStack) -> None:
+    def __init__(
+        self, bags: dict[str, Path], selection: Selection, objects: Any, stack: ExitStack, views: int = 1
+    ) -> None:
+        self._views = views
         self.left_out: list[dict[str, Any]] = []
         self.notes: dict[str, dict[str, Any]] = {}
         self._sources: dict[str, FrameSource] = {}
@@ -68,11 +73,16 @@ class Bags:
 
     def __iter__(self) -> Iterator[Question]:
         for bag, source in self._sources.items():
+            seen, instruction = deque[bytes](maxlen=self._views), ""
             for item in source:
                 if isinstance(item, LeftOut):
                     self.leave_out(bag, item.index, item.reason)
                     continue
                 name = f"{bag}:{item.index}"
+                if item.instruction != instruction:
+                    seen.clear()
+                    instruction = item.instruction
+                seen.append(item.jpeg)
                 self.notes[name] = {
                     "bag": bag,
                     "index": item.index,
@@ -82,7 +92,7 @@ class Bags:
                     "prompt": item.prompt,
                     "oracle": item.label.action if item.label is not None else "",
                 }
-                yield Question(item.prompt, item.jpeg, name)
+                yield Question(item.prompt, jpeg_of(seen), name)
 
     def leave_out(self, bag: str, frame: int | None, reason: str) -> None:
         """Note a bag, or one of its frames, that is not evaluated."""
@@ -192,7 +202,7 @@ def run(options: argparse.Namespace) -> int:
         journal = Journal(options.out, STEPS, settings, options.restart)
         if done := sum(1 for _ in journal.pieces()):
             print(f"going on: {done} results are in {options.out} already")
-        asked = Bags(bags, structs.replace(selection, guide=guide), objects, stack)
+        asked = Bags(bags, structs.replace(selection, guide=guide), objects, stack, options.views)
         ready = [asked.noted(arm, edges, decoders[0]) for arm in arms]
         measured = take_turns(ready, asked, journal=journal, leave_out=True, total=len(asked))
     for name, reason in measured.left_out.items():

@@ -286,11 +286,12 @@ def compose(
     return "\n".join(lines)
 
 
-def chat(instruction: str, image: bool = True) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: the frame first, if there is one, then the instruction."""
-    if not image:
+def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction."""
+    if not images:
         return [{"role": "user", "content": instruction.strip()}]
-    return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction.strip()}]}]
+    frames = [{"type": "image"} for _ in range(images)]
+    return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict
     return words | {
         "mm_token_type_ids": (ids == vlm.image_token).int(),
         "pixel_values": torch.from_numpy(inputs.pixel_values),
-        "image_grid_thw": torch.tensor([inputs.grid]),
+        "image_grid_thw": torch.tensor(inputs.grids),
     }
 
 

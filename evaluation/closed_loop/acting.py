@@ -30,6 +30,7 @@ from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
 from speculation.prompts import Vocabulary
+from speculation.wire import Jpegs, frames_of
 
 TICK_S = 0.02
 """Of executor, bridge and odometry."""
@@ -212,13 +213,15 @@ class VirtualRobot:
         """See `spec_vlm_nav.body.Decoder`."""
         return self._objects
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
         """See `spec_vlm_nav.body.Decoder`."""
         alone = mode == Mode.EDGE.value
         self.log.questions += 1
         self.log.alone += alone
         return VirtualQuestion(
-            self._timelines.answer(prompt, jpeg, mode or self._mode, self._rtt_s), self, alone or self._mode == mode
+            self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self._mode, self._rtt_s),
+            self,
+            alone or self._mode == mode,
         )
 
     # -- the body

@@ -49,7 +49,7 @@ from evaluation.closed_loop.scores import (
 )
 from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
-from evaluation.setting import add_decoding, draft_flags, head_flags, machine, verifier
+from evaluation.setting import add_decoding, draft_flags, frame_flags, head_flags, machine, verifier
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
@@ -171,7 +171,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     names = (
         "target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "fed_head", "dtype",
-        "response_order",
+        "response_order", "views",
     )  # fmt: skip
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     for name, folder, without in (
@@ -218,7 +218,7 @@ def served(options: argparse.Namespace, keys: Sequence[EpisodeKey]) -> AbstractC
     sessions = max(8, 2 * options.processes)
     flags = ["--profile", options.profile, "--dtype", options.dtype, "--max-sessions", str(sessions)]
     flags += ["--exits", str(options.exits)] if options.exits else []
-    flags += head_flags(options)
+    flags += [*head_flags(options), *frame_flags(options)]
     return verifier(options.target_model, *flags, *draft_flags([key.policy for key in keys], options.draft_model))
 
 

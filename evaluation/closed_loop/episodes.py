@@ -7,6 +7,7 @@ in time alone. Motion takes what the robot's own control loop takes on an ideal 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -34,6 +35,7 @@ from speculation.memory import SearchMemory
 from speculation.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.wire import Jpegs, jpeg_of
 
 ORACLE, TARGET, DRAFT = "oracle", "target", "draft"
 MODES = (TARGET, DRAFT, *(mode.value for mode in Mode))
@@ -139,8 +141,8 @@ class Episode(EpisodeKey):
         return None if self.standing_s is None else self.standing_s + self.moving_s
 
 
-Answerer = Callable[[str, bytes], "tuple[str, DecodingStats | None]"]
-"""Prompt and JPEG in; the answer's text and what it took out, None where it was not decoded by the edge."""
+Answerer = Callable[[str, Jpegs], "tuple[str, DecodingStats | None]"]
+"""Prompt and frames in; the answer's text and what it took out, None where it was not decoded by the edge."""
 
 
 class Answerers:
@@ -174,7 +176,7 @@ class Answerers:
             self._edge = EdgeDecoder(config.changed(mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
         edge = self._edge
 
-        def answer(prompt: str, jpeg: bytes) -> tuple[str, DecodingStats | None]:
+        def answer(prompt: str, jpeg: Jpegs) -> tuple[str, DecodingStats | None]:
             if policy not in self._warm:
                 # The first answer pays for the handshake, for first calls into the libraries and for estimates.
                 edge.decode(prompt, jpeg, mode=policy)
@@ -202,9 +204,11 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
         search = Search(wish, setting)
+        seen = deque[bytes](maxlen=setting.edge.frames)
 
         def policy(frame: Image, world: World) -> NavigationAction | None:
-            answers.append(ask(search.prompt(world), encode_jpeg(frame)))
+            seen.append(encode_jpeg(frame))
+            answers.append(ask(search.prompt(world), jpeg_of(seen)))
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
             return search.read(answers[-1][0])
 

@@ -42,6 +42,7 @@ from speculation.prompts import (
     format_answer,
     parse_answer,
 )
+from speculation.wire import Jpegs, frames_of
 
 CONFIG = NavigatorConfig(guide=Guidance.NEVER, act_early=False, look_ahead=False)
 WORDS = Vocabulary(("silver",), ("bottle",))
@@ -137,6 +138,9 @@ class World:
     asked_at: list[tuple[float, float]] = field(default_factory=list)
     questions: list[Written] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
+    shown: list[Jpegs] = field(default_factory=list)
+    views: int = 1
+    """Frames that a question may hold."""
     told: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     instruction: str = "find the silver bottle"
@@ -168,8 +172,9 @@ class World:
             raise known
         return known
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Written:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Written:
         self.asked_at.append((self.now, deadline_s))
+        self.shown.append(jpeg)
         self.prompts.append(prompt)
         answers = self.alone_answers if mode == "edge" else self.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -184,7 +189,7 @@ class World:
     def frame_after(self, moment: float) -> Frame | None:
         arrived = math.floor(self.now / self.frame_period) * self.frame_period
         dead = self.camera_dies_at <= arrived < self.camera_back_at
-        return Frame(b"jpeg", arrived, 0.0, None, self.place()) if arrived > moment and not dead else None
+        return Frame(b"%.3f" % arrived, arrived, 0.0, None, self.place()) if arrived > moment and not dead else None
 
     def place(self) -> PlanarPose | None:
         return self._pose(next(reversed(self.walks.values()))) if self.walks else self.pose
@@ -247,7 +252,7 @@ class World:
         return self.end if self.now >= self.end_at else None
 
     def navigator(self) -> Navigator:
-        return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config)
+        return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config, frames=self.views)
 
     def run(self, **options: Any) -> GoalResult:
         return self.navigator().run(self.instruction, **options)
@@ -298,6 +303,44 @@ def test_every_step_looks_at_a_frame_taken_after_the_robot_came_to_rest() -> Non
     turn_s = LEFT_LARGE.radians / TURN
     for began, (asked, _) in zip(world.acted_at[:2], world.asked_at[1:], strict=True):
         assert asked >= began + turn_s + SETTLE_S - 0.02
+
+
+def test_a_question_holds_the_frames_of_the_last_views() -> None:
+    world = World([LEFT, AHEAD, LEFT, LEFT, DONE], views=3)
+    world.run()
+    newest = [frame.jpeg for frame in world.frames]
+    assert len(set(newest)) == 5
+    assert [frames_of(each) for each in world.shown] == [
+        tuple(newest[max(0, last - 2) : last + 1]) for last in range(5)
+    ]
+    assert isinstance(world.shown[0], bytes), "one frame is no list"
+
+
+def test_a_question_that_is_asked_again_is_about_no_other_view() -> None:
+    world = World([LEFT, "walk over there", AnswerLate("late"), AHEAD, DONE], views=4)
+    world.run()
+    first, *again, last = (frame.jpeg for frame in world.frames)
+    assert [frames_of(each) for each in world.shown] == [
+        (first,), *((first, jpeg) for jpeg in again), (first, again[-1], last),
+    ]  # fmt: skip
+
+
+def test_a_dry_run_counts_what_it_decides_and_a_motion_that_came_to_nothing_shows_nothing_new() -> None:
+    dry = World([LEFT, AHEAD, DONE], views=2)
+    dry.run(dry=True)
+    assert [len(frames_of(each)) for each in dry.shown] == [1, 2, 2]
+    stuck = World([LEFT, LEFT, DONE], views=2, outcome=lambda step: Execution(Outcome.BLOCKED, message="a wall"))
+    stuck.run()
+    assert [len(frames_of(each)) for each in stuck.shown] == [1, 1, 1]
+
+
+def test_a_frame_taken_in_motion_is_a_view_of_its_own() -> None:
+    world = World([LEFT, AHEAD, AHEAD, AHEAD, DONE], config=NavigatorConfig(guide=Guidance.NEVER), views=2)
+    world.run()
+    newest = [frame.jpeg for frame in world.frames]
+    assert frames_of(world.shown[0]) == (newest[0],)
+    assert all(frames_of(shown)[-1] == jpeg for shown, jpeg in zip(world.shown, newest, strict=True))
+    assert all(len(frames_of(shown)) == len(set(frames_of(shown))) == 2 for shown in world.shown[1:])
 
 
 def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
@@ -1017,7 +1060,7 @@ class Hostile(World):
     def place(self) -> PlanarPose | None:
         return self.data.draw(POSES)
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Written:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Written:
         answer = self.data.draw(st.one_of(TEXTS, FAILURES))
         self.before_failure = self.data.draw(TEXTS)
         question = Garbled(self, answer, mode == "edge", self.now)

@@ -84,7 +84,7 @@ def own_answers(vlm: Vlm, count: int) -> Batch:
         labels = np.full(len(ids), IGNORE)
         labels[len(inputs.ids) - 1 : -1] = answer
         positions = np.concatenate([inputs.positions, behind], axis=1)
-        rows.append(Encoded(ids, labels, positions, inputs.pixel_values, inputs.grid, False))
+        rows.append(Encoded(ids, labels, positions, inputs.pixel_values, inputs.grids[0], False))
     return collate(rows, 0)
 
 

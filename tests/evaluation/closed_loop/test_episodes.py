@@ -46,6 +46,7 @@ from speculation.prompts import (
     compose,
     format_answer,
 )
+from speculation.wire import Jpegs, frames_of
 
 SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), max_actions=3)
 
@@ -56,11 +57,13 @@ class FixedAnswer:
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, 0
         self.prompts: list[str] = []
+        self.shown: list[tuple[bytes, ...]] = []
 
     def of(self, policy: str, rtt_ms: float | None) -> Answerer:
-        def answer(prompt: str, jpeg: bytes) -> tuple[str, DecodingStats | None]:
-            assert jpeg.startswith(b"\xff\xd8")
+        def answer(prompt: str, jpeg: Jpegs) -> tuple[str, DecodingStats | None]:
+            assert all(frame.startswith(b"\xff\xd8") for frame in frames_of(jpeg))
             self.asked += 1
+            self.shown.append(frames_of(jpeg))
             self.prompts.append(prompt)
             stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
             return self.text, stats if is_timed(policy) else None
@@ -93,6 +96,14 @@ def test_prompts_hold_the_walk_so_far() -> None:
     run_one(EpisodeKey("middle", 3, "target", None), setting, models)
     find = "find the silver bottle"
     assert models.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
+
+
+def test_a_question_holds_the_frames_of_the_last_views() -> None:
+    turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
+    models: Any = FixedAnswer(format_answer("I see nothing.", turn))
+    run_one(EpisodeKey("middle", 3, "target", None), replace(SETTING, edge=SETTING.edge.changed(frames=2)), models)
+    first, second, third = (shown[-1] for shown in models.shown)
+    assert models.shown == [(first,), (first, second), (second, third)] and len({first, second, third}) == 3
 
 
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:

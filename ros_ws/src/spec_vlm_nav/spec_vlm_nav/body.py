@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from edge_drafter.reply import Reply
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from speculation.prompts import NavigationAction, Vocabulary
+from speculation.wire import Jpegs
 
 
 class State(Enum):
@@ -128,8 +129,8 @@ class Decoder(Protocol):
         """
         ...
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Question:
-        """Begin to answer, and return at once."""
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Question:
+        """Begin to answer a question about one frame or several, and return at once."""
         ...
 
 

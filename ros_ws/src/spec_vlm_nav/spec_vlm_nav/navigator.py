@@ -39,6 +39,7 @@ from speculation.prompts import (
     parse_answer,
 )
 from speculation.settings import check
+from speculation.wire import Jpegs, jpeg_of
 
 SETTLE_S = 0.15
 """After an action the robot comes to rest before the next frame counts."""
@@ -200,8 +201,12 @@ class Navigator:
         over: Callable[[], End | None],
         config: NavigatorConfig,
         monitor: LinkMonitor | None = None,
+        frames: int = 1,
     ) -> None:
-        """`over` returns why the goal is to end, None while it goes on. `monitor`: one that outlives the goal."""
+        """`over` returns why the goal is to end, None while it goes on. `monitor`: one that outlives the goal.
+
+        `frames` that a question may hold: the newest, and before it those of the last views.
+        """
         self._decoder, self._body, self._config = decoder, body, config
         self._clock, self._sleep, self._over = clock, sleep, over
         self._monitor = monitor or LinkMonitor(config.link)
@@ -211,6 +216,9 @@ class Navigator:
         """Of the prompts of the model that was asked last."""
         self._memory = SearchMemory()
         """Of the frames whose answers were taken."""
+        self._frames = frames
+        self._views: list[tuple[int, bytes]] = []
+        """The frames of the last views, the oldest first, each with the number of actions done before it."""
         self._instruction = self._holding = ""
         self._sentence = ""
         """What the model is asked, see `speculation.instructions.sentence_for`."""
@@ -247,6 +255,7 @@ class Navigator:
         self._instruction, self._dry, self._most = instruction, dry, max_actions
         self._done = [_Moved(None, entry.action) if isinstance(entry, Blocked) else _Moved(entry) for entry in done]
         self._form, self._memory = PROMPT_FORMS[-1], SearchMemory()
+        self._views = []
         ahead: _Asked | None = None
         try:
             while True:
@@ -343,7 +352,9 @@ class Navigator:
         prompt = compose(self._sentence, done, config.order, config.guide.applies(objects), lines)
         self._body.asked(prompt, frame)
         at = self._clock()
-        question = self._decoder.ask(prompt, frame.jpeg, self._limit(config.step_limit_s), EDGE if alone else None)
+        question = self._decoder.ask(
+            prompt, self._seen(frame, done), self._limit(config.step_limit_s), EDGE if alone else None
+        )
         self._question = question
         return _Asked(question, frame, at, alone, ahead is not None, done, objects, memory)
 
@@ -366,6 +377,16 @@ class Navigator:
         wanted = understand(self._instruction, asked.objects)
         asked.memory.read(reply.text, wanted.colour, wanted.object_class)
         self._memory = asked.memory
+
+    def _seen(self, frame: Frame, done: Sequence[Past]) -> Jpegs:
+        """Return the frames of a question: its own, and before it those of the views that actions changed since.
+
+        A frame of the same view takes the place of the one before. What a dry run decides counts as done here.
+        """
+        view = self._actions if self._dry else len(done)
+        before = [each for each in self._views if each[0] < view]
+        self._views = [*before, (view, frame.jpeg)][-self._frames :]
+        return jpeg_of([jpeg for _, jpeg in self._views])
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""

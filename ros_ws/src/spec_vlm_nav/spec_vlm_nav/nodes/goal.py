@@ -52,8 +52,9 @@ class Goal:
         self._prompt = ""
         self._from = node.senses.travelled
         self._navigator = Navigator(
-            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
-        )
+            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor,
+            node.decoder.config.frames,
+        )  # fmt: skip
         self._feedback = Feedback(node, handle, self._navigator)
 
     def finish(self, end: End) -> None:
