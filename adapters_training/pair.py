@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import torch
 from msgspec import Meta
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training import settings
-from adapters_training.files import read_checkpoint, replacing
+from adapters_training.course import LossCourse, remedy
+from adapters_training.files import filling, read_checkpoint, resumable, write_checkpoint
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, batches
@@ -36,7 +39,8 @@ from speculation.vlm.processing import Processor
 CHECKPOINT_SECONDS = 120.0
 LOG_STEPS, PRINT_STEPS = 20, 100
 DRY_STEPS = 2
-
+COURSES = ("answers", "vision tower")
+"""Losses that are followed: of the words of answers, and of the dense labels while the vision tower learns alone."""
 
 Role = Literal["target", "draft"]
 
@@ -90,6 +94,10 @@ class PairTrainer:
         self.packer = Packer(tokenizer, vocabulary, config.questions)
         self.replicas = Replicas()
         self.step_count = 0
+        advice = remedy(config.learning_rate)
+        self.courses = {name: LossCourse(f"the loss of the {name}", advice) for name in COURSES}
+        self._entries: list[tuple[str, Tensor]] = []
+        """Losses that are not looked at yet: reading one makes the CPU wait for a GPU."""
         groups = [p for module in (self.model, self.probes) for p in module.parameters()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
         self.out = Path(config.out)
@@ -114,6 +122,8 @@ class PairTrainer:
         self._take(state, self.checkpoint)
         self.optimiser.load_state_dict(state["optimiser"])
         self.step_count = state["step"]
+        for name, course in self.courses.items():
+            course.take(state.get("courses", {}).get(name, {}))
 
     def _start_from(self, path: Path) -> None:
         if path.is_dir():
@@ -134,7 +144,11 @@ class PairTrainer:
             ) from None
 
     def save(self) -> None:
-        """Write a checkpoint atomically; of several processes the first one does."""
+        """Write a checkpoint atomically; of several processes the first one does.
+
+        Raises TrainingFailed, and leaves the checkpoint before, where a loss since then is no number.
+        """
+        self._look_at_losses()
         if self.replicas.rank:
             return
         self.out.mkdir(parents=True, exist_ok=True)
@@ -144,19 +158,19 @@ class PairTrainer:
             "optimiser": self.optimiser.state_dict(),
             "step": self.step_count,
             "config": _identity(self.config),
+            "courses": {name: course.state for name, course in self.courses.items()},
         }
-        with replacing(self.checkpoint) as file:
-            torch.save(state, file)
+        write_checkpoint(state, self.checkpoint)
 
     def export(self, folder: Path) -> None:
-        """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
+        """Write the model folder: bf16 weights, config, processor, tokenizer, object names. OSError for a full disk."""
         if self.replicas.rank:
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.to(torch.bfloat16).save_pretrained(folder)
-        self.model.to(torch.float32)
-        for path in self.processor_folder.iterdir():
-            (folder / path.name).write_bytes(path.read_bytes())
+        with resumable(self.checkpoint), filling(folder) as part:
+            self.model.to(torch.bfloat16).save_pretrained(part)
+            self.model.to(torch.float32)
+            for path in self.processor_folder.iterdir():
+                (part / path.name).write_bytes(path.read_bytes())
 
     @property
     def looking(self) -> bool:
@@ -183,7 +197,24 @@ class PairTrainer:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.step_count += 1
+        if isinstance(result, float):
+            self._entries.append(("vision tower", torch.tensor(result)))
+        elif not wordless:
+            self._entries.append(("answers", result.words.detach()))
         return result
+
+    def _look_at_losses(self) -> None:
+        """Enter the losses since the last look; warn of a rise. Raises TrainingFailed for one that is no number."""
+        entries, self._entries = self._entries, []
+        for name, loss in entries:
+            warning = self.courses[name].enter(float(loss), self.step_count)
+            if warning and not self.replicas.rank:
+                tqdm.write(f"warning: {warning}", file=sys.stderr)
+
+    def check(self) -> None:
+        """Raise TrainingFailed where the answers' loss, or without answers the vision tower's, has risen."""
+        answers, tower = (self.courses[name] for name in COURSES)
+        (answers if answers.steps else tower).check()
 
     @property
     def _source(self) -> str:
@@ -205,7 +236,14 @@ class PairTrainer:
         return losses
 
     def train(self) -> None:
-        """Run to the last step, with a progress bar, TensorBoard and checkpoints."""
+        """Run to the last step, with a progress bar, TensorBoard and checkpoints.
+
+        Raises TrainingFailed for a loss that is no number and OSError for a full disk; the last checkpoint stays.
+        """
+        with resumable(self.checkpoint):
+            self._train()
+
+    def _train(self) -> None:
         config, first = self.config, self.replicas.rank == 0
         self.out.mkdir(parents=True, exist_ok=True)
         if first:
@@ -222,6 +260,8 @@ class PairTrainer:
             bar.update()
             if writer and self.step_count % LOG_STEPS == 0:
                 self._log(writer, bar, result)
+            if self.step_count % LOG_STEPS == 0:
+                self._look_at_losses()
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self.save()
                 saved = time.monotonic()
@@ -300,12 +340,14 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use."""
+    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use, and
+    TrainingFailed, exporting nothing, for a training that has made the model worse."""
     config = settings.read(PairConfig, options)
     if options.dry_run:
         return _dry_run(config)
     trainer = PairTrainer(config, known_objects())
     trainer.train()
+    trainer.check()
     if config.export:
         trainer.export(Path(config.export))
     trainer.replicas.close()

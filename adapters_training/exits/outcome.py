@@ -12,6 +12,7 @@ from adapters_training import settings
 from adapters_training.exits.config import FrozenTargetConfig
 from adapters_training.exits.preparation import Prepared
 from adapters_training.exits.trainer import Trainer
+from adapters_training.files import replacing, resumable
 from speculation.vlm.memory import gigabytes
 
 RESULTS_FILE = "results.json"
@@ -24,14 +25,17 @@ C = TypeVar("C", bound=FrozenTargetConfig)
 def train_to_end(trainer: Trainer[C]) -> C | None:
     """Write the settings as they are used, go on to the last step, wait for all processes; return these settings.
 
-    None in every process but the first.
+    None in every process but the first. Raises TrainingFailed where the loss has risen or is no number, OSError for a
+    full disk.
     """
     prepared = trainer.prepared
     config = prepared.config
     effective = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=prepared.layers)
     if prepared.accelerator.is_main_process:
-        settings.write(effective, Path(config.out) / CONFIG_FILE)
+        with resumable(trainer.checkpoint):
+            settings.write(effective, Path(config.out) / CONFIG_FILE)
     trainer.train()
+    trainer.course.check()
     prepared.accelerator.wait_for_everyone()
     return effective if prepared.accelerator.is_main_process else None
 
@@ -53,7 +57,8 @@ def write_results(trainer: Trainer[C], effective: C, found: dict[str, Any]) -> d
         "records passed over": counts.passed_over,
         **found,
     }
-    (trainer.out / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    with replacing(trainer.out / RESULTS_FILE) as part:
+        part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     trainer.checkpoint.unlink(missing_ok=True)
     return results
 

@@ -9,30 +9,65 @@ from typing import Any
 
 import msgspec
 
+from adapters_training.course import RISE, TrainingFailed
 from adapters_training.exits.config import Loss, TrainingConfig
 from adapters_training.exits.measuring import measure
 from adapters_training.exits.outcome import dry_report, dry_settings, finished_results, train_to_end, write_results
 from adapters_training.exits.preparation import Prepared, prepare
-from adapters_training.exits.training import ExitTrainer
+from adapters_training.exits.training import ExitTrainer, ce_weight
+from adapters_training.files import filling, resumable
 from speculation.exits import ExitHeads
 
 
-def train(config: TrainingConfig, prepared: Prepared[TrainingConfig] | None = None) -> dict[str, Any]:
+def train(
+    config: TrainingConfig, prepared: Prepared[TrainingConfig] | None = None, *, trial: bool = False
+) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the exits folder; return what results.json holds.
 
-    `prepared` is of the same settings. Raises ValueError, in one sentence, for what cannot be trained.
+    `prepared` is of the same settings; a `trial` of a few steps need not come to anything. Raises ValueError, in one
+    sentence, for what cannot be trained, OSError for a full disk, and TrainingFailed where exits would be worse than
+    none: nothing is written then.
     """
     trainer = ExitTrainer(prepared or prepare(config))
     effective = train_to_end(trainer)
-    return {} if effective is None else _finish(trainer, effective)
+    if effective is None:
+        return {}
+    with resumable(trainer.checkpoint):
+        return _finish(trainer, effective, trial)
 
 
-def _finish(trainer: ExitTrainer, config: TrainingConfig) -> dict[str, Any]:
+def check_learned(found: dict[str, Any], weight: float, advice: str) -> None:
+    """Raise TrainingFailed where exits are farther from what they learn than the target's layers without them.
+
+    `found` is of `measure`, `weight` that of the cross-entropy in the loss, the divergence has the rest: the loss on
+    held-out data, mean over the exits, may not be more than RISE times that without adapters.
+    """
+
+    def mean(what: str) -> float:
+        rates: dict[int, float] = found[what]
+        return sum(rates.values()) / len(rates)
+
+    def loss(suffix: str) -> float:
+        return weight * mean(f"cross-entropy{suffix}") + (1 - weight) * mean(f"divergence{suffix}")
+
+    with_adapters, without = loss(""), loss(" without adapter")
+    if not with_adapters <= RISE * without:  # so that a loss that is no number fails as well
+        agreed, bare = mean("agreement"), mean("agreement without adapter")
+        raise TrainingFailed(
+            f"the held-out loss is {with_adapters:.3f} with these exits and {without:.3f} without (agreement "
+            f"{agreed:.1%} and {bare:.1%}): they are worse than none and are not written; {advice}"
+        )
+
+
+def _finish(trainer: ExitTrainer, config: TrainingConfig, trial: bool) -> dict[str, Any]:
     prepared, heads = trainer.prepared, trainer.heads
     # Measured as they are served: in the target's dtype.
     heads.adapters.to(prepared.vlm.dtype).requires_grad_(False)
     found = measure(prepared.vlm, heads, prepared.held_out(config.held_out_samples), config.head_tokens)
-    heads.save(trainer.out)
+    if not trial:
+        check_learned(found, ce_weight(config), trainer.course.remedy)
+    with filling(trainer.out) as part:
+        heads.save(part)
     return write_results(trainer, config, found)
 
 
@@ -61,7 +96,7 @@ def dry_run(config: TrainingConfig) -> str:
         small = dry_settings(config, folder)
         trial = ExitTrainer(replace(prepared, config=small))
         seconds = trial.seconds_a_step()
-        results = train(small, replace(prepared, config=small))
+        results = train(small, replace(prepared, config=small), trial=True)
         if not results:
             return ""
         ExitHeads.load(Path(folder), prepared.vlm)
