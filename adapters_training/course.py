@@ -1,6 +1,7 @@
-"""Where a training's loss goes: a loss that rises is warned of, one that is no number ends the training.
+"""Where a training's loss goes: a rise is warned of and ends in failure, a loss that is no number ends it at once.
 
-What is compared are means of WINDOW steps, so that a step with hard frames is no alarm: the last ones with the first.
+The loss is measured on the same few batches before the first step and after the last one. In between, the mean of the
+last steps is held against the one before the first: other batches, so that it is worth a warning and no more.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+PROBE_STEPS = 4
+"""Steps' batches that the loss is measured on before and after."""
 WINDOW = 20
-"""Steps."""
+"""Steps of which the mean is held against the loss before the first."""
 RISE = 1.1
-"""How many times the loss of the first steps is a training that goes wrong.
-
-Means of WINDOW steps of the embedded pair's trainings at their own learning rates are below the first ones from the
-second window on; at a learning rate of 1.0 they are several times as high (docs/training.md has the figures).
-"""
+"""How many times the loss at the start is one that has risen."""
 WARN_STEPS = 100
 """A rise is warned of once in so many steps."""
 
@@ -33,57 +32,47 @@ class LossCourse:
     name: str
     remedy: str
     """What to do about a rise."""
-    first: list[float] = field(default_factory=list)
+    start: float | None = None
+    """Before the first step; None: not measured."""
     last: list[float] = field(default_factory=list)
-    steps: int = 0
+    """Of the last steps, WINDOW at most."""
     _warned_at: int = -WARN_STEPS
 
     def enter(self, loss: float, step: int) -> str:
         """Take the loss of one more step; return a warning, or nothing. Raises TrainingFailed where it is no number."""
-        if not math.isfinite(loss):
-            raise TrainingFailed(f"{self.name} is {loss} at step {step}: the training has diverged; {self.remedy}")
-        self.steps += 1
-        if len(self.first) < WINDOW:
-            self.first.append(loss)
+        self.check_finite(loss, step)
         self.last = [*self.last, loss][-WINDOW:]
-        if not self.risen or step < self._warned_at + WARN_STEPS:
+        now = _mean(self.last)
+        if len(self.last) < WINDOW or not self._risen(now) or step < self._warned_at + WARN_STEPS:
             return ""
         self._warned_at = step
-        return f"step {step}: {self.name} is {self.now:.3f}, it was {self.start:.3f} at first; {self.remedy}"
+        return f"step {step}: {self.name} is {now:.3f}, it was {self.start:.3f} before the first step; {self.remedy}"
 
-    @property
-    def start(self) -> float:
-        """Mean of the first steps."""
-        return _mean(self.first)
+    def check_finite(self, loss: float, step: int) -> None:
+        """Raise TrainingFailed for a loss that is no number."""
+        if not math.isfinite(loss):
+            raise TrainingFailed(f"{self.name} is {loss} at step {step}: the training has diverged; {self.remedy}")
 
-    @property
-    def now(self) -> float:
-        """Mean of the last steps."""
-        return _mean(self.last)
-
-    @property
-    def risen(self) -> bool:
-        """Whether the last steps' loss is far above the first ones', which takes more than WINDOW steps to know."""
-        return self.steps > WINDOW and self.now > RISE * self.start
-
-    def check(self) -> None:
-        """Raise TrainingFailed where a training has ended that has raised its loss."""
-        if self.risen:
+    def check(self, loss: float) -> None:
+        """Raise TrainingFailed where this loss, measured after the last step as `start` before the first, is higher."""
+        if self._risen(loss):
             raise TrainingFailed(
-                f"{self.name} has risen from {self.start:.3f} in the first {len(self.first)} steps to {self.now:.3f} "
-                f"in the last {len(self.last)}: what was trained is worse than what it began with and is not written; "
-                f"{self.remedy}"
+                f"{self.name} was {self.start:.3f} before the first step and is {loss:.3f} after the last: what was "
+                f"trained is worse than what it began with and is not written; {self.remedy}"
             )
+
+    def _risen(self, loss: float) -> bool:
+        # Written so that a loss that is no number has risen, too.
+        return self.start is not None and not loss <= RISE * self.start
 
     @property
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"first": self.first, "last": self.last, "steps": self.steps}
+        return {"start": self.start, "last": self.last}
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Go on from what a checkpoint has kept; one of an earlier version has kept nothing."""
-        self.first, self.last = list(state.get("first", ())), list(state.get("last", ()))
-        self.steps = int(state.get("steps", 0))
+        self.start, self.last = state.get("start"), list(state.get("last", ()))
 
 
 def remedy(learning_rate: float) -> str:
@@ -92,4 +81,4 @@ def remedy(learning_rate: float) -> str:
 
 
 def _mean(losses: Sequence[float]) -> float:
-    return sum(losses) / len(losses) if losses else 0.0
+    return sum(losses) / len(losses)

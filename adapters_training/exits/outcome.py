@@ -22,11 +22,11 @@ DRY_STEPS, DRY_SAMPLES = 2, 4
 C = TypeVar("C", bound=FrozenTargetConfig)
 
 
-def train_to_end(trainer: Trainer[C]) -> C | None:
+def train_to_end(trainer: Trainer[C], *, trial: bool = False) -> C | None:
     """Write the settings as they are used, go on to the last step, wait for all processes; return these settings.
 
-    None in every process but the first. Raises TrainingFailed where the loss has risen or is no number, OSError for a
-    full disk.
+    None in every process but the first. Raises TrainingFailed where the loss is no number or, unless this is a `trial`
+    of a few steps, has risen, and OSError for a full disk.
     """
     prepared = trainer.prepared
     config = prepared.config
@@ -35,7 +35,8 @@ def train_to_end(trainer: Trainer[C]) -> C | None:
         with resumable(trainer.checkpoint):
             settings.write(effective, Path(config.out) / CONFIG_FILE)
     trainer.train()
-    trainer.course.check()
+    if not trial:
+        trainer.check()
     prepared.accelerator.wait_for_everyone()
     return effective if prepared.accelerator.is_main_process else None
 

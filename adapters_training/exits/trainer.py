@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from adapters_training.course import LossCourse, remedy
+from adapters_training.course import PROBE_STEPS, LossCourse, remedy
 from adapters_training.exits.batches import Maker, Run
 from adapters_training.exits.config import FREE, FrozenTargetConfig, Schedule
 from adapters_training.exits.preparation import C, Prepared
@@ -144,8 +144,24 @@ class Trainer(ABC, Generic[C]):
         with resumable(self.checkpoint):
             self._train()
 
+    def check(self) -> None:
+        """Raise TrainingFailed where the loss is higher than it was before the first step."""
+        self.course.check(self._loss_now())
+
+    def _loss_now(self) -> float:
+        """Return the loss that is minimised on the first steps' batches; the weights stay as they are."""
+        losses, learned = torch.zeros(()), 0.0
+        for batches in self._run.stream(0, PROBE_STEPS, 0):
+            done = self.learn(batches)
+            learned += self._average(done)
+            losses = losses + done.losses
+        self.optimiser.zero_grad(set_to_none=True)
+        return self.loss_of(losses / learned) if learned else 0.0
+
     def _train(self) -> None:
         config, first = self.prepared.config, self.prepared.accelerator.is_main_process
+        if self.step == 0:
+            self.course.start = self._loss_now()
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
         begun = saved = time.monotonic()
         bar = tqdm(total=self.steps, initial=self.step, unit="step", desc=self.name,

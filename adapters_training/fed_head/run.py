@@ -21,14 +21,17 @@ SHOWN_DEPTHS = 16
 """Depths of a draft whose shares of right tokens results.json has."""
 
 
-def train(config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None) -> dict[str, Any]:
+def train(
+    config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None, *, trial: bool = False
+) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the head's folder; return what results.json holds.
 
-    `prepared` is of the same settings. Raises ValueError, in one sentence, for what cannot be trained, OSError for a
-    full disk, and TrainingFailed where the loss has risen: nothing is written then.
+    `prepared` is of the same settings; a `trial` of a few steps need not come to anything. Raises ValueError, in one
+    sentence, for what cannot be trained, OSError for a full disk, and TrainingFailed where the loss has risen: nothing
+    is written then.
     """
     trainer = FedTrainer(prepared or prepare(config))
-    effective = train_to_end(trainer)
+    effective = train_to_end(trainer, trial=trial)
     if effective is None:
         return {}
     with resumable(trainer.checkpoint):
@@ -65,7 +68,7 @@ def dry_run(config: FedHeadConfig) -> str:
     with tempfile.TemporaryDirectory(prefix="fed-head-") as folder:
         small = dry_settings(config, folder, kept="")
         seconds = FedTrainer(replace(prepared, config=small)).seconds_a_step()
-        results = train(small, replace(prepared, config=small))
+        results = train(small, replace(prepared, config=small), trial=True)
         if not results:
             return ""
         load_encoder(Path(folder), prepared.vlm)

@@ -12,6 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from speculation.wire import MAX_END_TOKENS
+
 WHOLE_FILE_BYTES = 64 << 20
 SAMPLES = 64
 SAMPLE_BYTES = 4096
@@ -271,10 +273,27 @@ def suggested_sampling(folder: Path) -> dict[str, Any]:
 
 
 def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """Return the tokens that end an answer: tokenizer's and generation_config's. ModelFolderError without any."""
+    """Return the tokens that end an answer: tokenizer's and generation_config's, as far as the tokenizer has them.
+
+    Raises ModelFolderError without any, and for more than a verifier's Welcome may have.
+    """
     tokens = {int(tokenizer.eos_token_id)} if tokenizer.eos_token_id is not None else set()
     stops = generation_config(folder).get("eos_token_id")
-    tokens.update([stops] if isinstance(stops, int) else stops or ())
-    if not tokens:
+    try:
+        tokens.update(
+            int(stop) for stop in (stops if isinstance(stops, list) else [stops] if stops is not None else ())
+        )
+    except (TypeError, ValueError):
+        raise ModelFolderError(
+            f"{folder / 'generation_config.json'}: eos_token_id is {stops!r}, not a token or a list of tokens"
+        ) from None
+    # Logits are cut to the tokenizer's length, so no other token can ever end an answer.
+    known = sorted(token for token in tokens if 0 <= token < len(tokenizer))
+    if not known:
         raise ModelFolderError(f"model folder {folder} names no token that ends an answer; set eos_token_id")
-    return tuple(sorted(tokens))
+    if len(known) > MAX_END_TOKENS:
+        raise ModelFolderError(
+            f"model folder {folder} names {len(known)} tokens that end an answer, robots take {MAX_END_TOKENS} at "
+            "most; shorten eos_token_id in its generation_config.json"
+        )
+    return tuple(known)

@@ -195,6 +195,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     check_attention(folder, config)
     weights = weight_files(folder)
     processor = _load_processor(folder, config["model_type"], settings)
+    eos = end_tokens(folder, processor.tokenizer)
     rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
     places = _places(folder, config, _readable(weights), settings)
     model = _load_model(folder, config["model_type"], settings, rounding, places).eval().requires_grad_(False)
@@ -209,7 +210,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         processor=processor,
         num_layers=len(text.layers),
         vocabulary=len(processor.tokenizer),
-        eos=end_tokens(folder, processor.tokenizer),
+        eos=eos,
         fingerprint=model_fingerprint(config, weights, settings.quantisation),
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
