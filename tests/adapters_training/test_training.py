@@ -120,17 +120,25 @@ def command(folder: Path, out: str, **options: Any) -> int:
     return main(["pair", *(text for name, value in values.items() for text in (f"--{name}", str(value)))])
 
 
-def test_a_learning_rate_that_ruins_the_model_is_warned_of_and_fails(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_training_that_ruins_the_model_is_warned_of_and_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    # A model that is its own teacher has nothing to learn from it, and everything to lose.
-    ruin = {"start-from": model, "teacher": model, "steps": 24, "learning-rate": 1.0}
+    step = pair.PairTrainer.step
+
+    def ruinous(self: pair.PairTrainer, frames: list[Frame]) -> Losses | float:
+        if self.step_count == 2:
+            with torch.no_grad():
+                self.model.model.language_model.embed_tokens.weight.mul_(100)
+        return step(self, frames)
+
+    monkeypatch.setattr(pair.PairTrainer, "step", ruinous)
+    ruin = {"steps": 22, "learning-rate": 1e-5}
     assert command(folder, "ruined", **ruin) == 1
     said = capsys.readouterr().err
     assert "warning: step 20: the loss is " in said
     assert "adapters_training pair: the loss was " in said and "is worse than what it began with" in said
-    assert "give a lower --learning-rate than 1, and another --out" in said
+    assert "give a lower --learning-rate than 1e-05, and another --out" in said
     assert (folder / "ruined" / "checkpoint.pt").exists() and not (folder / "ruined-model").exists()
     assert command(folder, "ruined", **ruin) == 1, "it is remembered"
 
