@@ -16,7 +16,9 @@ PROBE_STEPS = 4
 WINDOW = 20
 """Steps of which the mean is held against the loss before the first."""
 RISE = 1.1
-"""How many times the loss at the start is one that has risen."""
+"""How many times the loss at the start, on the same batches, is one that has risen."""
+WARN_RISE = 1.5
+"""The same for the last steps, on batches of their own: a new optimiser alone costs a trained model 1.2 for a while."""
 WARN_STEPS = 100
 """A rise is warned of once in so many steps."""
 
@@ -43,7 +45,8 @@ class LossCourse:
         self.check_finite(loss, step)
         self.last = [*self.last, loss][-WINDOW:]
         now = _mean(self.last)
-        if len(self.last) < WINDOW or not self._risen(now) or step < self._warned_at + WARN_STEPS:
+        risen = self.start is not None and len(self.last) == WINDOW and now > WARN_RISE * self.start
+        if not risen or step < self._warned_at + WARN_STEPS:
             return ""
         self._warned_at = step
         return f"step {step}: {self.name} is {now:.3f}, it was {self.start:.3f} before the first step; {self.remedy}"
@@ -55,15 +58,12 @@ class LossCourse:
 
     def check(self, loss: float) -> None:
         """Raise TrainingFailed where this loss, measured after the last step as `start` before the first, is higher."""
-        if self._risen(loss):
+        # Written so that a loss that is no number fails, too.
+        if self.start is not None and not loss <= RISE * self.start:
             raise TrainingFailed(
                 f"{self.name} was {self.start:.3f} before the first step and is {loss:.3f} after the last: what was "
                 f"trained is worse than what it began with and is not written; {self.remedy}"
             )
-
-    def _risen(self, loss: float) -> bool:
-        # Written so that a loss that is no number has risen, too.
-        return self.start is not None and not loss <= RISE * self.start
 
     @property
     def state(self) -> dict[str, Any]:
