@@ -69,7 +69,7 @@ def resumable(checkpoint: Path) -> Iterator[None]:
             raise
         path = getattr(error, "filename", None) or checkpoint.parent
         free = shutil.disk_usage(checkpoint.parent if checkpoint.parent.is_dir() else Path()).free
-        then = f"goes on from the last checkpoint, {checkpoint}" if checkpoint.exists() else "begins, nothing was kept"
+        then = f"goes on from the last checkpoint, {checkpoint}" if checkpoint.exists() else "begins anew"
         raise OSError(
             f"{path} cannot be written: {_FULL[number]} ({free / 1e6:.1f} MB are free); make room, then the same "
             f"command {then}"

@@ -63,7 +63,7 @@ def test_the_sentence_names_the_file_what_is_missing_and_what_comes_next(tmp_pat
     text = str(caught.value)
     assert text.startswith(f"{path} cannot be written: files may not be as large as that here (")
     assert "MB are free); make room, then the same command " in text and "\n" not in text
-    assert text.endswith(f"goes on from the last checkpoint, {path}" if kept else "begins, nothing was kept")
+    assert text.endswith(f"goes on from the last checkpoint, {path}" if kept else "begins anew")
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 

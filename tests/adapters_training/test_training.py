@@ -172,7 +172,7 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(
     *_, sentence = capsys.readouterr().err.splitlines()
     checkpoint = folder / "full" / "checkpoint.pt"
     assert f"adapters_training pair: {checkpoint} cannot be written: " in sentence
-    assert sentence.endswith("the same command begins, nothing was kept")
+    assert sentence.endswith("the same command begins anew")
     assert not list(folder.glob("full/*.part")) and not (folder / "full-model").exists()
     assert command(folder, "full", steps=2) == 0
     weights_there = (folder / "full-model" / "model.safetensors").read_bytes()
