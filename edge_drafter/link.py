@@ -416,6 +416,11 @@ class ZmqLink:
             check_tokens(message, self.config.hello.vocabulary)
         except WireError as error:
             self._note_malformed(error)
+            if kind_of(payload) is Welcome and not self._greeted:
+                why = f"the verifier at {self._route.place.address} answers with a Welcome that cannot be read"
+                self._become(
+                    LinkState.REFUSED, f"{why} ({printable(str(error))}); install the same version on both sides"
+                )
             return False
         if isinstance(message, Welcome):
             self._welcomed(message)

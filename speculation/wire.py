@@ -42,6 +42,8 @@ MAX_PROMPT_FEATURES = 64
 TRACE_BYTES = 16
 """Of a trace's id, as W3C's Trace Context has it."""
 MAX_TICKET_BYTES = 512
+MAX_END_TOKENS = 64
+"""Of a model; published checkpoints have one to three."""
 PREFIX_CHARS = 64
 """Of a prompt, that `prefix_of` names."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
@@ -181,7 +183,7 @@ class Welcome(Message, tag=2, frozen=True):
     vocabulary: Annotated[int, Meta(gt=0, lt=2**20)]
     num_layers: Annotated[int, Meta(gt=0, le=1024)]
     exit_layers: Annotated[list[Layer], Meta(max_length=64)]
-    eos: Annotated[list[Token], Meta(min_length=1, max_length=16)]
+    eos: Annotated[list[Token], Meta(min_length=1, max_length=MAX_END_TOKENS)]
     max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
     profile: Name = ""
     protocol: Version = PROTOCOL

@@ -100,7 +100,7 @@ messages = st.one_of(
         vocabulary=st.integers(1, 2**20 - 1),
         num_layers=st.integers(1, 1024),
         exit_layers=st.lists(st.integers(0, 1023), max_size=64),
-        eos=st.lists(tokens, min_size=1, max_size=16),
+        eos=st.lists(tokens, min_size=1, max_size=wire.MAX_END_TOKENS),
         colours=words,
         classes=words,
         sight=st.none() | sights,
