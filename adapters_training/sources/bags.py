@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
+from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import NavigationAction, compose, parse_answer
 
 ANSWER = "spec_vlm_nav_interfaces/msg/DecodingStats"
 TEXT = "std_msgs/msg/String"
-COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
-COLOURS = {"rgb8": cv2.COLOR_RGB2BGR, "bgr8": None, "mono8": cv2.COLOR_GRAY2BGR}
 
 
 @dataclass(frozen=True)
@@ -100,9 +97,10 @@ class RecordedBag:
             stamp = _stamp(message)
             if stamp not in answers:
                 continue
-            jpeg = _to_jpeg(message)
-            if jpeg is None:
-                self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic} does not decode")
+            try:
+                jpeg = to_jpeg(message, message.__msgtype__)
+            except ValueError as error:
+                self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic}: {error}")
                 answers.pop(stamp)
                 continue
             self._places.append((self._spool.tell(), len(jpeg)))
@@ -123,24 +121,3 @@ def _is_instruction(topic: str, kind: str) -> bool:
 
 def _stamp(message: Any) -> int:
     return int(message.header.stamp.sec) * 1_000_000_000 + int(message.header.stamp.nanosec)
-
-
-def _to_jpeg(message: Any) -> bytes | None:
-    if message.__msgtype__ == COMPRESSED:
-        data = np.asarray(message.data, np.uint8)
-        if data[:2].tobytes() == b"\xff\xd8":
-            return data.tobytes()
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
-    else:
-        pixels = _pixels(message)
-    return None if pixels is None else cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
-
-
-def _pixels(message: Any) -> Any:
-    if message.encoding not in COLOURS or not message.step or len(message.data) < message.step * message.height:
-        return None
-    rows = np.asarray(message.data, np.uint8)[: message.step * message.height].reshape(message.height, message.step)
-    channels = 1 if message.encoding == "mono8" else 3
-    pixels = rows[:, : message.width * channels].reshape(message.height, message.width, channels)
-    conversion = COLOURS[message.encoding]
-    return np.ascontiguousarray(pixels) if conversion is None else cv2.cvtColor(pixels, conversion)

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from evaluation.bags.files import BagReader, Topic, header_stamp
-from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
+from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import ResponseOrder, Vocabulary, compose, instruction_problem, to_navigation_action
 from speculation.settings import check
 

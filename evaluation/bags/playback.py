@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from evaluation.bags.files import BagReader, typestore
-from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
+from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.settings import check
 
 CAMERAS = (RAW, COMPRESSED)
