@@ -6,9 +6,7 @@ instruction is the newest on a topic `.../instruction`. Prompts list what was do
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
-from adapters_training.sources import ASSISTANT, USER, Sample, Turn
+from adapters_training.sources import ASSISTANT, USER, Sample, Spool, Turn
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import NavigationAction, compose, parse_answer
 
@@ -43,8 +41,7 @@ class RecordedBag:
     def __init__(self, path: Path, guide: bool = False) -> None:
         self.path, self.problems = path, list[str]()
         self._guide = guide
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the source
-        self._places: list[tuple[int, int]] = []
+        self._frames = Spool()
         self._answers: list[_Answer] = []
         try:
             with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as bag:
@@ -53,19 +50,16 @@ class RecordedBag:
         except Exception as error:  # the library raises whatever a damaged file makes its parser stumble over
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise ValueError(f"bag {path} cannot be read: {reason}") from None
-        self._spool.flush()
+        self._frames.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")
-        self.blocks = [len(self._places)]
+        self.blocks = [len(self._frames)]
 
     def sample(self, index: int, rng: random.Random) -> Sample:
         """Return frame `index` with what was asked and answered about it."""
-        begin, length = self._places[index]
         answer = self._answers[index]
-        # Not seek and read: processes that load data share one file position.
-        jpeg = os.pread(self._spool.fileno(), length, begin)
         turns = (Turn(USER, answer.prompt), Turn(ASSISTANT, answer.text))
-        return Sample(turns, f"{self.path}: answer {index + 1}", jpeg)
+        return Sample(turns, f"{self.path}: answer {index + 1}", self._frames[index])
 
     def _read_answers(self, bag: Any) -> dict[int, _Answer]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
@@ -103,8 +97,7 @@ class RecordedBag:
                 self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic}: {error}")
                 answers.pop(stamp)
                 continue
-            self._places.append((self._spool.tell(), len(jpeg)))
-            self._spool.write(jpeg)
+            self._frames.add(jpeg)
             self._answers.append(answers.pop(stamp))
 
 
