@@ -266,7 +266,7 @@ class LeRobotAnswers:
         if not data.has_answers:
             raise ValueError(
                 f"{folder / INFO} has no feature '{ANSWER}', and exits learn on answers: let the target answer with "
-                f"'python -m adapters_training answers --model TARGET --data {folder} --out OUT' and give "
+                f"'python -m adapters_training walk-answers --model TARGET --data {folder} --out OUT' and give "
                 "OUT/conversations.jsonl"
             )
         self.folder, self.problems = folder, list[str]()

@@ -484,8 +484,8 @@ def robot_graph(name: str) -> Graph:
             Argument(
                 "camera",
                 "videohub",
-                "where frames come from: videohub, multicast, a source of cv2.VideoCapture (number, file, URL), or "
-                "none: camera_topic is published by somebody else",
+                "where frames come from: videohub, multicast, topic:NAME (images that somebody publishes, e.g. raw), a "
+                "source of cv2.VideoCapture (number, file, URL), or none: camera_topic is published by somebody else",
             ),
             Argument("camera_interface", "", "network interface of the camera's multicast, e.g. eth0"),
             *NAVIGATING, VIEW, *ROS,
