@@ -66,8 +66,12 @@ def test_answers_about_photographs_are_the_targets_in_every_mode(tmp_path: Path)
     assert report["reference"] == "target"
     for mode in MODES:
         assert report["arms"][mode]["target"]["identical_tokens"] == 1.0
-    answers = [report["answers"][mode] for mode in MODES]
-    assert answers[0] == answers[1] and len(answers[0]) == count
-    steps = [json.loads(line) for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
-    assert len({step["more"]["image"] for step in steps}) == count, "the pictures differ"
-    assert len({step["more"]["text"] for step in steps}) > 1, "and so do the answers"
+    answers: dict[str, dict[str, list[int]]] = {}
+    for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines():
+        step = json.loads(line)
+        answers.setdefault(step["question"], {})[step["arm"]] = step["tokens"]
+    assert len(answers) == count and {len(by_arm) for by_arm in answers.values()} == {len(MODES) + 1}
+    for name, by_arm in answers.items():
+        first, *others = by_arm.values()
+        assert first and all(tokens == first for tokens in others), name
+    assert len({str(by_arm[MODES[0]]) for by_arm in answers.values()}) > 1, "photographs differ, and so do answers"
