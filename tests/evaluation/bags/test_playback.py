@@ -93,12 +93,8 @@ def test_of_a_bag_that_is_cut_the_beginning_is_played(tmp_path: Path) -> None:
     flipped = bytes(255 - byte for byte in data[middle : middle + 4096])
     file.write_bytes(data[:middle] + flipped + data[middle + 4096 :])
     problems = list[LeftOut]()
-    try:
-        shown = len(list(items(path, left_out=problems.append)))
-    except ValueError as error:
-        assert str(path) in str(error)
-    else:
-        assert shown < whole == 30 and "what comes after is left out" in problems[-1].reason
+    shown = len(list(items(path, left_out=problems.append)))
+    assert shown < whole == 30 and "what comes after is left out" in problems[-1].reason
 
 
 def test_data_sets_are_played_too(tmp_path: Path) -> None:
