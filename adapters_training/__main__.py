@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from adapters_training import answers, data, evaluate, pair, shapes, store
+from adapters_training import answers, data, evaluate, pair, shapes, store, walk_answers
 from adapters_training.course import TrainingFailed
 from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
@@ -13,7 +13,21 @@ from adapters_training.fed_head import command as fed_head
 from adapters_training.predictor import command as predictor
 from adapters_training.verifier_profile import command as profile
 
-COMMANDS = (data, shapes, pair, answers, exits, measure, select, fed_head, predictor, profile, evaluate, store)
+COMMANDS = (
+    data,
+    shapes,
+    pair,
+    answers,
+    walk_answers,
+    exits,
+    measure,
+    select,
+    fed_head,
+    predictor,
+    profile,
+    evaluate,
+    store,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

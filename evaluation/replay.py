@@ -17,10 +17,12 @@ from typing import Any
 
 from msgspec import structs
 
+from adapters_training.sources import LeftOut
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
-from evaluation.bags.frames import FrameSource, LeftOut, Selection
+from evaluation.bags.datasets import KINDS, Questions, files_of, open_questions
+from evaluation.bags.frames import Selection
 from evaluation.experiment.alone import TargetAlone
 from evaluation.experiment.run import Answer, Arm, Question, take_turns
 from evaluation.experiment.sockets import Edges, sockets
@@ -60,10 +62,10 @@ class Bags:
         self._views = views
         self.left_out: list[dict[str, Any]] = []
         self.notes: dict[str, dict[str, Any]] = {}
-        self._sources: dict[str, FrameSource] = {}
+        self._sources: dict[str, Questions] = {}
         for name, path in bags.items():
             try:
-                self._sources[name] = stack.enter_context(FrameSource(path, selection, objects))
+                self._sources[name] = stack.enter_context(open_questions(path, selection, objects))
             except ValueError as error:
                 self.leave_out(name, None, str(error))
 
@@ -151,9 +153,8 @@ def name_bags(paths: Sequence[Path]) -> dict[str, Path]:
 
 def fingerprint(bag: Path) -> str:
     """Return 12 hex digits that name a bag's files: names, sizes, first and last 64 KiB. '-' where there is nothing."""
-    files = sorted(file for file in bag.rglob("*") if file.is_file()) if bag.is_dir() else [bag]
     digest = hashlib.sha256()
-    for file in files:
+    for file in files_of(bag):
         if not file.is_file():
             return "-"
         size = file.stat().st_size
@@ -221,7 +222,7 @@ def run(options: argparse.Namespace) -> int:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
-    line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="rosbag2 folder, or a single .mcap or .db3")
+    line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help=KINDS)
     add_decoding(line, [mode.value for mode in Mode], max_tokens=128, out="replay")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")

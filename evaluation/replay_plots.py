@@ -82,11 +82,15 @@ def plot_stages(data: Mapping[str, Any]) -> Figure:
 
 
 def plot_agreement(data: Mapping[str, Any]) -> Figure | None:
-    """Return a heat map per different confusion with the oracle, or with the target where there are no labels."""
+    """Return a heat map per different confusion with the oracle, or with the target where there are no labels.
+
+    None where nothing can be compared: no labels and no target, or no answer that names an action.
+    """
     against = "oracle" if any(arm["oracle"] for arm in data["arms"].values()) else "target"
     panels: dict[str, list[str]] = {}
     for label, arm in data["arms"].items():
-        if arm[against]:
+        # Where no answer of either side named an action there is no share to show.
+        if arm[against] and arm[against]["kind"] is not None:
             panels.setdefault(str(arm[against]["confusion"]), []).append(label)
     if not panels:
         return None

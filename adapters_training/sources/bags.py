@@ -8,26 +8,21 @@ bag has none, or the target needs the guide, it is made anew and lists what was 
 from __future__ import annotations
 
 import json
-import os
 import random
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
-from adapters_training.sources import ASSISTANT, USER, Sample, Turn
+from adapters_training.sources import ASSISTANT, USER, Sample, Spool, Turn
+from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import NavigationAction, compose, parse_answer
 
 ANSWER = "spec_vlm_nav_interfaces/msg/DecodingStats"
 TEXT = "std_msgs/msg/String"
-COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
-COLOURS = {"rgb8": cv2.COLOR_RGB2BGR, "bgr8": None, "mono8": cv2.COLOR_GRAY2BGR}
 
 
 @dataclass(frozen=True)
@@ -48,8 +43,7 @@ class RecordedBag:
     def __init__(self, path: Path, guide: bool = False) -> None:
         self.path, self.problems = path, list[str]()
         self._guide = guide
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the source
-        self._places: list[tuple[int, int]] = []
+        self._frames = Spool()
         self._answers: list[_Answer] = []
         try:
             with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as bag:
@@ -58,19 +52,16 @@ class RecordedBag:
         except Exception as error:  # the library raises whatever a damaged file makes its parser stumble over
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise ValueError(f"bag {path} cannot be read: {reason}") from None
-        self._spool.flush()
+        self._frames.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")
-        self.blocks = [len(self._places)]
+        self.blocks = [len(self._frames)]
 
     def sample(self, index: int, rng: random.Random) -> Sample:
         """Return frame `index` with what was asked and answered about it."""
-        begin, length = self._places[index]
         answer = self._answers[index]
-        # Not seek and read: processes that load data share one file position.
-        jpeg = os.pread(self._spool.fileno(), length, begin)
         turns = (Turn(USER, answer.prompt), Turn(ASSISTANT, answer.text))
-        return Sample(turns, f"{self.path}: answer {index + 1}", jpeg)
+        return Sample(turns, f"{self.path}: answer {index + 1}", self._frames[index])
 
     def _read_answers(self, bag: Any) -> dict[int, _Answer]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
@@ -114,13 +105,13 @@ class RecordedBag:
             stamp = _stamp(message)
             if stamp not in answers:
                 continue
-            jpeg = _to_jpeg(message)
-            if jpeg is None:
-                self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic} does not decode")
+            try:
+                jpeg = to_jpeg(message, message.__msgtype__)
+            except ValueError as error:
+                self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic}: {error}")
                 answers.pop(stamp)
                 continue
-            self._places.append((self._spool.tell(), len(jpeg)))
-            self._spool.write(jpeg)
+            self._frames.add(jpeg)
             self._answers.append(answers.pop(stamp))
 
 
@@ -141,24 +132,3 @@ def _is_text(topic: str, kind: str, name: str) -> bool:
 
 def _stamp(message: Any) -> int:
     return int(message.header.stamp.sec) * 1_000_000_000 + int(message.header.stamp.nanosec)
-
-
-def _to_jpeg(message: Any) -> bytes | None:
-    if message.__msgtype__ == COMPRESSED:
-        data = np.asarray(message.data, np.uint8)
-        if data[:2].tobytes() == b"\xff\xd8":
-            return data.tobytes()
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
-    else:
-        pixels = _pixels(message)
-    return None if pixels is None else cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
-
-
-def _pixels(message: Any) -> Any:
-    if message.encoding not in COLOURS or not message.step or len(message.data) < message.step * message.height:
-        return None
-    rows = np.asarray(message.data, np.uint8)[: message.step * message.height].reshape(message.height, message.step)
-    channels = 1 if message.encoding == "mono8" else 3
-    pixels = rows[:, : message.width * channels].reshape(message.height, message.width, channels)
-    conversion = COLOURS[message.encoding]
-    return np.ascontiguousarray(pixels) if conversion is None else cv2.cvtColor(pixels, conversion)

@@ -15,10 +15,13 @@ from adapters_training.records import WINDOW
 from adapters_training.sources import Sample, Source
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.conversations import ConversationFile
+from adapters_training.sources.lerobot import LeRobotAnswers, is_lerobot
 from adapters_training.sources.shards import ShardFolder
 
 SHOWN_PROBLEMS = 5
-_KINDS = "a .json or .jsonl file of conversations, a folder of simulator shards, or a rosbag2 bag"
+_KINDS = (
+    "a .json or .jsonl file of conversations, a folder of simulator shards, a rosbag2 bag, or a LeRobot v3 data set"
+)
 
 
 class Mixture:
@@ -97,6 +100,8 @@ def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...]
         raise ValueError(f"--{name} {path} does not exist: give {_KINDS}")
     if path.suffix in (".json", ".jsonl"):
         return ConversationFile(path, images, forbidden)
+    if is_lerobot(path):
+        return LeRobotAnswers(path, guide, forbidden)
     if path.suffix in (".mcap", ".db3") or (path / "metadata.yaml").exists():
         return RecordedBag(path if path.is_dir() or path.suffix == ".mcap" else path.parent, guide)
     if path.is_dir() and any(path.glob("*.mcap")):

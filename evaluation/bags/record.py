@@ -26,11 +26,11 @@ from simulation.oracle import Decision, Oracle, Reason
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene
 from simulation.world import World
 from spec_vlm_nav.graph import RESPONSE_ORDER
-from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.messages import AskedPrompt
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.images import COMPRESSED
 from speculation.memory import SIDE_PHRASES, SearchMemory
 from speculation.prompts import (
     ACTIONS,

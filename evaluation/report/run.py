@@ -15,10 +15,10 @@ from evaluation.bags.playback import ODOMETRY
 from simulation.episode import SUCCESS_GAP
 from simulation.scene import Scene
 from spec_vlm_nav.body import State
-from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.images import COMPRESSED
 from speculation.prompts import NOT_HERE, STOP
 
 _MOVED_M, _TURNED, _TOGETHER_NS = 0.005, 0.02, 1_000_000_000

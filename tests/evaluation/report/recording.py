@@ -79,7 +79,7 @@ def jpeg(brightness: int, size: int = 64) -> Any:
     return np.frombuffer(cv2.imencode(".jpg", frame)[1].tobytes(), np.uint8)
 
 
-def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
+def record(folder: Path, room: dict[str, Any] | None = None, *, with_odometry: bool = True) -> Path:
     """Record a run of 4 decisions, one of them a HOLD: 1 m ahead from 1 s to 2 s, a turn from 3 s to 3.4 s.
 
     Frames come at 0, 1, 2, ... 5 s and become brighter; `room` makes it a simulated run that ends at its target.
@@ -104,7 +104,7 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
             recorder.put("/ground_truth", "std_msgs/msg/String", second + 0.01, data=json.dumps(truth))
     for second, state in ((0.2, "thinking"), (2.95, "holding: no camera frame"), (5.5, "holding: much later")):
         recorder.put("/navigation_state", "std_msgs/msg/String", second, data=state)
-    for tick in range(300):
+    for tick in range(300 if with_odometry else 0):
         second = tick / 50
         recorder.odometry(second, min(1.0, max(0.0, second - 1.0)), 0.0, min(0.4, max(0.0, second - 3.0)))
     for step, action in enumerate(DECISIONS):
