@@ -1,5 +1,7 @@
-"""A GGUF file -> a model folder as every other: safetensors, config, tokenizer, chat template; and whether its tokenizer
-gives texts back."""
+"""A GGUF file -> a model folder as every other: safetensors, config, tokenizer, chat template.
+
+And whether its tokenizer gives texts back.
+"""
 
 from __future__ import annotations
 

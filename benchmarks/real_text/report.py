@@ -36,7 +36,7 @@ COLUMNS = (
 EXIT_COLUMNS = (
     Column("no adapter, %", "bare", ".1f", PERCENT),
     Column("adapter, %", "agreement", ".1f", PERCENT),
-    Column("short list: tokens right, %", "token_rate", ".1f", PERCENT),
+    Column("as served: tokens right, %", "token_rate", ".1f", PERCENT),
     Column("verdicts right, %", "right", ".1f", PERCENT),
     Column("adds to a pass, %", "cost", ".1f", PERCENT),
 )
@@ -89,10 +89,10 @@ def _exits(results: Mapping[str, Any], measured: Mapping[str, Any] | None) -> di
     }
     exits: dict[str, Any] = {"tokens": results["tokens"], "layers": layers}
     if measured is not None:
-        for each in measured["exits"]:
-            if each["head"] == "short_list":
-                cost = each["cost_s"] / measured["verify_s"]["median"]
-                layers[str(each["layer"])] |= {"token_rate": each["token_rate"], "right": each["right"], "cost": cost}
+        # With the short list, as a verifier runs them, where there is one: its figures come last.
+        for each in sorted(measured["exits"], key=lambda exit: exit["head"]):
+            cost = each["cost_s"] / measured["verify_s"]["median"]
+            layers[str(each["layer"])] |= {"token_rate": each["token_rate"], "right": each["right"], "cost": cost}
         exits |= {"verifications": measured["verifications"], "tau": measured["tau"]}
         exits |= {"short list": measured["short_list"]}
     return exits

@@ -221,8 +221,9 @@ def _answers(setup: Setup, questions: str, out: Path, count: int) -> list[str]:
 def _training(setup: Setup, command: str, data: Path, held_out: Path, out: Path, *more: str) -> list[str]:
     return [
         command, "--target", str(setup.target), "--data", str(data), "--held-out", str(held_out), "--out", str(out),
-        "--held-out-samples", str(setup.sizes.held_answers), "--context", str(CONTEXT), "--batch", "2" if setup.quick else "8",
-        "--schedule", "cosine", "--warmup-steps", "20", "--device", "cpu", "--threads", str(setup.threads), *more,
+        "--held-out-samples", str(setup.sizes.held_answers), "--context", str(CONTEXT),
+        "--batch", "2" if setup.quick else "8", "--schedule", "cosine", "--warmup-steps", "20", "--device", "cpu",
+        "--threads", str(setup.threads), *more,
     ]  # fmt: skip
 
 
@@ -257,7 +258,9 @@ def _verdicts(setup: Setup) -> list[str]:
         "measure-exits", "--target", str(setup.target), "--draft", str(setup.draft), "--exits", str(setup.exits),
         "--held-out", str(setup.corpus / corpus.QUESTIONS_HELD_OUT), "--prompts", str(setup.sizes.verdicts),
         "--list-prompts", str(setup.sizes.listed), "--max-tokens", str(setup.sizes.max_tokens),
-        "--repeats", "2" if setup.quick else "20", "--threads", str(setup.threads),
+        "--threads", str(setup.threads),
+        # A look has too few answers for a list that every exit has a verdict with.
+        *(("--repeats", "2", "--coverage", "0") if setup.quick else ("--repeats", "20")),
     ]  # fmt: skip
 
 
