@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.real_text import report
-from benchmarks.real_text.stages import FULL, QUICK, STAGES, Setup, Stage, cores
+from benchmarks.real_text.setup import FULL, QUICK, Setup, cores
+from benchmarks.real_text.stages import STAGES, Stage
 from evaluation.experiment.command import add_save, command_line, main_of
 from evaluation.tables import table
 

@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks import peers
+from benchmarks.real_text.setup import Setup
 from benchmarks.real_text.speed import DISTILLED, FED, FIRST, UNTRAINED
-from benchmarks.real_text.stages import Setup
 from evaluation.experiment.command import RESULTS, write_result
 from evaluation.plots import keep, new_figure, plain
 from evaluation.tables import Column, figures_table, markdown

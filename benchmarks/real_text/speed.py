@@ -10,7 +10,7 @@ import transformers
 
 from benchmarks import peers
 from benchmarks.generation import Generate
-from benchmarks.real_text.stages import Setup
+from benchmarks.real_text.setup import Setup
 from edge_drafter import Mode
 from evaluation.experiment import command
 from evaluation.experiment.alone import TargetAlone, bugs

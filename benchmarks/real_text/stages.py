@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from adapters_training.__main__ import main as train
-from adapters_training.files import replacing
 from benchmarks.real_text import corpus, packages
+from benchmarks.real_text.setup import FULL, QUICK_STEPS, Setup, write_json
+from benchmarks.real_text.speed import compare
 
 EXIT_LAYERS = (1, 5, 9, 13, 17, 21, 25, 28)
 """Of 30 layers. An exit after every layer would take a training of hours, each with a head over 49,152 tokens."""
@@ -20,112 +18,6 @@ FIRST_LAYERS = (0, 1, 2, 3)
 CONTEXT = 256
 SPARE = 4
 """Prompts beyond those that are measured: they warm up."""
-
-
-class Sizes(NamedTuple):
-    """How much of everything; `full` is what docs/real_text.md reports."""
-
-    prompts: int
-    """That are timed."""
-    max_tokens: int
-    """Of an answer that is timed."""
-    answers: int
-    """Questions that the target answers, to learn from."""
-    held_answers: int
-    answer_tokens: int
-    draft_epochs: float
-    exit_steps: int
-    """Of eight conversations."""
-    fed_epochs: float
-    verdicts: int
-    """Prompts on which exits judge drafts."""
-    listed: int
-    """Prompts whose answers make the exits' short list."""
-
-
-FULL = Sizes(100, 48, 1600, 120, 80, 2.0, 120, 1.0, 40, 60)
-QUICK = Sizes(2, 8, 6, 3, 8, 0.0, 2, 0.0, 2, 2)
-QUICK_STEPS = 2
-"""Of a training; the epochs of `QUICK` are not read."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Where everything lies, and how much of it there is."""
-
-    out: Path
-    sizes: Sizes = FULL
-    threads: int = 1
-
-    @property
-    def quick(self) -> bool:
-        """Whether this is a look that makes no figure worth keeping."""
-        return self.sizes is QUICK
-
-    def check(self) -> None:
-        """Claim the folder. Raises ValueError for one that holds other sizes: a look is never mixed with figures."""
-        path = self.out / "sizes.json"
-        if not path.exists():
-            write_json(path, self.sizes._asdict())
-        elif json.loads(path.read_text(encoding="utf-8")) != self.sizes._asdict():
-            raise ValueError(
-                f"--out {self.out} was begun with other sizes (--quick?); choose another folder or delete it"
-            )
-
-    @property
-    def target(self) -> Path:
-        """The folder of the converted target."""
-        return self.out / "target"
-
-    @property
-    def corpus(self) -> Path:
-        """The folder of conversations and prompts."""
-        return self.out / "corpus"
-
-    @property
-    def prompts(self) -> Path:
-        """The prompts that are timed."""
-        return self.corpus / corpus.PROMPTS
-
-    @property
-    def answers(self) -> Path:
-        """The target's own answers, to learn from."""
-        return self.out / "answers.jsonl"
-
-    @property
-    def held_answers(self) -> Path:
-        """The target's own answers, to measure on."""
-        return self.out / "answers_held_out.jsonl"
-
-    @property
-    def draft(self) -> Path:
-        """The folder of the distilled draft."""
-        return self.out / "draft"
-
-    @property
-    def untrained(self) -> Path:
-        """The folder of the target's first layers as they are."""
-        return self.out / "first_layers_untrained"
-
-    @property
-    def first_layers(self) -> Path:
-        """The folder of the target's first layers, distilled."""
-        return self.out / "first_layers"
-
-    @property
-    def exits(self) -> Path:
-        """The folder of exits."""
-        return self.out / "exits"
-
-    @property
-    def fed_head(self) -> Path:
-        """The folder of the fed head."""
-        return self.out / "fed_head"
-
-    @property
-    def speed(self) -> Path:
-        """What was timed."""
-        return self.out / "speed.json"
 
 
 @dataclass(frozen=True)
@@ -205,8 +97,6 @@ def _untrained(setup: Setup) -> None:
 
 
 def _speed(setup: Setup) -> None:
-    from benchmarks.real_text.speed import compare
-
     write_json(setup.speed, compare(setup))
 
 
@@ -287,15 +177,3 @@ STAGES: Sequence[Stage] = (
     Stage("speed", "tokens a second beside transformers' generate and assisted generation", 20,
           lambda setup: setup.speed, run=_speed),
 )  # fmt: skip
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file that is whole at any time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -21,8 +21,9 @@ from benchmarks.real_text.__main__ import main
 from benchmarks.real_text.corpus import Conversation, read_chatterbot, read_chitchat, usable, write
 from benchmarks.real_text.model import check_tokenizer, split_digits
 from benchmarks.real_text.model import write as write_folder
+from benchmarks.real_text.setup import QUICK, Setup, Sizes
 from benchmarks.real_text.speed import FED, FIRST, UNTRAINED
-from benchmarks.real_text.stages import QUICK, STAGES, Setup, Sizes
+from benchmarks.real_text.stages import STAGES
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from tests.models import scratch_logits, tiny_text_model, tiny_tokenizer
