@@ -1,7 +1,7 @@
 """A published text pair end to end: SmolLM2-135M's weights, drafts, exits and a fed head made here, and their figures.
 
     python -m benchmarks.real_text all --out out/smollm2 --plan      # what would be done, and how long it takes
-    python -m benchmarks.real_text all --out out/smollm2 --save      # an hour and more; the same command goes on
+    python -m benchmarks.real_text all --out out/smollm2 --save      # an hour and a half; the same command goes on
 
 Weights and conversations come out of installed Python packages (docs/real_text.md has the command). Every stage makes a
 file or folder; one that is there is not made again: delete it to make it anew.
@@ -71,7 +71,7 @@ def plan(setup: Setup, stages: Sequence[Stage]) -> None:
     widest = max(len(what) for *_, what in rows)
     print(table(header, [(name, minutes, what.ljust(widest)) for name, minutes, what in rows]))
     left = sum(stage.minutes for stage in stages if not stage.made(setup).exists())
-    print(f"{left:g} minutes are left, expected of two free cores without --quick\n")
+    print(f"{left:g} minutes are left, expected of two cores without --quick\n")
     for stage in stages:
         print(stage.shown(setup))
 

@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     """Prompts whose answers make the exits' short list."""
 
 
-FULL = Sizes(100, 48, 1600, 120, 80, 2.0, 120, 1.0, 40, 60)
+FULL = Sizes(100, 32, 1200, 120, 80, 1.0, 60, 1.0, 40, 60)
 QUICK = Sizes(2, 8, 6, 3, 8, 0.0, 2, 0.0, 2, 2)
 QUICK_STEPS = 2
 """Of a training; the epochs of `QUICK` are not read."""

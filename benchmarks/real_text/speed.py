@@ -32,21 +32,15 @@ def drafted(name: str, draft: str) -> str:
 def arms_of(setup: Setup, options: Any, target: Any, draft: Any, alone: TargetAlone) -> list[Arm[Question]]:
     """Return all that is compared; the distilled draft drafts where no other is named."""
     others = {FIRST: setup.first_layers, UNTRAINED: setup.untrained}
-    assisted = [
-        Arm(
-            drafted(peers.ASSISTED, name),
-            decode=Generate(target, options.max_tokens, load_vlm(folder, dtype=options.dtype, threads=options.threads)),
-            optional=True,
-        )
-        for name, folder in others.items()
-    ]
+    first = load_vlm(setup.first_layers, dtype=options.dtype, threads=options.threads)
+    assisted = Generate(target, options.max_tokens, first)
     sockets_arms = modes_as_arms((CLOUD, SD, FSD, FULL), rtt_s=0.0)
     sockets_arms.append(Arm(peers.FORGETFUL, FULL, {"rtt_s": 0.0, "drafting": "ngrams=off"}))
     sockets_arms += [Arm(drafted(SD, name), SD, {"rtt_s": 0.0, "draft_model": each}) for name, each in others.items()]
     sockets_arms.append(Arm(drafted(SD, FED), SD, {"rtt_s": 0.0, "fed_head": str(setup.fed_head.resolve())}))
     return [
         *peers.peers_of(target, draft, options.max_tokens, options.gamma),
-        *assisted,
+        Arm(drafted(peers.ASSISTED, FIRST), decode=assisted, optional=True),
         alone.arm(peers.ALONE),
         *sockets_arms,
     ]

@@ -24,7 +24,7 @@ SPARE = 4
 class Stage:
     """One stage: what it makes, about how many minutes it takes, and how.
 
-    `minutes` are of two free cores and `FULL`: what a look with --quick took a unit, times the units.
+    `minutes` are of two cores and `FULL`, reckoned from the processor time of single steps on a busy machine.
     """
 
     name: str
@@ -158,22 +158,22 @@ STAGES: Sequence[Stage] = (
     Stage("target", "the package's GGUF weights as a model folder", 1, lambda setup: setup.target, run=_convert),
     Stage("corpus", "conversations, questions and prompts; every text through the tokenizer and back", 1,
           lambda setup: setup.corpus / "corpus.json", run=_corpus),
-    Stage("answers", "the target answers questions, for drafts to learn from", 12, lambda setup: setup.answers,
+    Stage("answers", "the target answers questions, for drafts to learn from", 8, lambda setup: setup.answers,
           lambda setup: _answers(setup, corpus.QUESTIONS, setup.answers, setup.sizes.answers)),
     Stage("held-answers", "and others, to measure on", 1, lambda setup: setup.held_answers,
           lambda setup: _answers(setup, corpus.QUESTIONS_HELD_OUT, setup.held_answers, setup.sizes.held_answers)),
     Stage("untrained", "the target's first layers as they are, a draft that costs no training", 1,
           lambda setup: setup.untrained / "results.json", run=_untrained),
-    Stage("first-layers", "the same, distilled", 12, lambda setup: setup.first_layers / "results.json",
+    Stage("first-layers", "the same, distilled", 10, lambda setup: setup.first_layers / "results.json",
           lambda setup: _distil(setup, setup.first_layers, "--layers", *map(str, FIRST_LAYERS),
                                 "--learning-rate", "3e-4")),
     Stage("draft", "a small draft, distilled", 8, lambda setup: setup.draft / "results.json",
           lambda setup: _distil(setup, setup.draft, "--learning-rate", "2e-3")),
-    Stage("exits", "early exits, on real conversations", 10, lambda setup: setup.exits / "results.json", _exits),
-    Stage("verdicts", "exits' verdicts on real drafts, their short list and cost", 4,
+    Stage("exits", "early exits, on real conversations", 8, lambda setup: setup.exits / "results.json", _exits),
+    Stage("verdicts", "exits' verdicts on real drafts, their short list and cost", 6,
           lambda setup: setup.exits / "measured.json", _verdicts),
-    Stage("fed-head", "a draft head that the target feeds", 6,
+    Stage("fed-head", "a draft head that the target feeds", 9,
           lambda setup: setup.fed_head / "results.json", _fed_head),
-    Stage("speed", "tokens a second beside transformers' generate and assisted generation", 20,
+    Stage("speed", "tokens a second beside transformers' generate and assisted generation", 35,
           lambda setup: setup.speed, run=_speed),
 )  # fmt: skip
