@@ -4,11 +4,16 @@ A draft that learns the oracle's wordings is good at sentences that the target n
 answered greedily by the target, many in one ragged batch, and stored with its prompt; `pair draft --teacher` then
 learns the target's distribution along the target's own answers (sequence-level distillation, Kim and Rush,
 arXiv 1606.07947).
+
+A language model alone answers the first question of every record of a file of conversations (.json, .jsonl), as one
+step asks it, into another such file: what `text-draft` and `fed-head` learn from.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +26,8 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, write_shard
+from adapters_training.sources import USER
+from adapters_training.sources.conversations import ConversationFile
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
@@ -55,7 +62,9 @@ def answer_all(vlm: Vlm, cache: KVCache, questions: Sequence[tuple[str, bytes]],
     return [str(vlm.tokenizer.decode(row, skip_special_tokens=True)) for row in tokens]
 
 
-def ask(vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: random.Random) -> list[Frame]:
+def ask(
+    vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: random.Random, limit: int = MAX_TOKENS
+) -> list[Frame]:
     """Return the frames with `questions` tasks each, answered; answers that name no action are left out."""
     asked: list[tuple[int, Task, str]] = []
     form = wording.form_of(vlm.folder)
@@ -67,11 +76,43 @@ def ask(vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: 
     tasks: list[list[Task]] = [[] for _ in frames]
     for at in range(0, len(asked), cache.rows):
         part = asked[at : at + cache.rows]
-        words = answer_all(vlm, cache, [(prompt, frames[index].jpeg) for index, _, prompt in part], MAX_TOKENS)
+        words = answer_all(vlm, cache, [(prompt, frames[index].jpeg) for index, _, prompt in part], limit)
         for (index, task, prompt), text in zip(part, words, strict=True):
             if parse_answer(text).action is not None:
                 tasks[index].append(msgspec.structs.replace(task, prompt=prompt, answer=text))
     return [msgspec.structs.replace(frame, tasks=tasks[i]) for i, frame in enumerate(frames) if tasks[i]]
+
+
+def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: int, rows: int, limit: int) -> None:
+    """Write the target's own answers to the first `count` records of `source`, as a file of conversations, JSON lines.
+
+    A question that does not fit a row of the cache with an answer of `limit` tokens, and an empty answer, leave a blank
+    line, which readers skip. A killed run goes on behind the last line that it wrote. Raises ValueError for a model
+    that sees images.
+    """
+    if vlm.sees_images:
+        raise ValueError(f"{vlm.folder} sees images; conversations without one are for a language model alone")
+    part = out.with_suffix(".part")
+    part.touch()
+    written = part.read_bytes()
+    done = written.count(b"\n")
+    os.truncate(part, written.rfind(b"\n") + 1)
+    cache, rng = KVCache(vlm, rows, CAPACITY), random.Random(0)
+    count = min(count, sum(source.blocks))
+    with part.open("a", encoding="utf-8") as file, tqdm(total=count, initial=done, unit="answer") as bar:
+        for first in range(done, count, rows):
+            numbers = range(first, min(first + rows, count))
+            texts = [
+                next(turn.text for turn in source.sample(number, rng).turns if turn.role == USER) for number in numbers
+            ]
+            asked = [text for text in texts if len(vlm.processor.encode_text(text, 0)) + limit < CAPACITY]
+            answered = dict(zip(asked, answer_all(vlm, cache, [(text, b"") for text in asked], limit), strict=True))
+            for text in texts:
+                turns = [{"from": "human", "value": text}, {"from": "gpt", "value": answered.get(text, "").strip()}]
+                file.write(json.dumps({"conversations": turns}) * bool(turns[1]["value"]) + "\n")
+            file.flush()
+            bar.update(len(numbers))
+    part.replace(out)
 
 
 def add_command(commands: Any) -> None:
@@ -81,26 +122,44 @@ def add_command(commands: Any) -> None:
         help="let a trained target answer training frames, for a draft to learn from",
         description=__doc__,
         epilog="Example: python -m adapters_training answers --model out/models/target --data out/data "
-        "--out out/answers (ten a second); then 'pair --role draft --data out/answers --teacher out/models/target'",
+        "--out out/answers (ten a second); then 'pair --role draft --data out/answers --teacher out/models/target'. "
+        "A language model alone: --data questions.jsonl --out out/answers.jsonl",
     )
     line.add_argument("--model", required=True, help="target model folder")
-    line.add_argument("--data", required=True, help="folder of the 'data' command")
-    line.add_argument("--out", required=True, help="folder for the shards; those that exist are kept")
-    line.add_argument("--frames", type=int, default=2000, help="about how many frames (default: %(default)s)")
+    line.add_argument("--data", required=True, help="folder of the 'data' command, or a file of conversations")
+    line.add_argument("--out", required=True, help="folder for the shards, those that exist are kept; or a .jsonl file")
+    shown = "about how many frames, or how many conversations (default: %(default)s)"
+    line.add_argument("--frames", type=int, default=2000, help=shown)
     line.add_argument("--questions", type=int, default=4, help="per frame (default: %(default)s)")
+    line.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of an answer at most (default: %(default)s)")
     line.add_argument("--rows", type=int, default=32, help="answers decoded side by side (default: %(default)s)")
     add_flags(line, ModelSettings)
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer shard by shard until there are enough frames. Raises FileNotFoundError, ModelFolderError or ValueError."""
-    paths, out = shards(Path(options.data)), Path(options.out)
+    """Answer frames shard by shard until there are enough, or conversations.
+
+    Raises FileNotFoundError, ModelFolderError or ValueError.
+    """
+    data, out = Path(options.data), Path(options.out)
+    for name in ("frames", "questions", "rows", "max_tokens"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
+    if options.max_tokens >= CAPACITY:
+        raise ValueError(f"--max-tokens {options.max_tokens} leaves no room for a question in {CAPACITY} slots")
+    if data.suffix in (".json", ".jsonl"):
+        if out.suffix != ".jsonl":
+            raise ValueError(f"--out {out}: answers to conversations are one file; give a name that ends in .jsonl")
+        if not out.exists():
+            vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+            source = ConversationFile(data, forbidden=tuple(vlm.tokenizer.get_added_vocab()))
+            out.parent.mkdir(parents=True, exist_ok=True)
+            answer_conversations(vlm, source, out, options.frames, options.rows, options.max_tokens)
+        return 0
+    paths = shards(data)
     if not paths:
         raise FileNotFoundError(f"no training data in {options.data}: run 'python -m adapters_training data' first")
-    for name in ("frames", "questions", "rows"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} is {getattr(options, name)}; give at least 1")
     vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
     cache = KVCache(vlm, options.rows, CAPACITY)
     out.mkdir(parents=True, exist_ok=True)
@@ -110,7 +169,6 @@ def run(options: argparse.Namespace) -> int:
         if not (out / path.name).exists():
             rng = random.Random(path.name)
             frames = [frame for frame in read_shard(path) if frame.seen]
-            write_shard(
-                out / path.name, ask(vlm, cache, rng.sample(frames, min(share, len(frames))), options.questions, rng)
-            )
+            chosen = rng.sample(frames, min(share, len(frames)))
+            write_shard(out / path.name, ask(vlm, cache, chosen, options.questions, rng, options.max_tokens))
     return 0

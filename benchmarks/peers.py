@@ -86,6 +86,19 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
     return [Arm(name, decode=decode, optional=True) for name, decode in decoders.items()]
 
 
+def load_pair(options: argparse.Namespace) -> tuple[Vlm, Vlm]:
+    """Load the options' target and draft model, and let transformers be silent from now on.
+
+    Its hints, one a step, and its progress bars would be all over the table.
+    """
+    logs: Any = transformers.logging
+    logs.set_verbosity_error()
+    logs.disable_progress_bar()
+    folders = (options.target_model, options.draft_model)
+    target, draft = (load_vlm(folder, dtype=options.dtype, threads=options.threads) for folder in folders)
+    return target, draft
+
+
 def settings_of_peer(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm[Question]]:
     """Return what the search tries for assisted generation: how many tokens at most, where drafts end, how it adapts.
 
@@ -188,13 +201,7 @@ def run(options: argparse.Namespace) -> int:
     if options.threads < 1:
         raise ValueError(f"--threads {options.threads}: give at least 1")
     where = on_cores(options.cores)
-    logs: Any = transformers.logging  # its hints, one a step, and its progress bars would be all over the table
-    logs.set_verbosity_error()
-    logs.disable_progress_bar()
-    target, draft = (
-        load_vlm(folder, dtype=options.dtype, threads=options.threads)
-        for folder in (options.target_model, options.draft_model)
-    )
+    target, draft = load_pair(options)
     warm_up, asked = warmed_up(options, options.steps, WARM_UP + TUNING * options.tune)
     warm_up, tuning = warm_up[:WARM_UP], warm_up[WARM_UP:]
     check_alike(target, draft, asked[0])

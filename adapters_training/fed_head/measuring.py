@@ -111,7 +111,7 @@ def measure(
         chosen = runs.labels != IGNORE
         losses += depth_losses(vlm, encoder, head, runs, depths, head_tokens).double().cpu()
         counts += torch.tensor([float(chosen[:, depth:].sum()) for depth in range(depths)], dtype=torch.float64)
-        own += int((final_logits(vlm, runs.last[chosen]).argmax(-1) == runs.labels[chosen]).sum())
+        own += int(_own(vlm, runs).sum())
         tokens += int(chosen.sum())
         if draft is not None:
             _enter(other, _drafted(draft, batch, vlm, shape.prompt_tokens)[None].expand(depths, -1, -1), runs)
@@ -121,6 +121,36 @@ def measure(
     figures = _figures(fed) | {"cross-entropy": means[0], "agreement": means[1]}
     results = {"tokens": tokens, "own": own / tokens, "gamma": gamma, "head": figures}
     return results if draft is None else results | {"draft": _figures(other)}
+
+
+@torch.no_grad()
+def measure_draft(vlm: Vlm, draft: Vlm, batches: Iterable[Batch], gamma: int) -> dict[str, Any]:
+    """Return what a draft model is worth on the answers of these batches, as `measure` does beside a head.
+
+    `agreement` is how often its first choice behind the answer's own tokens is the answer's next one. Raises ValueError
+    as `measure`.
+    """
+    tally, own, tokens, agreed = Tally(gamma), 0, 0, 0
+    for batch in batches:
+        batch = batch.to(vlm.device)
+        runs = gather(vlm, batch, (), 1)
+        if runs is None:
+            continue
+        right = _drafted(draft, batch, vlm, 1)
+        _enter(tally, right[None].expand(gamma, -1, -1), runs)
+        own += int(_own(vlm, runs).sum())
+        agreed += int(right[runs.labels != IGNORE].sum())
+        tokens += int((runs.labels != IGNORE).sum())
+    if not tokens:
+        raise ValueError("the held-out data hold no answer to measure a draft model on")
+    figures = _figures(tally) | {"agreement": agreed / tokens}
+    return {"tokens": tokens, "own": own / tokens, "gamma": gamma, "draft": figures}
+
+
+def _own(vlm: Vlm, runs: Runs) -> Tensor:
+    """Return which of the answers' tokens the target itself chooses, bool [n] over the labelled entries."""
+    chosen = runs.labels != IGNORE
+    return final_logits(vlm, runs.last[chosen]).argmax(-1) == runs.labels[chosen]
 
 
 def _drafted(draft: Vlm, batch: Batch, vlm: Vlm, prompt_tokens: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from adapters_training import wording
+from adapters_training.__main__ import main
 from adapters_training.answers import MAX_TOKENS, answer_all
 from adapters_training.packing import IGNORE, Packer
 from adapters_training.shapes import known_objects
@@ -17,8 +19,9 @@ from speculation.prompts import ResponseOrder, parse_answer
 from speculation.vlm.cache import KVCache
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
+from tests.adapters_training.exits.targets import chats
 from tests.adapters_training.frames import make_frame
-from tests.models import tiny_model
+from tests.models import tiny_model, tiny_text_model
 
 
 def test_a_ragged_batch_answers_as_one_session_does(tmp_path: Path) -> None:
@@ -47,3 +50,46 @@ def test_a_frame_with_answers_is_packed_as_it_was_asked(tmp_path: Path, order: R
     heavy = vlm.tokenizer.decode(labels[batch.weights[0] > 1]).strip()
     action = parse_answer(words).action
     assert action is not None and heavy == action.text
+
+
+def test_a_language_model_answers_a_file_of_conversations_and_goes_on_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_text_model(tmp_path / "llama")
+    asked, out = chats(tmp_path / "chat.json", 7), tmp_path / "answers.jsonl"
+    command = ["answers", "--model", str(folder), "--data", str(asked), "--frames", "6", "--rows", "2"]
+    command += ["--max-tokens", "8", "--dtype", "float64"]
+    assert main([*command, "--out", str(out)]) == 0
+    records = [json.loads(line)["conversations"] for line in out.read_text().splitlines() if line]
+    session = VlmSession(load_vlm(folder, dtype="float64"), 256)
+    assert [[turn["from"] for turn in turns] for turns in records] == [["human", "gpt"]] * len(records)
+    assert 3 <= len(records) <= 6
+    for question, answer in records:
+        assert question["value"].startswith("find the red ball")
+        assert answer["value"] == session.answer(question["value"], None, 8).strip()
+    # What a run leaves that is killed in the midst of the fifth line.
+    whole = out.read_text()
+    lines, other = whole.splitlines(keepends=True), tmp_path / "again.jsonl"
+    other.with_suffix(".part").write_text("".join(lines[:4]) + lines[4][:9])
+    assert main([*command, "--out", str(other)]) == 0
+    assert other.read_text() == whole and not other.with_suffix(".part").exists()
+    monkeypatch.setattr("adapters_training.answers.load_vlm", None)
+    assert main([*command, "--out", str(other)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["--out", "answers"], "give a name that ends in .jsonl"),
+        (["--max-tokens", "320"], "--max-tokens 320 leaves no room for a question in 320 slots"),
+        (["--max-tokens", "0"], "--max-tokens is 0; give at least 1"),
+        ([], "sees images; conversations without one are for a language model alone"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_sentence(
+    tmp_path: Path, changes: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, asked = tiny_model(tmp_path / "seeing"), chats(tmp_path / "chat.json", 2)
+    command = ["answers", "--model", str(model), "--data", str(asked), "--out", str(tmp_path / "answers.jsonl")]
+    assert main([*command, *changes]) == 2
+    assert sentence in capsys.readouterr().err

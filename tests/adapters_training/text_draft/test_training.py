@@ -1,0 +1,171 @@
+"""Drafts distilled from tiny language models: they learn, they are served, and a killed run ends as an unbroken one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from adapters_training.__main__ import main
+from adapters_training.encoding import Encoded
+from adapters_training.exits.batches import Batch, collate
+from adapters_training.exits.trainer import CHECKPOINT_FILE
+from adapters_training.fed_head.measuring import measure_draft
+from adapters_training.packing import IGNORE
+from adapters_training.settings import make, write
+from adapters_training.text_draft.config import TextDraftConfig
+from adapters_training.text_draft.model import write as write_model
+from adapters_training.text_draft.run import train
+from adapters_training.text_draft.training import TextDraftTrainer, prepare
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.positions import text_positions
+from speculation.vlm.session import VlmSession
+from tests.adapters_training.exits.targets import chats
+from tests.models import tiny_model, tiny_text_model
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
+
+
+@pytest.fixture(scope="module")
+def answers(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the target's own answers to a few questions, as `answers` writes them."""
+    folder = tmp_path_factory.mktemp("answers")
+    asked, out = chats(folder / "chat.json"), folder / "answers.jsonl"
+    command = ["answers", "--model", str(llama), "--data", str(asked), "--out", str(out), "--max-tokens", "12"]
+    assert main(command) == 0
+    return out
+
+
+def config(target: Path, data: Path, out: Path, **changes: Any) -> TextDraftConfig:
+    """Return settings of a short distillation on the CPU."""
+    values = {
+        "target": str(target), "data": [str(data)], "out": str(out), "steps": 8, "batch": 4, "context": 96,
+        "learning_rate": 5e-3, "device": "cpu", "held_out_samples": 8, "seed": 5, "width": 32, "depth": 2, "heads": 2,
+        "gamma": 3, "head_tokens": 7,
+    }  # fmt: skip
+    return make(TextDraftConfig, values | changes)
+
+
+def own_answers(vlm: Vlm, questions: Sequence[str], count: int) -> Batch:
+    """Return the target's own answers as a batch of its very tokens, which text does not always keep."""
+    rows = []
+    for question in questions:
+        ids = vlm.processor.encode_text(question, 0)
+        answer = [token for token, _ in VlmSession(vlm, 128).greedy(question, None, count)]
+        whole = np.concatenate([ids, answer]).astype(np.int64)
+        labels = np.full(len(whole), IGNORE)
+        labels[len(ids) - 1 : -1] = answer
+        rows.append(Encoded(whole, labels, text_positions(len(whole)), None, None, False))
+    return collate(rows, 0)
+
+
+def test_a_new_draft_learns_what_the_target_answers_and_is_loaded(llama: Path, answers: Path, tmp_path: Path) -> None:
+    """On a few answers, which it knows by heart after some steps: most of what it drafts then stands."""
+    trainer = TextDraftTrainer(
+        prepare(config(llama, answers, tmp_path, steps=120, width=64, heads=4, learning_rate=1e-2))
+    )
+    target, question = trainer.prepared.vlm, "find the red ball"
+    batch = own_answers(target, [question, "find the blue chair", "stop"], 12)
+    found = []
+    for steps in (1, 119):
+        for _ in range(steps):
+            trainer.update(trainer.learn([batch]))
+        write_model(trainer.model, target, tmp_path / "draft")
+        draft = load_vlm(tmp_path / "draft")
+        found.append(measure_draft(target, draft, [batch], 3))
+    before, after = found
+    assert before["own"] == after["own"] == 1.0 and before["tokens"] == after["tokens"] == int(
+        (batch.labels != IGNORE).sum()
+    )
+    assert before["draft"]["agreement"] < 0.3 < 0.7 < after["draft"]["agreement"]
+    assert before["draft"]["tokens a verification"] < 1.5 < 2.2 < after["draft"]["tokens a verification"]
+    assert draft.tokenizer_fingerprint == target.tokenizer_fingerprint and draft.eos == target.eos
+    assert (draft.hidden_size, draft.num_layers) == (64, 2)
+
+
+def test_layers_of_the_target_are_the_target_where_they_are_all_of_them(llama: Path, answers: Path) -> None:
+    prepared = prepare(config(llama, answers, Path("unused"), layers=(0, 1, 2, 3)))
+    trainer = TextDraftTrainer(prepared)
+    losses = trainer.learn([prepared.maker(lambda place: place, 0, 3, 0)])
+    divergence, agreed = (losses.losses / losses.learned)[0].tolist()
+    assert abs(divergence) < 1e-4 and agreed == 1.0
+    own = prepared.vlm.model.state_dict()
+    cut = TextDraftTrainer(prepare(config(llama, answers, Path("unused"), layers=(1, 3)))).model.state_dict()
+    assert torch.equal(cut["model.layers.1.mlp.up_proj.weight"], own["model.layers.3.mlp.up_proj.weight"])
+    assert torch.equal(cut["model.embed_tokens.weight"], own["model.embed_tokens.weight"])
+
+
+def test_the_gradient_of_parts_is_that_of_the_whole(llama: Path, answers: Path) -> None:
+    found = []
+    for head_tokens in (3, 512):
+        prepared = prepare(config(llama, answers, Path("unused"), head_tokens=head_tokens))
+        trainer = TextDraftTrainer(prepared)
+        trainer.learn([prepared.maker(lambda place: place, 0, 3, 0)])
+        found.append([each.grad for each in trainer.model.parameters()])
+    for parts, whole in zip(*found, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-4)
+
+
+def test_a_wide_draft_begins_with_all_that_the_embedding_distinguishes(llama: Path, answers: Path) -> None:
+    prepared = prepare(config(llama, answers, Path("unused"), width=64, heads=4))
+    table = prepared.vlm.text.embed_tokens.weight
+    taken = TextDraftTrainer(prepared).model.model.embed_tokens.weight.detach()
+    assert float(taken.square().sum(-1).mean()) == pytest.approx(1.0, rel=1e-3)
+    scale = (table.square().sum() / taken.square().sum()).item()
+    torch.testing.assert_close(scale * taken @ taken.T, table @ table.T, rtol=1e-3, atol=1e-2)
+
+
+def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(llama: Path, answers: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(config(llama, answers, whole))
+    trainer = TextDraftTrainer(prepare(config(llama, answers, broken)))
+    batches = trainer._run.stream(0, 8, 0)
+    for _ in range(3):
+        trainer.update(trainer.learn(next(batches)))
+    trainer.save()
+    train(config(llama, answers, broken))
+    first, second = (load_file(str(folder / "model.safetensors")) for folder in (whole, broken))
+    assert not (broken / CHECKPOINT_FILE).exists()
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"layers": [1, 0]}, "--layers 1 0: give distinct layers of 0 to 3, ascending"),
+        ({"layers": [4]}, "--layers 4: give distinct layers of 0 to 3"),
+        ({"width": 33}, "--width 33 is no even number of channels for each of --heads 2"),
+    ],
+)
+def test_what_cannot_be_distilled_is_one_sentence(
+    llama: Path, answers: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TextDraftTrainer(prepare(config(llama, answers, Path("unused"), **changes)))
+
+
+def test_a_target_that_sees_is_the_pair_trainers(answers: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sees images; this trains drafts of language models alone"):
+        TextDraftTrainer(prepare(config(tiny_model(tmp_path), answers, Path("unused"))))
+
+
+def test_the_command_trains_once_and_reports(
+    llama: Path, answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = config(llama, answers, tmp_path / "draft")
+    write(settings, tmp_path / "settings.yaml")
+    words = ["text-draft", "--config", str(tmp_path / "settings.yaml")]
+    assert main([*words, "--dry-run"]) == 0
+    assert "a draft of" in capsys.readouterr().out and not (tmp_path / "draft").exists()
+    assert main(words) == 0
+    assert "tokens a verification of 3 drafted ones" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "holds a draft of these settings already" in capsys.readouterr().out

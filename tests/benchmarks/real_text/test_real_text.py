@@ -1,0 +1,229 @@
+"""The published text pair's benchmark on tiny models: every stage works, goes on where it was stopped, and is reported.
+
+The packages of weights and conversations are not needed: a small model and a few conversations stand in for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from benchmarks import peers
+from benchmarks.real_text import corpus, packages, report, stages
+from benchmarks.real_text.__main__ import main
+from benchmarks.real_text.corpus import Conversation, read_chatterbot, read_chitchat, usable, write
+from benchmarks.real_text.model import check_tokenizer, split_digits
+from benchmarks.real_text.model import write as write_folder
+from benchmarks.real_text.setup import QUICK, Setup, Sizes
+from benchmarks.real_text.speed import FED, FIRST, UNTRAINED
+from benchmarks.real_text.stages import STAGES
+from speculation.vlm.inputs import prepare
+from speculation.vlm.load import load_vlm
+from tests.models import scratch_logits, tiny_text_model, tiny_tokenizer
+
+SMALL = Sizes(3, 6, 8, 4, 6, 1.0, 2, 1.0, 2, 2)
+COLOURS = ("silver", "red", "blue", "green", "brown", "white")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with two packages in the form of the real ones."""
+    chats = {
+        str(number): {
+            "messages": [
+                [{"text": "find the ball", "sender": "a"}, {"text": f"now {number}", "sender": "a"}],
+                [{"text": f"I see ball {number}.", "sender": "b"}],
+                [{"text": "", "sender": "a"}],
+            ]
+        }
+        for number in range(60)
+    }
+    talk = tmp_path / packages.CHITCHAT
+    talk.mkdir()
+    (talk / "dataset.json").write_text(json.dumps(chats))
+    other = tmp_path / packages.CHATTERBOT / "data" / corpus.LANGUAGE
+    other.mkdir(parents=True)
+    lines = [f"- - do I see chair {number} there\n  - stop\n" for number in range(60)]
+    (other / "ai.yml").write_text(
+        "categories:\n- ai\nconversations:\n- a text alone\n- - how old are you\n  - 42\n" + "".join(lines)
+    )
+    monkeypatch.setattr(packages, "installed", lambda name: tmp_path / name)
+    return tmp_path
+
+
+def records(path: Path) -> list[list[str]]:
+    return [[turn["value"] for turn in json.loads(line)["conversations"]] for line in path.read_text().splitlines()]
+
+
+def test_conversations_are_read_as_the_packages_keep_them(installed: Path) -> None:
+    talk = list(read_chitchat(installed / packages.CHITCHAT))
+    assert len(talk) == 60 and talk[7].turns == ("find the ball now 7", "I see ball 7.", "")
+    other = list(read_chatterbot(installed / packages.CHATTERBOT))
+    assert len(other) == 60 and other[0] == Conversation("ai", ("do I see chair 0 there", "stop"))
+    found = usable([*talk, *talk, *other, Conversation("ai", ("alone",))])
+    assert len(found) == 120 and all(len(each.turns) == 2 for each in found)
+
+
+def test_nothing_that_is_measured_is_learned_from(installed: Path, tmp_path: Path) -> None:
+    found = usable([*read_chitchat(installed / packages.CHITCHAT), *read_chatterbot(installed / packages.CHATTERBOT)])
+    again = Conversation("ai", (found[0].turns[0], "another answer"))
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        counts = write([*found, again], folder, 6)
+    assert counts == {name: len((folder / name).read_text().splitlines()) for name in counts}
+    for name in counts:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    learned = {
+        text for name in (corpus.TRAIN, corpus.QUESTIONS) for turns in records(folder / name) for text in turns[::2]
+    }
+    asked = {json.loads(line)["turns"][0] for line in (folder / corpus.PROMPTS).read_text().splitlines()}
+    later = {turns[0] for name in (corpus.HELD_OUT, corpus.QUESTIONS_HELD_OUT) for turns in records(folder / name)}
+    assert len(asked) == 6 and not learned & (asked | later)
+    assert not asked & {turns[0] for turns in records(folder / corpus.QUESTIONS_HELD_OUT)}
+    with pytest.raises(ValueError, match="500 held-out questions are needed as prompts, the packages have"):
+        write(found, tmp_path / "three", 500)
+
+
+def test_packages_that_are_missing_or_damaged_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="package no_such_package is not installed: pip install --target"):
+        packages.installed("no_such_package")
+    with pytest.raises(ValueError, match="holds no conversations"):
+        list(read_chatterbot(tmp_path))
+    (tmp_path / "dataset.json").write_text("[")
+    with pytest.raises(ValueError, match="dataset.json cannot be read"):
+        list(read_chitchat(tmp_path))
+
+
+def test_a_loaded_model_becomes_a_folder_that_answers_alike(tmp_path: Path) -> None:
+    source = load_vlm(tiny_text_model(tmp_path / "source", tied=True), dtype="float32")
+    # As transformers marks what it read from GGUF.
+    source.model.config.quantization_config = {"quant_method": "gguf"}
+    source.tokenizer.chat_template = source.processor.template
+    write_folder(source.model, source.tokenizer, tmp_path / "made")
+    made = load_vlm(tmp_path / "made", dtype="float32")
+    inputs = prepare(source, "find the red ball", None)
+    torch.testing.assert_close(
+        torch.from_numpy(scratch_logits(made, prepare(made, "find the red ball", None))),
+        torch.from_numpy(scratch_logits(source, inputs)), rtol=0, atol=0,
+    )  # fmt: skip
+    assert made.eos == source.eos and made.tokenizer_fingerprint == source.tokenizer_fingerprint
+    source.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="has no chat template"):
+        write_folder(source.model, source.tokenizer, tmp_path / "other")
+
+
+def test_a_tokenizer_that_changes_a_text_is_found() -> None:
+    tokenizer: Any = tiny_tokenizer()
+    texts = ["find the red ball", "  1234 dogs\n", "你好"]
+    counts = check_tokenizer(tokenizer, texts)
+    assert counts["texts"] == 3 and counts["characters"] == sum(map(len, texts)) < counts["tokens"] + 40
+    split_digits(tokenizer)
+    assert check_tokenizer(tokenizer, texts)["texts"] == 3
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
+    assert [text for text, _ in pieces][-2:] == ["1", "2"]
+    with pytest.raises(ValueError, match="does not give a text back: 'e\\\\u0301'|does not give a text back"):
+        check_tokenizer(tokenizer, ["e\u0301"])  # its normalizer composes
+
+
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let the command work on a tiny target that lies where the first stage would put it; return --out."""
+    out = tmp_path / "out"
+    tiny_text_model(out / "target", layers=3, hidden=96)
+    monkeypatch.setattr("benchmarks.real_text.__main__.FULL", SMALL)
+    monkeypatch.setattr(stages, "FULL", SMALL)
+    monkeypatch.setattr(stages, "EXIT_LAYERS", (0, 1))
+    monkeypatch.setattr(stages, "FIRST_LAYERS", (0, 1))
+    return out
+
+
+@pytest.mark.usefixtures("forked_verifiers")
+def test_all_stages_then_none_of_them_again(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, page = small(monkeypatch, tmp_path), tmp_path / "real_text.md"
+    page.write_text("before\n<!-- figures -->\nnot run yet\n<!-- end of figures -->\nbehind\n")
+    for name in (
+        "evaluation.experiment.command.RESULTS",
+        "benchmarks.real_text.report.RESULTS",
+        "evaluation.plots.KEPT",
+    ):
+        monkeypatch.setattr(name, tmp_path / "kept")
+    monkeypatch.setattr("benchmarks.real_text.report.PAGE", page)
+    command = ["all", "--out", str(out), "--threads", "1", "--save"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    setup = Setup(out, SMALL)
+    assert all(stage.made(setup).exists() for stage in STAGES) and not list(out.rglob("*.part"))
+    found = report.saved()
+    assert found == report.gather(setup) and found is not None
+    arms = found["speed"]["figures"]
+    ours = {"cloud", "sd", "fsd", "full", f"sd, {FIRST}", f"sd, {UNTRAINED}", f"sd, {FED}"}
+    assert ours | {peers.GREEDY, peers.ASSISTED, peers.ALONE} <= arms.keys() | found["speed"]["refused"].keys()
+    assert all(arms[name]["frames_other_than_target"] == 0 for name in ours)
+    assert all(len(found["drafts"][name]) for name in (UNTRAINED, FIRST, FED))
+    assert found["exits"]["layers"].keys() == {"0", "1"} and "right" in found["exits"]["layers"]["0"]
+    shown = page.read_text()
+    assert shown.startswith("before\n") and shown.endswith("behind\n") and "not run yet" not in shown
+    assert f"| sd, {FED} " in shown and "| 3 prompts" not in shown and "3 prompts, at most 6 tokens" in shown
+    assert (tmp_path / "kept" / "real_text_exits.png").stat().st_size < 120_000
+    assert printed.count("s of processor time") == len(STAGES) - 1
+    times = {stage.name: stage.made(setup).stat().st_mtime_ns for stage in STAGES}
+    assert main(command) == 0
+    assert "processor time" not in capsys.readouterr().out
+    assert times == {stage.name: stage.made(setup).stat().st_mtime_ns for stage in STAGES}
+    assert main([*command[:-1], "--quick"]) == 2
+    assert "was begun with other sizes" in capsys.readouterr().err
+
+
+def test_a_plan_names_every_stage_and_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = small(monkeypatch, tmp_path)
+    assert main(["all", "--out", str(out), "--plan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1 : len(STAGES) + 1]] == [stage.name for stage in STAGES]
+    assert lines[1].split()[1] == "done"
+    assert lines[len(STAGES) + 1].startswith(f"{sum(stage.minutes for stage in STAGES[1:]):g} minutes are left")
+    commands: Sequence[str] = lines[-len(STAGES) :]
+    assert all(
+        line.startswith(("python -m adapters_training ", "python -m benchmarks.real_text ")) for line in commands
+    )
+    assert [path.name for path in out.iterdir()] == ["target"]
+
+
+def test_a_stage_that_fails_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = small(monkeypatch, tmp_path)
+    assert main(["draft", "--out", str(out)]) == 2
+    assert "stage draft failed: python -m adapters_training text-draft" in capsys.readouterr().err
+    assert main(["report", "--out", str(tmp_path / "nothing"), "--save"]) == 2
+    assert "run all stages" in capsys.readouterr().err
+    assert main(["report", "--out", str(out), "--threads", "0"]) == 2
+
+
+def test_the_page_shows_the_figures_that_are_kept() -> None:
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert report.on_page(page, report.tables(report.saved())) == page
+    with pytest.raises(ValueError, match="lacks the marks"):
+        report.on_page("a page", "figures")
+
+
+def test_a_look_is_smaller_than_what_is_reported() -> None:
+    full = stages.FULL
+    assert full.prompts == 100 and all(less < more for less, more in zip(QUICK, full, strict=True))
+
+
+@pytest.mark.skipif(not (find_spec("gguf") and find_spec(packages.WEIGHTS)), reason="needs the packages of weights")
+def test_the_published_tokenizer_splits_digits(tmp_path: Path) -> None:
+    gguf = packages.weights()
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    split_digits(tokenizer)
+    assert check_tokenizer(tokenizer, ["  12 dogs, don't\tyou?\n\n 你好 <|im_start|>"])["texts"] == 1
+    assert tokenizer.convert_ids_to_tokens(tokenizer("a  12")["input_ids"]) == ["a", "ĠĠ", "1", "2"]
