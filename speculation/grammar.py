@@ -37,6 +37,8 @@ CONSTRAINED, FREE = "constrained", "free"
 FEW = 64
 """So many tokens may be compared to find out whether they begin one text."""
 
+SPELLS_NONE = "these tokens spell no answer of grammar {}; take answers free"
+
 Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int32]
 _FAR = 1 << 20
@@ -126,7 +128,7 @@ class Automaton:
         self.least_tokens = int(self._distance[self._start])
         """The shortest answer, its end token not counted."""
         if self.least_tokens >= _FAR:
-            raise ValueError(f"these tokens spell no answer of grammar {name.name}; ask for free answers")
+            raise ValueError(SPELLS_NONE.format(name.name))
         self._known: dict[tuple[int, int, int], Allowed] = {}
 
     def start(self, max_tokens: int) -> State:
@@ -200,7 +202,10 @@ class Automaton:
             if word:
                 known.setdefault(word, []).append(token)
         nothing = len(self._words)
-        index = Index(expression(name), Vocabulary(nothing, known))
+        try:
+            index = Index(expression(name), Vocabulary(nothing, known))
+        except ValueError:
+            raise ValueError(SPELLS_NONE.format(name.name)) from None
         found: Mapping[int, Mapping[int, int]] = index.get_transitions()
         final = index.get_final_states()
         numbers = {index.get_initial_state(), *final, *found}.union(*(row.values() for row in found.values()))
