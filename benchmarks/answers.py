@@ -16,7 +16,7 @@ from typing import Any
 from edge_drafter import DecodingStats, Mode
 from evaluation.experiment import command
 from evaluation.experiment.questions import asked_of
-from evaluation.experiment.run import Answer, Arm
+from evaluation.experiment.run import Answer, Arm, Question
 from evaluation.experiment.sockets import sockets
 from evaluation.tables import Column, figures_table
 from speculation.grammar import CONSTRAINED, FREE
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     answers: dict[str, list[Answer]] = {}
     wrong = 0
     for kinds, flags in (((FREE, CONSTRAINED), ()), ((SETTLED_OFF,), ("--forced-tokens", "0"))):
-        arms = [
+        arms: list[Arm[Question]] = [
             Arm(f"{mode}, {kind}", mode, changes(kind, options.drafting), exact=kind != FREE)
             for kind in kinds
             for mode in options.modes

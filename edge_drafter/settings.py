@@ -95,7 +95,7 @@ class Decoding(msgspec.Struct, frozen=True):
             description=f"{CONSTRAINED}: masked by a grammar, so that each ends with a readable action or begins with "
             f"one; {FREE}: whatever the target says"
         ),
-    ] = "free"
+    ] = FREE
 
     def __post_init__(self) -> None:
         check(self)

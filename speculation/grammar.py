@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,8 @@ MAX_REASON_CHARS = 400
 """The longest reasons; the embedded pair's have about 60 characters."""
 KEPT_MASKS = 256
 """Of one automaton; with a vocabulary of 150,000 tokens they take 40 MB."""
-CONSTRAINED, FREE = "constrained", "free"
+CONSTRAINED: Final = "constrained"
+FREE: Final = "free"
 """How a robot's answers may be: always readable, or whatever the target says."""
 FEW = 64
 """So many tokens may be compared to find out whether they begin one text."""
@@ -285,7 +286,9 @@ class Constraint:
         inner, found = set(parents), list[int]()
         for leaf in (node for node in range(ROOT, len(tokens)) if node not in inner):
             node, state = leaf, states[leaf + 1]
-            while state is not None and len(found) < most and (token := self.automaton.allowed(state).spelled) is not None:
+            while (
+                state is not None and len(found) < most and (token := self.automaton.allowed(state).spelled) is not None
+            ):
                 found.append(token)
                 above.append(node)
                 node, state = len(above) - 1, self.automaton.next(state, token)
@@ -356,7 +359,8 @@ def _words(tokenizer: Any, vocabulary: int) -> tuple[bytes, ...]:
 
 
 def _byte_letters() -> dict[int, str]:
-    """Return the letter that stands for each byte in byte-level vocabularies (GPT-2's): printable ones for themselves."""
+    """Return the letter that stands for each byte in byte-level vocabularies, as in GPT-2's: printable ones for
+    themselves."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + place) for place, byte in enumerate(others)}

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Arm, Question, Run
+from speculation.grammar import FREE, Grammars, grammar_for, masked
+from speculation.sampling import GREEDY
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 
@@ -32,11 +34,12 @@ class Flip:
 
 
 class TargetAlone:
-    """Greedy decoding of the target, without edge or link."""
+    """Greedy decoding of the target, without edge or link; `answers` as `EdgeConfig.answers` has it."""
 
-    def __init__(self, vlm: Vlm, max_tokens: int) -> None:
+    def __init__(self, vlm: Vlm, max_tokens: int, answers: str = FREE) -> None:
         self._session = VlmSession(vlm, CAPACITY)
         self._max_tokens = max_tokens
+        self._grammars = None if answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
 
     def decode(self, question: Question) -> Answer:
         """Answer one question. Raises ValueError for one that cannot be used."""
@@ -65,7 +68,15 @@ class TargetAlone:
         return found
 
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
-        return list(self._session.greedy(question.prompt, question.jpeg, self._max_tokens))
+        if self._grammars is None:
+            return list(self._session.greedy(question.prompt, question.jpeg, self._max_tokens))
+        grammar = self._grammars.of(grammar_for(question.prompt), self._session.vlm.eos)
+        alone = self._session.sampled(question.prompt, question.jpeg, self._max_tokens, GREEDY, grammar=grammar)
+        found, state = list[tuple[int, npt.NDArray[Any]]](), grammar.start(self._max_tokens)
+        for token, logits in alone:
+            found.append((token, masked(logits[None], [grammar.allowed(state).mask])[0]))
+            state = grammar.next(state, token) or state
+        return found
 
 
 def first_flip(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 import numpy as np
@@ -106,7 +106,7 @@ def need(text: bytes, grammar: Grammar, words: tuple[bytes, ...]) -> int:
     return min(fewest(end[len(begun) :].encode(), words) for end in ends if end.startswith(begun))
 
 
-@lru_cache(maxsize=None)
+@cache
 def fewest(text: bytes, words: tuple[bytes, ...]) -> int:
     """Return how few tokens spell a text."""
     if not text:
@@ -141,7 +141,12 @@ def test_the_mask_is_what_the_definition_allows(data: st.DataObject) -> None:
                 continue
             fits = begins(text + word, grammar, room)
             whole = split(text) == (text.decode(errors="ignore"), b"")
-            if fits and left < PLENTY // 2 and whole and split(text + word) == ((text + word).decode(errors="ignore"), b""):
+            if (
+                fits
+                and left < PLENTY // 2
+                and whole
+                and split(text + word) == ((text + word).decode(errors="ignore"), b"")
+            ):
                 fits = need(text + word, grammar, words) < max(left, need(text, grammar, words))
             elif fits and left < PLENTY // 2:
                 continue
@@ -180,7 +185,9 @@ def test_every_answer_ends_readable_however_few_tokens_it_may_have(data: st.Data
 @pytest.mark.parametrize("guide", [False, True])
 def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> None:
     prompt = compose("find the red ball", ACTIONS[:2], order, guide)
-    assert grammar_for(prompt) is (Grammar.ACTION_FIRST if order is ResponseOrder.ACTION_FIRST else Grammar.REASON_FIRST)
+    assert grammar_for(prompt) is (
+        Grammar.ACTION_FIRST if order is ResponseOrder.ACTION_FIRST else Grammar.REASON_FIRST
+    )
 
 
 @pytest.mark.parametrize("order", ResponseOrder)
