@@ -25,6 +25,7 @@ from speculation.wire import (
     EndStep,
     Fault,
     FaultCode,
+    Grammar,
     Features,
     Fetch,
     Hello,
@@ -241,7 +242,7 @@ def test_four_draft_tokens_fit_fifty_five_bytes_at_most() -> None:
     assert len(encode(Draft(2**32 - 1, 2**32 - 1, 512, DIGEST, [2**20 - 1] * 4, draft_ms=3_600_000))) <= 55
 
 
-def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
+def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int, grammar: Grammar) -> bytes:
     """The digest, written out again from its definition."""
     text = prompt.encode()
     value = hashlib.blake2b(
@@ -249,6 +250,7 @@ def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
         + struct.pack("<I", len(text))
         + struct.pack("<I", 6)
         + key.to_bytes(8, "little")
+        + bytes([grammar])
         + text
         + b"greedy"
         + jpeg,
@@ -260,13 +262,13 @@ def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
 
 
 @given(st.text(max_size=20), st.binary(max_size=20), st.lists(tokens, max_size=8), st.integers(0, 8),
-       st.integers(0, 2**63 - 1))  # fmt: skip
+       st.integers(0, 2**63 - 1), st.sampled_from(Grammar))  # fmt: skip
 def test_digests_extend_token_by_token_or_at_once(
-    prompt: str, jpeg: bytes, answer: list[int], cut: int, key: int
+    prompt: str, jpeg: bytes, answer: list[int], cut: int, key: int, grammar: Grammar
 ) -> None:
-    begin = begin_digest(prompt, jpeg, key=key)
+    begin = begin_digest(prompt, jpeg, key=key, grammar=grammar)
     whole = extend_digest(begin, answer)
-    assert whole == slow_digest(prompt, jpeg, answer, key)
+    assert whole == slow_digest(prompt, jpeg, answer, key, grammar)
     assert extend_digest(extend_digest(begin, answer[:cut]), answer[cut:]) == whole
 
 
