@@ -16,6 +16,7 @@ from evaluation.experiment import command
 from evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins
 from evaluation.experiment.questions import asked_of
 from evaluation.experiment.sockets import modes_as_arms, sockets
+from evaluation.setting import add_answers
 from speculation.vlm.load import load_vlm
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
@@ -23,13 +24,15 @@ MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    return command.experiment_line("benchmarks.exactness", __doc__, 200, modes=MODES, drafting=True, dtype="float64")
+    line = command.experiment_line("benchmarks.exactness", __doc__, 200, modes=MODES, drafting=True, dtype="float64")
+    add_answers(line)
+    return line
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 for a flip that is no near tie."""
     asked = asked_of(options, options.steps)
-    alone = TargetAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens)
+    alone = TargetAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens, options.answers)
     with sockets(options, options.modes) as edges:
         measured = edges.run([alone.arm(), *modes_as_arms(options.modes)], asked, (), command.journal_of(options))
     flips = alone.flips(measured, asked)

@@ -26,6 +26,7 @@ from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.work import ModelInfo
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.settings import add_flags, fields_of, from_flags
+from speculation.wire import Grammar
 
 if TYPE_CHECKING:
     from cloud_verifier.cluster.member import Member
@@ -165,6 +166,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             blocks = cache_blocks(limits, models)
             rows, most = limits.max_sessions, limits.max_draft
             engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder)
+            compile_grammars(engine.model)
             check_welcome(engine.model, most, profile.name)
             self_draft = None
             if beside is not None:
@@ -228,6 +230,16 @@ def serve_replica(name: str, supervisor: Path, config: ServerConfig) -> None:
         serve_model(config, member)
     finally:
         member.close()
+
+
+def compile_grammars(model: ModelInfo) -> None:
+    """Compile what answers may look like before the first robot asks: with a large vocabulary it takes seconds."""
+    if model.grammars is None:
+        return
+    started = time.perf_counter()
+    for name in (Grammar.REASON_FIRST, Grammar.ACTION_FIRST):
+        model.grammars.of(name, model.eos)
+    _log.info("grammars of answers compiled in %.2f s", time.perf_counter() - started)
 
 
 def find_cost(config: ServerConfig, vlm: Vlm) -> CostProfile | None:

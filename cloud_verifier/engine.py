@@ -19,6 +19,7 @@ from speculation.exits import ExitHeads, Head
 from speculation.features import pack
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import load_encoder
+from speculation.grammar import Grammars, masked
 from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
@@ -163,6 +164,11 @@ class VlmEngine:
         self._roots = [0] * rows
         self._prefills: dict[int, Prefill] = {}
         self._max_draft = max_draft
+        self._grammars: Grammars | None = None
+        try:
+            self._grammars = Grammars(vlm.tokenizer, vlm.vocabulary)
+        except ValueError as error:
+            _log.warning("no constrained answers: %s", error)
 
     @property
     def model(self) -> ModelInfo:
@@ -180,6 +186,7 @@ class VlmEngine:
             features=self._encoder.config.features if self._encoder is not None else "",
             prompt_features=self._encoder.config.prompt_tokens if self._encoder is not None else 0,
             sight=self._sight,
+            grammars=self._grammars,
         )
 
     @property
@@ -294,7 +301,9 @@ class VlmEngine:
         verdicts = {}
         for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
             try:
-                verdict = exits.judge(row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws)
+                verdict = exits.judge(
+                    row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws, masks=row.masks()
+                )
             except Exception as error:
                 _log.warning("the exit after layer %d failed on a row: %s", layer, error)
                 continue
@@ -309,10 +318,12 @@ class VlmEngine:
         here = [(row, part) for row, part in parts if not (self._draws_on_device and row.sampling.on_device)]
         judges: list[tuple[Row, Callable[[], Verdict]]] = []
         if there:
-            judges += _on_device([row for row, _ in there], torch.cat([part for _, part in there]))
+            judges += _on_device([row for row, _ in there], torch.cat([_masked(row, part) for row, part in there]))
         if here:
             host = to_numpy(torch.cat([part for _, part in here]))
             for row, part in _by_row([row for row, _ in here], host):
+                masks = row.masks()
+                part = part if masks is None else masked(part, masks)
                 judges.append((row, partial(row.rule().judge, row.tokens, row.parents, part, row.draws)))
         verdicts, failures = {}, {}
         for row, judge in judges:
@@ -431,6 +442,15 @@ def _on_device(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Calla
         end = start + 1 + len(row.tokens)
         yield row, partial(judge_picks, row.tokens, row.parents, picks[start:end])
         start = end
+
+
+def _masked(row: Row, logits: Tensor) -> Tensor:
+    """Return a row's logits as its grammar leaves them, where they are."""
+    masks = row.masks()
+    if masks is None:
+        return logits
+    left_out = [np.zeros(logits.shape[1], dtype=np.bool_) if mask is None else ~mask for mask in masks]
+    return logits.masked_fill(torch.from_numpy(np.stack(left_out)).to(logits.device), -torch.inf)
 
 
 def _by_row(rows: Sequence[Row], logits: Logits) -> Iterator[tuple[Row, Logits]]:

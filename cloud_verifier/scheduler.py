@@ -21,11 +21,12 @@ from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft, Tree
 from cloud_verifier.work import ModelInfo
+from speculation.grammar import Automaton
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE
 from speculation.service import service_class as class_named
-from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle
+from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Grammar, Idle
 
 WAITED_S = 6.0
 """How long a step may wait for its edge before others may have its memory."""
@@ -157,6 +158,7 @@ class Scheduler:
                 f"BeginStep.step {begin.step} comes before the current step {step.number}; steps must increase",
                 begin.step,
             )
+        grammar = self._grammar(begin)
         digest = empty_digest(begin, sampling)
         if step is not None and step.continues(begin, digest):
             step.resume(begin, now)
@@ -174,6 +176,9 @@ class Scheduler:
             recompute=self._recompute,
             features=self._model.prompt_features if features and begin.features else None,
             estimates=self.estimates,
+            grammar=grammar,
+            forced_tokens=self._settings.forced_tokens,
+            max_draft=self._max_draft,
         )
         return step.repeat(step.position, 0)
 
@@ -323,6 +328,20 @@ class Scheduler:
                 begin.step,
             )
         return msgspec.structs.replace(begin, self_draft=min(begin.self_draft, self._max_draft), idle=Idle.DECODE)
+
+    def _grammar(self, begin: BeginStep) -> Automaton | None:
+        """Return the grammar of a step's answer. Raises Refused where there is none, or the answer has left it."""
+        if begin.grammar is Grammar.FREE:
+            return None
+        if self._model.grammars is None:
+            text = f"BeginStep.grammar {begin.grammar.name}: the target's tokenizer takes none; ask for free answers"
+            raise Refused(FaultCode.UNSUPPORTED_SAMPLING, text, begin.step)
+        grammar = self._model.grammars.of(begin.grammar, self._model.eos)
+        ended = next((place for place, token in enumerate(begin.committed) if token in self._model.eos), None)
+        if grammar.after(begin.committed[:ended], begin.max_tokens) is None:
+            text = f"BeginStep.committed begins no answer of grammar {begin.grammar.name}; begin the step anew"
+            raise Refused(FaultCode.MALFORMED, text, begin.step)
+        return grammar
 
     def _check_tokens(self, name: str, tokens: list[int], step: int) -> None:
         for place, token in enumerate(tokens):

@@ -20,6 +20,7 @@ from cloud_verifier.growth import Growth, Proposals
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import Row
 from speculation.cancellation import Abandoned, Stop
+from speculation.grammar import State, masked
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, final_logits, forward_layers, image_places, to_numpy
@@ -50,6 +51,8 @@ class _Draft:
         self.growth = Growth(row.self_draft, row.self_depth, ends)
         self.sampler = row.sampling.sampler(row.draws.key)
         self.prefixes = {ROOT: Prefix(row.draws.position, row.digest)}
+        self.grammar = None if row.constraint is None else row.constraint.automaton
+        self.states: dict[int, State | None] = {ROOT: None if row.constraint is None else row.constraint.state}
         self.slots: dict[int, int] = {}
         """Fed nodes -> their slots in the cache."""
 
@@ -57,6 +60,10 @@ class _Draft:
         """Return what may follow each leaf, of their logits [leaves, vocabulary]: what the draft half of the step's
         scheme ranks first."""
         values = logits if logits.dtype == torch.float64 else logits.float()
+        if self.grammar is not None:
+            states = [self.states.get(leaf) for leaf in self.growth.leaves]
+            masks = [None if state is None else self.grammar.allowed(state).mask for state in states]
+            values = torch.from_numpy(masked(to_numpy(values), masks))
         if self.sampler is not None:
             rows = zip(to_numpy(values), self.growth.leaves, strict=True)
             values = torch.from_numpy(np.stack([self.sampler.rank(row, self.prefixes[leaf]) for row, leaf in rows]))
@@ -67,10 +74,12 @@ class _Draft:
     def grow(self, logits: Tensor) -> None:
         """Take the logits of a forward over the leaves."""
         self.growth.grow(self.proposals(logits))
-        if self.sampler is not None:
-            for leaf in self.growth.leaves:
-                node = self.growth[leaf]
+        for leaf in self.growth.leaves:
+            node = self.growth[leaf]
+            if self.sampler is not None:
                 self.prefixes[leaf] = self.prefixes[node.parent].after(node.token)
+            if self.grammar is not None and (above := self.states.get(node.parent)) is not None:
+                self.states[leaf] = self.grammar.next(above, node.token)
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """Return the slots of the fed nodes along these tokens, as far as there are any."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.feature_log import FeatureLog
@@ -23,12 +24,14 @@ from cloud_verifier.tally import Tally
 from cloud_verifier.tree import ForeignDraft, Tree, continuation
 from cloud_verifier.work import Row, RowFeatures
 from speculation.acceptance import Verdict
+from speculation.grammar import Automaton, Constraint
 from speculation.ngrams import Ngrams
 from speculation.pass_cost import NO_LOAD, Load, PassCost
 from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
 from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
+    ROOT,
     BeginStep,
     Commit,
     Draft,
@@ -42,6 +45,7 @@ from speculation.wire import (
 )
 
 HINT_TOKENS = 8
+FORCED_TOKENS = 8
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
 
 
@@ -67,12 +71,17 @@ class Step:
         recompute: bool = False,
         features: int | None = None,
         estimates: Estimator | None = None,
+        grammar: Automaton | None = None,
+        forced_tokens: int = FORCED_TOKENS,
+        max_draft: int = MAX_DRAFT_TOKENS,
     ) -> None:
         """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here.
 
         `features`: its edge gets the target's features, of so many tokens at the prompt's end and of all of the answer;
         None: of none. `estimates` are what its ledger predicts by; with them a choice is kept for as long as nothing
-        that it rests on changes.
+        that it rests on changes. `grammar`: of its answer, whose committed tokens must begin one; None: it is free.
+        `forced_tokens`: so many tokens of a text that the grammar has settled are verified with a draft, at most, which
+        has `max_draft` tokens with them.
         """
         self.number = begin.step
         self.index = index
@@ -140,6 +149,10 @@ class Step:
         self._declined: Tree | None = None
         """The draft that was at hand for the pass under way, and left alone."""
         self._beside = NO_LOAD
+        self._grammar = grammar
+        self._state = None if grammar is None else grammar.start(begin.max_tokens)
+        """Where in its grammar the answer stands; None: it has none, or has come to its end."""
+        self._forced_tokens, self._max_draft = forced_tokens, max_draft
         self._append(begin.committed)
         self._base = self.position
         if self.done:
@@ -272,8 +285,33 @@ class Step:
         room = min(most, self.max_tokens - self.position - 1)
         if room < 1:
             return None
-        tokens = _until(tuple(self._earlier.lookup(self.answer, room)), self._eos)
+        tokens = self._allowed(_until(tuple(self._earlier.lookup(self.answer, room)), self._eos))
         return Tree.chain(tokens) if tokens else None
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What the grammar allows behind the answer; None where it is free or complete."""
+        return None if self._grammar is None or self._state is None else Constraint(self._grammar, self._state)
+
+    def _allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the tokens up to the first that the grammar does not allow."""
+        constraint = self.constraint
+        if constraint is None:
+            return tokens
+        masks = constraint.masks(tokens, range(ROOT, len(tokens) - 1))
+        fit = (mask is not None and bool(mask[token]) for token, mask in zip(tokens, masks, strict=False))
+        return tokens[: next((place for place, fits in enumerate(fit) if not fits), len(tokens))]
+
+    def _lengthened(self, row: Row) -> Row:
+        """Return a row whose draft goes on where the grammar has settled the text: that costs no pass of its own.
+
+        Not where a rule judges nothing but what was sampled, nor before a draft of the verifier's own is made.
+        """
+        if row.constraint is None or self.sampling.one_chain or row.self_draft:
+            return row
+        most = min(self._forced_tokens, self._max_draft - len(row.tokens))
+        tokens, parents = row.constraint.spelled(row.tokens, row.parents, most)
+        return replace(row, tokens=(*row.tokens, *tokens), parents=(*row.parents, *parents))
 
     def continues(self, begin: BeginStep, digest: bytes) -> bool:
         """Whether `begin`, whose empty answer has `digest`, asks again for this very step, from a position that this
@@ -313,6 +351,8 @@ class Step:
         """Return an exit's verdict on the pass under way for the edge; None where the edge does not know its node."""
         # Where the verifier proposes by itself, the edge knows no node but the root.
         if self.tree.round == 0 and verdict.path:
+            return None
+        if verdict.path and verdict.path[-1] >= len(self.tree.nodes):
             return None
         node = self.tree.nodes[verdict.path[-1]] if verdict.path else self.tree.origin
         start = self.position + len(verdict.path)
@@ -439,7 +479,7 @@ class Step:
             self.tally.waited_s += self.ledger.start(choice, now)
             exits = exits or (self.early_wanted and self.ledger.drafts_pay)
         tree = choice.tree
-        self.row = Row(
+        row = Row(
             index=self.index,
             tokens=tree.tokens,
             parents=tree.parents,
@@ -455,7 +495,9 @@ class Step:
             cached=self.cached,
             recompute=self.recompute,
             features=0 if self._features is None else 1,
+            constraint=self.constraint,
         )
+        self.row = self._lengthened(row)
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         best = self._best
         self._declined = best if Act.VERIFY in choice.declined else None
@@ -477,12 +519,12 @@ class Step:
         if self.idle is Idle.LEDGER:
             tree = self.ledger.drafted(tree, seconds, now)
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
-        self.row = self.row.with_draft(tree.tokens, tree.parents)
+        self.row = self._lengthened(self.row.with_draft(tree.tokens, tree.parents))
 
     def not_drafted(self) -> None:
         """Let the pass under way, for which no draft can be made yet, decode one token."""
         assert self.row is not None, "no pass was started"
-        self.act, self.row = Act.DECODE, self.row.with_draft((), ())
+        self.act, self.row = Act.DECODE, self._lengthened(self.row.with_draft((), ()))
 
     def accept(
         self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None
@@ -490,14 +532,20 @@ class Step:
         """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.
 
         The answer gets the tokens at `verdict.path`, then `verdict.token`, cut at its end; with `verdict.rest` not
-        `token` follows them, but what the edge samples out of it.
+        `token` follows them, but what the edge samples out of it. Where the grammar then allows nothing but the end,
+        that is committed without a pass.
         """
+        assert self.row is not None, "a verdict on a pass that was not started"
         self._kept = None
         tree, start = self.tree, self.position
         last = [verdict.token] if verdict.rest is None else []
-        self._append([*(tree.tokens[index] for index in verdict.path), *last])
+        self._append([*(self.row.tokens[index] for index in verdict.path), *last])
         if verdict.rest is not None and not self.done:
             self.open = OpenToken(tree.round, verdict.rest)
+        elif self.constraint is not None and self._forced_tokens:
+            ending = self.constraint.ending()
+            self._append(ending if self.position - start + len(ending) <= MAX_COMMIT else [])
+        drafted = [index for index in verdict.path if index < len(tree.tokens)]
         self.row = None
         self.since = self.committed_at = now
         if self.done:
@@ -511,8 +559,8 @@ class Step:
         first = self.tally.passes == 0
         self.tally.count(self.act, len(tokens))
         if self.act in self.ledger.survival:
-            self.ledger.survival[self.act].judged(tree.parents, verdict.path)
-        self.ledger.finish(self.act, tree, len(verdict.path), len(tokens), self._beside)
+            self.ledger.survival[self.act].judged(tree.parents, drafted)
+        self.ledger.finish(self.act, tree, len(drafted), len(tokens), self._beside)
         if self._declined is not None:
             self.ledger.compared(self._declined.agrees(tokens), min(len(tokens), self._declined.levels[-1]))
         self.ledger.committed(self.position, self._best is not None, now)
@@ -569,6 +617,8 @@ class Step:
                 return
             self.answer.append(token)
             self._digests.append(extend_digest(self.digest, [token]))
+            if self._grammar is not None and self._state is not None:
+                self._state = self._grammar.next(self._state, token)
 
     def _refresh(self) -> None:
         """Find the best draft and the hint anew: the answer grew, or the step may use them from now on."""
@@ -578,7 +628,7 @@ class Step:
 
 def empty_digest(begin: BeginStep, sampling: SamplingScheme) -> bytes:
     """Return the digest of a step's empty answer. It reads the whole frame: once for each message is enough."""
-    return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key)
+    return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key, begin.grammar)
 
 
 def _until(tokens: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
+from speculation.grammar import Constraint, Grammars, Mask
 from speculation.pass_cost import Load
 from speculation.prompts import Vocabulary
 from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
@@ -49,6 +50,8 @@ class ModelInfo:
     """Tokens at a prompt's end whose features they get."""
     sight: Sight | None = None
     """What it takes of frames; None: it sees none."""
+    grammars: Grammars | None = field(default=None, compare=False)
+    """Of its answers; None where its tokenizer takes none."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Row:
     """Whether what the row holds is computed again first, as a verifier without a cache does (SLED)."""
     features: int = 0
     """Of a chunk: so many of its last tokens have features to be returned. Else, above 0: root and accepted tokens."""
+    constraint: Constraint | None = None
+    """What may follow the root, where the answer has a grammar: logits are masked by it, at exits too."""
 
     @property
     def load(self) -> Load:
@@ -96,6 +101,10 @@ class Row:
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
         return self.sampling.rule(self.digest, self.evidence, early)
+
+    def masks(self) -> list[Mask | None] | None:
+        """Return what may follow the root and each draft token, see `Constraint.masks`; None without a grammar."""
+        return None if self.constraint is None else self.constraint.masks(self.tokens, self.parents)
 
     def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
         """Return the row with the draft that it asked for."""

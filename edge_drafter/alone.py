@@ -32,14 +32,18 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
             if step.cancelled:
                 raise step.interrupted(Interruption.CANCELLED, CANCELLED)
             started = step.clock()
-            try:
-                with spans.drafting():
-                    source.grow([tree.root], step.stop)
-            except Abandoned:
-                continue
-            stats.add_forward(step.clock() - started, verifying=False, abandoned=False)
-            token = tree[tree.likeliest_path(tree.root, 1)[0]].token
+            token = None if step.settled is None or not step.config.forced else step.settled.only
+            if token is None:
+                try:
+                    with spans.drafting():
+                        source.grow([tree.root], step.stop)
+                except Abandoned:
+                    continue
+                stats.add_forward(step.clock() - started, verifying=False, abandoned=False)
+                token = tree[tree.likeliest_path(tree.root, 1)[0]].token
             source.commit(tree.reroot([token]), None)
+            if step.settled is not None:
+                step.settled.follow([token])
             answer.append([token])
             if stats.first_commit_s is None:
                 stats.first_commit_s = step.clock() - step.started

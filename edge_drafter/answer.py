@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import Commit, Jpegs, begin_digest, extend_digest
+from speculation.wire import Commit, Grammar, Jpegs, begin_digest, extend_digest
 
 HELD_COMMITS = 64
 
@@ -29,13 +29,14 @@ class Answer:
         committed: Sequence[int] = (),
         sampling: SamplingScheme = GREEDY,
         key: int = 0,
+        grammar: Grammar = Grammar.FREE,
     ) -> None:
         self.ends = frozenset(ends)
         """Tokens that end the answer."""
         self._max_tokens = max_tokens
         self._held: dict[int, Commit] = {}
         self.tokens: list[int] = list(committed)
-        self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key), self.tokens)
+        self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key, grammar), self.tokens)
         self.done = self._is_over(self.position)
 
     @property

@@ -179,6 +179,10 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     ngrams: Annotated[
         bool, Meta(description="earlier answers propose tokens (prompt lookup), here and as hints to the verifier")
     ] = False
+    forced: Annotated[
+        bool,
+        Meta(description="what the grammar of an answer leaves no choice about is drafted without a forward"),
+    ] = True
     stop_below: Annotated[
         float,
         Meta(

@@ -48,10 +48,13 @@ class Cutter:
         return node != self._tree.root and self._tree[node].token in self._ends
 
     def closes(self, node: int) -> bool:
-        """Whether a draft ends at `node`: it ends the answer, or is predicted to be rejected."""
+        """Whether a draft ends at `node`: it ends the answer, is predicted to be rejected, or was fed and its model has
+        nothing to propose behind it: a short list may lack all that a grammar allows."""
+        content = self._tree[node]
+        if content.proposals == ():
+            return True
         if node == self._tree.root:
             return False
-        content = self._tree[node]
         return content.chance < self._config.stop_below or content.token in self._ends
 
     def path(self, node: int, want: int) -> list[int]:

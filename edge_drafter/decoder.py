@@ -37,6 +37,7 @@ from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
+from speculation.grammar import FREE, Automaton, Grammars, grammar_for
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.machine import machine_id
 from speculation.predictor import OFF, Predictor, find
@@ -49,7 +50,7 @@ from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
+from speculation.wire import TRACE_BYTES, FaultCode, Grammar, Hello, Jpegs, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -91,6 +92,9 @@ class EdgeDecoder:
         loaded = vlm or self._load(config)
         self._vlm: Vlm | None = loaded
         self._tokenizer = loaded.tokenizer
+        self._grammars: Grammars | None = None
+        if config.decoding.answers != FREE:
+            self._grammars = self._compile(loaded)
         folder = find(config.decoding.predictor, loaded.folder)
         self.predictor = Predictor.load(folder, loaded.fingerprint) if folder is not None else None
         session = VlmSession(loaded, config.capacity)
@@ -151,6 +155,18 @@ class EdgeDecoder:
             )
         announce(vlm, _log)
         return vlm
+
+    def _compile(self, draft: Vlm) -> Grammars:
+        """Return the grammars of answers, compiled. Raises ValueError for a limit that no answer keeps to."""
+        grammars, limit = Grammars(draft.tokenizer, draft.vocabulary), self.config.decoding.max_tokens
+        for name in (Grammar.REASON_FIRST, Grammar.ACTION_FIRST):
+            least = grammars.of(name, draft.eos).least_tokens
+            if limit < least:
+                raise ValueError(f"max_tokens is {limit}; a constrained answer takes at least {least}, or take {FREE}")
+        return grammars
+
+    def _grammar(self, prompt: str, ends: tuple[int, ...]) -> Automaton | None:
+        return None if self._grammars is None else self._grammars.of(grammar_for(prompt), ends)
 
     def _load_head(self, config: EdgeConfig, draft: Vlm) -> tuple[FedModel, str]:
         """Return the fed head and the fingerprint of the features that it needs."""
@@ -337,7 +353,7 @@ class EdgeDecoder:
             left = max(0.0, limit - since)
             request = StepRequest(
                 self._step, prompt, sent, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key,
-                trace,
+                trace, self._grammar(prompt, eos),
             )  # fmt: skip
             try:
                 result = drafter.run(request, question)

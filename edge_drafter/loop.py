@@ -106,7 +106,7 @@ class StepLoop:
         message = BeginStep(
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
             left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0), early=step.asks_exits,
-            trace=request.trace,
+            trace=request.trace, grammar=request.grammar_name,
         )  # fmt: skip
         step.controller.linked(self._link.rtt_s)
         for source in self._sources:

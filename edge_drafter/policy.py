@@ -130,7 +130,7 @@ class Policy:
         """Return the nodes whose common draft forward pays most now; empty where none is worth its effort."""
         known = (self._events, self._tree.version)
         if self._leaves_at != known:
-            leaves = self._likely_leaves()
+            leaves = [leaf for leaf in self._likely_leaves() if self._tree[leaf].proposals != ()]
             self._leaves = leaves if leaves and self._is_worth(leaves) else []
             self._leaves_at = known
         return self._leaves

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from edge_drafter.stats import DecodingStats
+from speculation.grammar import Automaton
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
-from speculation.wire import FaultCode, Jpegs
+from speculation.wire import FaultCode, Grammar, Jpegs
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class StepRequest:
     settings and key are."""
     trace: bytes = b""
     """Id of the trace that joins both sides' notes of the question, see `BeginStep.trace`; a resumed one keeps it."""
+    grammar: Automaton | None = None
+    """What the answer must look like; None: it is free. A resumed question keeps it."""
+
+    @property
+    def grammar_name(self) -> Grammar:
+        """See `BeginStep.grammar`."""
+        return Grammar.FREE if self.grammar is None else self.grammar.name
 
     def __post_init__(self) -> None:
         if not self.eos:

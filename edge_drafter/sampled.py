@@ -44,7 +44,7 @@ class SampledModel:
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
         """See `DraftModel.root_logits`; ranked, -inf for tokens that may not be drafted."""
-        return self.sampler.rank(self._model.root_logits(stop), self._root)
+        return self._rank(self._model.root_logits(stop), self._root)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """See `DraftModel.extend`; ranked, -inf for tokens that may not be drafted."""
@@ -53,8 +53,12 @@ class SampledModel:
         for token, parent in zip(tokens, parents, strict=True):
             self._nodes.append((self._root if parent == ROOT else self._nodes[parent]).after(token))
         # New rows: the model may keep its own for the time when one of these nodes is the root.
-        ranked = [self.sampler.rank(row, prefix) for row, prefix in zip(rows, self._nodes[first:], strict=True)]
+        ranked = [self._rank(row, prefix) for row, prefix in zip(rows, self._nodes[first:], strict=True)]
         return np.stack(ranked) if ranked else rows
+
+    def _rank(self, row: Logits, prefix: Prefix) -> Logits:
+        """Rank a row; one in which nothing may be drafted, as a short list under a grammar may leave it, stays."""
+        return row if row.max() == -np.inf else self.sampler.rank(row, prefix)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
         """See `DraftModel.commit`."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
 from edge_drafter.link import check_verifier
+from speculation.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO, OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class
@@ -95,6 +96,13 @@ class Decoding(msgspec.Struct, frozen=True):
         ),
     ] = OFF
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_ANSWER_TOKENS, description="tokens of an answer at most")] = 128
+    answers: Annotated[
+        Literal["free", "constrained"],
+        Meta(
+            description=f"{CONSTRAINED}: masked by a grammar, so that each ends with a readable action or begins with "
+            f"one; {FREE}: whatever the target says"
+        ),
+    ] = FREE
 
     def __post_init__(self) -> None:
         check(self)

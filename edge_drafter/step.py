@@ -6,6 +6,7 @@ import time
 
 from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
+from edge_drafter.constrained import Settled
 from edge_drafter.controller import Controller
 from edge_drafter.cutting import Cutter
 from edge_drafter.effort import Effort
@@ -52,9 +53,13 @@ class Step:
         self._cpu_clock, self._cpu_started = cpu_clock, cpu_clock()
         self.answer = Answer(
             request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling,
-            request.key,
+            request.key, request.grammar_name,
         )  # fmt: skip
         self.tree = TokenTree()
+        self.settled: Settled | None = None
+        """What the answer's grammar leaves no choice about; None where it is free."""
+        if request.grammar is not None:
+            self.settled = Settled(request.grammar, self.tree, request.committed, request.max_tokens)
         self.cutter = Cutter(self.tree, self.answer, config, max_draft, controller.gamma)
         self.sent = SentDrafts()
         self.stats = DecodingStats()

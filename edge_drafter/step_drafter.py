@@ -172,6 +172,8 @@ class StepDrafter:
         for source in self._sources:
             source.judge(tokens)
         rerooting = tree.reroot(tokens)
+        if step.settled is not None:
+            step.settled.follow(tokens)
         root = tree.root
         self._root_at = now
         self._judge(commit, rerooting, now)

@@ -44,7 +44,7 @@ OWN_VERIFIER = "its own"
 FINGERPRINT_BYTES = 1 << 16
 SETTINGS = (
     "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "fed_head", "max_tokens", "dtype", "topic", "skip",
-    "fps", "limit", "instruction", "anew", "response_order", "check", "views",
+    "fps", "limit", "instruction", "anew", "response_order", "check", "views", "answers",
 )  # fmt: skip
 """Options that shape what is measured, beside the bags and the models."""
 
@@ -140,7 +140,7 @@ def target_alone(options: argparse.Namespace, welcome: Welcome | None) -> Target
             f"--check: {options.target_model} is model {vlm.fingerprint}, the verifier serves {welcome.model}; "
             "name the verifier's with --target-model"
         )
-    return TargetAlone(vlm, options.max_tokens)
+    return TargetAlone(vlm, options.max_tokens, options.answers)
 
 
 def name_bags(paths: Sequence[Path]) -> dict[str, Path]:

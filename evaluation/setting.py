@@ -18,6 +18,7 @@ from edge_drafter.config import read_gamma
 from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
+from speculation.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO, OFF
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import DTYPES
@@ -126,11 +127,18 @@ def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], max_tokens
     shown = "frames of a question: the newest, and before it those of the last views (default: 1)"
     line.add_argument("--frames", type=int, dest="views", default=1, metavar="N", choices=range(1, MAX_FRAMES + 1),
                       help=shown)  # fmt: skip
+    add_answers(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
     line.add_argument("--max-tokens", type=int, default=max_tokens, help="(default: %(default)s)")
     line.add_argument("--dtype", default="float32", choices=list(DTYPES))
     line.add_argument("--out", type=Path, default=PROJECT / "out" / out, help="results; the same command goes on there")
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
+
+
+def add_answers(line: argparse.ArgumentParser) -> None:
+    """Register --answers, as `EdgeConfig.answers` has it."""
+    shown = "constrained: by a grammar, as robots have it, so that each is readable; free: as the target gives them"
+    line.add_argument("--answers", default=FREE, choices=[FREE, CONSTRAINED], help=f"{shown} (default: %(default)s)")
 
 
 def milliseconds(text: str) -> list[float]:

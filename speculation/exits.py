@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from speculation.acceptance import Verdict
+from speculation.grammar import Mask, masked
 from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError, Vlm
@@ -302,19 +303,27 @@ class ExitHeads:
 
     def judge(
         self, rule: AcceptanceRule, tokens: Sequence[int], parents: Sequence[int], logits: Logits,
-        head: Head | None = None, sampling: StepDraws | None = None,
+        head: Head | None = None, sampling: StepDraws | None = None, masks: Sequence[Mask | None] | None = None,
     ) -> Verdict | None:  # fmt: skip
         """Judge a draft by an exit's logits as the target's are judged; confidence is the rule's, not yet measured.
 
         None where the exit has no verdict: its walk ends where the draft goes on with a token outside the short list,
-        which the exit can neither accept nor rule out. `sampling` is `draws` of `AcceptanceRule.judge`.
+        which the exit can neither accept nor rule out; or it comes to a place where `masks`, those of the answer's
+        grammar, leave none of its tokens. `sampling` is `draws` of `AcceptanceRule.judge`.
         """
         draws = sampling or StepDraws()
         short = self.short_list
         if (head or self.head) is Head.FULL or short is None:
-            return rule.judge(tokens, parents, logits, draws)
+            return rule.judge(tokens, parents, logits if masks is None else masked(logits, masks), draws)
+        silent = set[int]()
+        if masks is not None:
+            known = [None if mask is None or not mask[short.ids].any() else mask for mask in masks]
+            silent = {node for node, mask in enumerate(known, start=ROOT) if mask is None}
+            logits = masked(logits, known, short.ids)
         verdict = rule.judge(tokens, parents, logits, draws, short.ids)
         end = verdict.path[-1] if verdict.path else ROOT
+        if not silent.isdisjoint((ROOT, *verdict.path)):
+            return None
         if any(parent == end and token not in short for token, parent in zip(tokens, parents, strict=True)):
             return None
         return verdict

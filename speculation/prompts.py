@@ -17,6 +17,8 @@ from speculation.wire import MAX_WORD_CHARS, MAX_WORDS
 FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
 TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
+ACTION_FIRST_LINE = "Action first"
+"""The last line of a prompt without a guide whose answer is to begin with the action."""
 MAX_INSTRUCTION_CHARS = 1000
 VOCABULARY_FILE = "objects.json"
 PROMPT_FORMS = (1, 2)
@@ -282,8 +284,14 @@ def compose(
     if guide:
         lines.append(GUIDE[order])
     elif order is ResponseOrder.ACTION_FIRST:
-        lines.append("Action first")
+        lines.append(ACTION_FIRST_LINE)
     return "\n".join(lines)
+
+
+def response_order(prompt: str) -> ResponseOrder:
+    """Return the order in which a prompt of `compose` asks for reasons and action."""
+    asks = (ACTION_FIRST_LINE, GUIDE[ResponseOrder.ACTION_FIRST])
+    return ResponseOrder.ACTION_FIRST if prompt.rpartition("\n")[2] in asks else ResponseOrder.REASON_FIRST
 
 
 def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:

@@ -49,7 +49,8 @@ PREFIX_CHARS = 64
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*\Z"
+UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069"
+PRINTABLE = rf"^[^{UNPRINTABLE}]*\Z"
 """What people may be shown: no control characters, and nothing that turns or hides what stands beside it."""
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
@@ -97,6 +98,14 @@ class Idle(IntEnum):
     WAIT = 0
     DECODE = 1
     LEDGER = 2
+
+
+class Grammar(IntEnum):
+    """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says."""
+
+    FREE = 0
+    REASON_FIRST = 1
+    ACTION_FIRST = 2
 
 
 class FaultCode(IntEnum):
@@ -205,7 +214,8 @@ class BeginStep(Message, tag=3, frozen=True):
     where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
     of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
     its `Hello` named. `early`: exits run for this step and their early tokens are sent. `trace`: the id of the trace
-    that joins what both sides note of the step, TRACE_BYTES; empty: there is none.
+    that joins what both sides note of the step, TRACE_BYTES; empty: there is none. `grammar`: the target's logits are
+    masked by it, so that the answer is what the target alone answers under it.
     """
 
     step: Step
@@ -223,6 +233,7 @@ class BeginStep(Message, tag=3, frozen=True):
     features: bool = False
     early: bool = True
     trace: Annotated[bytes, Meta(max_length=TRACE_BYTES)] = b""
+    grammar: Grammar = Grammar.FREE
 
 
 class Draft(Message, tag=4, frozen=True):
@@ -533,11 +544,13 @@ def jpeg_of(frames: Sequence[bytes]) -> Jpegs:
     return frames[0] if len(frames) == 1 else tuple(frames)
 
 
-def begin_digest(prompt: str, jpeg: Jpegs, sampling: str = "greedy", key: int = 0) -> bytes:
+def begin_digest(
+    prompt: str, jpeg: Jpegs, sampling: str = "greedy", key: int = 0, grammar: Grammar = Grammar.FREE
+) -> bytes:
     """Return the 8-byte digest of an empty answer: all that shapes it, in `BeginStep` and `Hello.sampling`."""
     text = prompt.encode()
     frames = frames_of(jpeg)
-    head = struct.pack("<IIIQ", PROTOCOL, len(text), len(sampling), key)
+    head = struct.pack("<IIIQB", PROTOCOL, len(text), len(sampling), key, grammar)
     sizes = struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames))
     return hashlib.blake2b(b"".join((head, text, sampling.encode(), sizes, *frames)), digest_size=8).digest()
 

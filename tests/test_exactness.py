@@ -18,9 +18,11 @@ from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DraftingConfig, Mode, QueuePolicy, StepRequest
 from speculation.exits import ExitHeads, Reliability
+from speculation.grammar import Automaton, Grammars
 from speculation.sampling import GREEDY, MAX_KEY, Coupled
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.wire import Grammar
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.models import tiny_model
@@ -71,11 +73,25 @@ def noisy_exits(target: Vlm, sureness: float) -> ExitHeads:
     return heads
 
 
+def grammars(target: Vlm) -> list[Automaton]:
+    """Return both grammars of a target's answers."""
+    of = Grammars(target.tokenizer, target.vocabulary).of
+    return [of(name, target.eos) for name in (Grammar.REASON_FIRST, Grammar.ACTION_FIRST)]
+
+
 def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:
     """Return what the target says by itself."""
     session = VlmSession(target, CAPACITY)
-    how = (request.max_tokens, request.sampling, request.key)
+    how = (request.max_tokens, request.sampling, request.key, request.grammar)
     return tuple(token for token, _ in session.sampled(request.prompt, request.jpeg, *how))
+
+
+def same(grammar: Automaton, target: Vlm) -> Automaton | None:
+    """Return the same grammar for a target with other end tokens; None where these are needed to spell an answer."""
+    try:
+        return Grammars(target.tokenizer, target.vocabulary).of(grammar.name, target.eos)
+    except ValueError:
+        return None
 
 
 @st.composite
@@ -84,8 +100,9 @@ def robots(draw: st.DrawFn, pair: Pair) -> Robot:
     how, key = draw(st.sampled_from(HOW)), draw(st.integers(0, MAX_KEY))
     prompt = "find " + draw(st.text(st.characters(codec="utf-8"), max_size=12))
     request = StepRequest(
-        1, prompt, jpeg(draw(st.integers(0, 99))), pair.target.eos, draw(st.integers(1, 20)), sampling=how, key=key
-    )
+        1, prompt, jpeg(draw(st.integers(0, 99))), pair.target.eos, draw(st.integers(1, 20)), sampling=how, key=key,
+        grammar=draw(st.sampled_from([None, *grammars(pair.target)])),
+    )  # fmt: skip
     config = DraftingConfig.of(
         mode,
         gamma=draw(st.one_of(st.integers(0, 6), st.sampled_from(["auto", "balance"]))),
@@ -126,7 +143,10 @@ def test_every_answer_is_the_targets_own(pairs: list[Pair], data: st.DataObject)
         ends = (data.draw(st.sampled_from(alone(target, asked))),)
         target = replace(target, eos=ends)
         for edge in edges:
-            edge.requests = [replace(request, eos=ends) for request in edge.requests]
+            edge.requests = [
+                replace(request, eos=ends, grammar=request.grammar and same(request.grammar, target))
+                for request in edge.requests
+            ]
     policy = data.draw(st.sampled_from(ExitPolicy))
     chunk, collect_s = data.draw(st.sampled_from([0, 1, 30])), data.draw(st.sampled_from([0.0, 0.05]))
     schedule = data.draw(st.sampled_from(list(POLICIES)))
@@ -153,8 +173,9 @@ HAPPENS: dict[Mode, tuple[str, ...]] = {
 """What a mode must have lived through before its exactness says anything."""
 
 
+@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
 @pytest.mark.parametrize("mode", LINKED)
-def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: list[Pair]) -> None:
+def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, constrained: bool, pairs: list[Pair]) -> None:
     target, draft = pairs[0].target, pairs[0].drafts[1]
     lived: Counter[str] = Counter()
     for seed in range(4):
@@ -163,7 +184,10 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: lis
             cut_after=None if seed % 2 else 6, seed=seed,
         )  # fmt: skip
         how = HOW[seed]
-        first = StepRequest(1, PROMPTS[seed % 3], jpeg(seed), target.eos, 18, sampling=how, key=seed)
+        grammar = grammars(target)[seed % 2] if constrained else None
+        first = StepRequest(
+            1, PROMPTS[seed % 3], jpeg(seed), target.eos, 18, sampling=how, key=seed, grammar=grammar
+        )  # fmt: skip
         requests = [first, replace(first, jpeg=jpeg(seed + 9), key=seed + 1)]
         robot = Robot(
             draft,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import SERVER, Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
-from tests.test_exactness import HOW, alone
+from tests.test_exactness import HOW, alone, grammars
 
 DRAFTING = [mode for mode in Mode if mode.drafts and mode is not Mode.EDGE]
 
@@ -50,7 +51,8 @@ def test_every_answer_is_the_targets_own(
     """A fed edge, alone or beside one with a draft model, in any mode that drafts, over any link."""
     encoder, head = fed
     how, seed = data.draw(st.sampled_from(HOW)), data.draw(st.integers(0, 99))
-    request = StepRequest(1, PROMPTS[seed % 3], jpeg(seed), target.eos, 14, sampling=how, key=seed)
+    grammar = data.draw(st.sampled_from([None, *grammars(target)]))
+    request = StepRequest(1, PROMPTS[seed % 3], jpeg(seed), target.eos, 14, sampling=how, key=seed, grammar=grammar)
     edges = []
     for number in range(data.draw(st.integers(1, 2))):
         weather = Weather(
@@ -66,6 +68,33 @@ def test_every_answer_is_the_targets_own(
     run(target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2])), encoder=encoder)
     for edge in edges:
         assert edge.answers == [alone(target, request) for request in edge.requests]
+
+
+@pytest.mark.parametrize("mode", [Mode.SD, Mode.FULL])
+def test_a_short_list_without_an_allowed_token_proposes_nothing(
+    mode: Mode, target: Vlm, draft: Vlm, fed: tuple[FeatureEncoder, FedHead]
+) -> None:
+    """An answer begins with its action, and the head knows no token that the first line may hold."""
+    grammar = grammars(target)[1]
+    state = grammar.start(14)
+    first = frozenset[int]()
+    for _ in range(grammar.least_tokens):
+        mask = grammar.allowed(state).mask
+        first |= frozenset(np.flatnonzero(mask).tolist())
+        after = grammar.next(state, int(np.flatnonzero(mask)[-1]))
+        assert after is not None
+        state = after
+    encoder, _ = fed
+    config = msgspec.structs.replace(
+        encoder.config, short_list=tuple(token for token in range(target.vocabulary - 2) if token not in first)
+    )
+    encoder.config = config = msgspec.structs.replace(config, features=fingerprint(encoder))
+    request = StepRequest(1, PROMPTS[0], jpeg(0), target.eos, 14, grammar=grammar)
+    config_of_mode = DraftingConfig.of(mode, forced=False)
+    robot = Robot(draft, config_of_mode, [request], Weather(one_way_s=0.05), head=random_head(config, scale=2.0))
+    run(target, [robot], encoder=encoder)
+    assert robot.answers == [alone(target, request)]
+    assert robot.stats.draft_forwards > 0
 
 
 @pytest.mark.parametrize("mode", [Mode.SD, Mode.FULL])

@@ -24,6 +24,7 @@ from cloud_verifier.tree import Tree
 from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest, sources_of
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
+from speculation.grammar import masked
 from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.sampling.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.vlm.load import Vlm
@@ -32,7 +33,7 @@ from speculation.wire import AnyMessage, BeginStep, Commit, Features, begin_dige
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
 from tests.pair import CAPACITY, Robot, run
-from tests.test_exactness import Pair, noisy_exits, pairs
+from tests.test_exactness import Pair, grammars, noisy_exits, pairs
 
 __all__ = ["pairs"]
 WHOLE, SPLIT = Whole(0.9), Split(0.9)
@@ -52,10 +53,13 @@ def textbook(target: Vlm, draft: Vlm, request: StepRequest, gamma: int) -> tuple
     def source(vlm: Vlm, answer: Sequence[int]) -> Distribution:
         session = VlmSession(vlm, CAPACITY)
         session.begin(request.prompt, request.jpeg, answer)
-        return Distribution.of(session.root_logits(), how)
+        row, grammar = session.root_logits(), request.grammar
+        if grammar is not None and (state := grammar.after(answer, request.max_tokens)) is not None:
+            (row,) = masked(row[None], [grammar.allowed(state).mask])
+        return Distribution.of(row, how)
 
     answer: list[int] = []
-    digest = begin_digest(request.prompt, request.jpeg, how.text, request.key)
+    digest = begin_digest(request.prompt, request.jpeg, how.text, request.key, request.grammar_name)
     while len(answer) < request.max_tokens and not (answer and answer[-1] in request.eos):
         most = min(gamma, request.max_tokens - len(answer) - 1)
         for place in range(most + 1):
@@ -89,6 +93,7 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
     request = StepRequest(
         1, PROMPTS[0], jpeg(data.draw(st.integers(0, 9))), target.eos, data.draw(st.integers(1, 10)), sampling=how,
         key=data.draw(st.integers(0, MAX_KEY)),
+        grammar=data.draw(st.sampled_from([None, *grammars(target)]), label="grammar"),
     )  # fmt: skip
     config = chain(
         data.draw(st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE]), label="mode"), gamma=gamma,

@@ -270,13 +270,15 @@ class Figures:
         act, tree, tokens = step.act, step.tree, len(commit.tokens)
         self.count(s.CHOICES, 1, act.value)
         source, levels = SOURCES.get(act), 0
+        # Behind the draft may stand tokens that the answer's grammar has settled.
+        accepted = sum(index < len(tree.tokens) for index in verdict.path)
         if source is not None:
             levels = tree.levels[-1]
             self.count(s.DRAFTS, 1, source)
             self.count(s.DRAFT_TOKENS, len(tree.tokens), source)
             self.count(s.DRAFT_LEVELS, levels, source)
-            self.count(s.ACCEPTED, len(verdict.path), source)
-            for position in range(len(verdict.path)):
+            self.count(s.ACCEPTED, accepted, source)
+            for position in range(accepted):
                 self.count(s.ACCEPTED_AT, 1, str(position))
         record = self.record(step)
         if record is None:
@@ -290,10 +292,10 @@ class Figures:
         record.early.clear()
         if source == "edge":
             self.count(s.ROBOT_LEVELS, levels, record.robot)
-            self.count(s.ROBOT_ACCEPTED, len(verdict.path), record.robot)
+            self.count(s.ROBOT_ACCEPTED, accepted, record.robot)
             totals = self._sessions.setdefault(record.session, _SessionTotals())
             totals.levels += levels
-            totals.accepted += len(verdict.path)
+            totals.accepted += accepted
         if record.prefilled is not None and now > record.prefilled:
             speed = step.tally.tokens / (now - record.prefilled)
             self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed

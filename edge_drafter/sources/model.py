@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_drafter.calibration import Calibration, Cells
+from edge_drafter.constrained import ConstrainedModel
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sampled import SampledModel, sampled
 from edge_drafter.sources import DraftSource
@@ -38,7 +39,8 @@ def propose(
     proposals = [[pair] for pair in zip(rows.rank(0)[0], first, strict=True)]
     for place in range(1, min(width, rows.size)):
         for row, (token, weight) in enumerate(zip(*rows.rank(place), strict=True)):
-            proposals[row].append((token, shares[row] * weight))
+            if weight > 0.0:
+                proposals[row].append((token, shares[row] * weight))
     for row, tokens in enumerate(also):
         if tokens:
             known = {token for token, _ in proposals[row]}
@@ -73,12 +75,25 @@ class ModelSource(DraftSource):
         self._slots, self._count = {step.tree.root: ROOT}, 0
         if request.sampling != self._sampling:
             self._sampling, self._calibration = request.sampling, Calibration()
-        self._sampled = sampled(self._model, request.sampling, request.key, step.answer.digest)
+        model = self._model
+        if request.grammar is not None:
+            model = ConstrainedModel(model, request.grammar, request.max_tokens)
+        self._sampled = sampled(model, request.sampling, request.key, step.answer.digest)
 
     def read(self, stop: Stop | None = None) -> None:
         """See `DraftSource.read`."""
         request = self._step.request
         self._sampled.begin(request.prompt, request.jpeg, request.committed, stop)
+
+    def propose(self, node: int) -> None:
+        """See `DraftSource.propose`: what the answer's grammar has settled.
+
+        Not for a rule that judges sampled tokens alone, nor for an answer that this model gives by itself.
+        """
+        step = self._step
+        fits = step.config.forced and step.config.needs_link and not step.request.sampling.one_chain
+        if step.settled is not None and fits and node in step.tree:
+            step.settled.lengthen(node, step.cutter.room(node))
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
         """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""
@@ -158,6 +173,8 @@ class ModelSource(DraftSource):
         it.
         """
         tree, config = self._step.tree, self._step.config
+        if self._step.settled is not None:
+            nodes, rows = self._proposing(nodes, rows)
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
         known = [tuple(tree[node].children) for node in nodes]
@@ -174,7 +191,19 @@ class ModelSource(DraftSource):
                 if content.origin is Origin.LOOKUP or (content.chance != probability and not content.layers):
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
+        if self._step.settled is not None:
+            for node in nodes:
+                for child in list(tree[node].children.values()):
+                    self.propose(child)
         return likeliest
+
+    def _proposing(self, nodes: Sequence[int], rows: Logits) -> tuple[Sequence[int], Logits]:
+        """Return the nodes, and their rows, behind which the grammar leaves the model anything to propose."""
+        proposing = rows.max(axis=1) > -np.inf
+        for node, proposes in zip(nodes, proposing, strict=True):
+            if not proposes:
+                self._step.tree.score(node, ())
+        return [node for node, proposes in zip(nodes, proposing, strict=True) if proposes], rows[proposing]
 
     def _proposals(self, rows: Logits, depths: Sequence[int], known: Sequence[Sequence[int]]) -> Sequence[Proposals]:
         """Return what may follow each row [vocabulary], see `propose`; `known` are the tokens that stand there."""

@@ -49,7 +49,7 @@ class NgramSource(DraftSource):
         found = self._ngrams.proposals(prefix, min(MOST_TOKENS, step.cutter.room(node)))
         for token, length in zip(*found, strict=True):
             chance = self._ngrams.chance(length)
-            if chance < step.config.least:
+            if chance < step.config.least or (step.settled is not None and not step.settled.allows(node, token)):
                 break
             node = tree.add(node, token, chance, Origin.LOOKUP)
             if tree[node].origin is Origin.LOOKUP:

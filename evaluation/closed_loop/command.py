@@ -171,7 +171,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     names = (
         "target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "fed_head", "dtype",
-        "response_order", "views",
+        "response_order", "views", "answers",
     )  # fmt: skip
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     for name, folder, without in (

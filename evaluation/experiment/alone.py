@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Arm, Question, Run
+from speculation.grammar import FREE, Grammars, grammar_for, masked
+from speculation.sampling import GREEDY
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
@@ -33,12 +35,16 @@ class Flip:
 
 
 class TargetAlone:
-    """Greedy decoding of the target, without edge or link, about frames in the size in which edges send them."""
+    """Greedy decoding of the target, without edge or link, about frames in the size in which edges send them.
 
-    def __init__(self, vlm: Vlm, max_tokens: int) -> None:
+    `answers` as `EdgeConfig.answers` has it.
+    """
+
+    def __init__(self, vlm: Vlm, max_tokens: int, answers: str = FREE) -> None:
         self._session = VlmSession(vlm, CAPACITY)
         self._sizes = vlm.processor.sizes if vlm.sees_images else None
         self._max_tokens = max_tokens
+        self._grammars = None if answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
 
     def decode(self, question: Question) -> Answer:
         """Answer one question. Raises ValueError for one that cannot be used."""
@@ -69,7 +75,15 @@ class TargetAlone:
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
         # The frames that edges send, see `EdgeConfig.scale_frames`.
         jpeg = question.jpeg if self._sizes is None else reduced(question.jpeg, *self._sizes)
-        return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
+        if self._grammars is None:
+            return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
+        grammar = self._grammars.of(grammar_for(question.prompt), self._session.vlm.eos)
+        alone = self._session.sampled(question.prompt, jpeg, self._max_tokens, GREEDY, grammar=grammar)
+        found, state = list[tuple[int, npt.NDArray[Any]]](), grammar.start(self._max_tokens)
+        for token, logits in alone:
+            found.append((token, masked(logits[None], [grammar.allowed(state).mask])[0]))
+            state = grammar.next(state, token) or state
+        return found
 
 
 def first_flip(

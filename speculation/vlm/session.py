@@ -8,6 +8,7 @@ import numpy as np
 
 from speculation.cancellation import Stop
 from speculation.frames import Frame
+from speculation.grammar import Automaton, masked
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
@@ -131,16 +132,22 @@ class VlmSession:
         limit: int,
         settings: SamplingScheme,
         key: int = 0,
+        grammar: Automaton | None = None,
     ) -> Iterator[tuple[int, Logits]]:
-        """Begin a step and yield what the model alone samples with `key`, as `greedy` does.
+        """Begin a step and yield what the model alone samples with `key`, under a `grammar` or free, as `greedy` does.
 
-        The logits are the model's own, neither perturbed nor cut.
+        The logits are the model's own, neither masked nor perturbed nor cut.
         """
         self.begin(prompt, image)
         sampler, prefix = settings.alone.sampler(key), Prefix(0, b"")
+        state = None if grammar is None else grammar.start(limit)
         for _ in range(limit):
             logits = self.root_logits()
-            token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefix)))
+            row = logits
+            if grammar is not None and state is not None:
+                row = masked(logits[None], [grammar.allowed(state).mask])[0]
+            token = int(np.argmax(row if sampler is None else sampler.rank(row, prefix)))
+            state = None if grammar is None or state is None else grammar.next(state, token)
             yield token, logits
             if token in self.vlm.eos:
                 return

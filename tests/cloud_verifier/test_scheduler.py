@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import Refused, Scheduler
+from speculation.grammar import Grammars
 from speculation.pass_cost import Load, PassCost
 from speculation.wire import (
     ROOT,
@@ -20,12 +23,14 @@ from speculation.wire import (
     Commit,
     Draft,
     FaultCode,
+    Grammar,
     Idle,
     begin_digest,
     extend_digest,
 )
 from tests.cloud_verifier.fake_target import EOS, VOCABULARY, FakeEngine, greedy
 from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
+from tests.models import tiny_tokenizer
 
 
 class Edge:
@@ -386,3 +391,19 @@ def test_without_a_cache_every_prediction_sees_the_prefix_that_is_computed_again
         estimates.loads.clear()
         step.ledger.finish(choice.act, choice.tree, 0, 1)
         assert all(load in (step.load(choice), step.load(Choice(Act.DECODE))) for load in estimates.loads)
+
+
+def test_a_grammar_that_cannot_be_kept_to_is_refused() -> None:
+    asked = BeginStep(1, "find it", JPEG, grammar=Grammar.REASON_FIRST)
+    with pytest.raises(Refused, match="REASON_FIRST: the target's tokenizer takes none") as caught:
+        Bench().scheduler.begin(0, asked, 0.0)
+    assert caught.value.fault.code is FaultCode.UNSUPPORTED_SAMPLING
+    tokenizer = tiny_tokenizer()
+    model = replace(FakeEngine().model, vocabulary=len(tokenizer), grammars=Grammars(tokenizer, len(tokenizer)))
+    scheduler = Scheduler(model, Scheduling(), Limits())
+    foreign = tokenizer("\nActive", add_special_tokens=False)["input_ids"]
+    with pytest.raises(Refused, match="committed begins no answer of grammar REASON_FIRST") as caught:
+        scheduler.begin(0, msgspec.structs.replace(asked, committed=foreign), 0.0)
+    assert caught.value.fault.code is FaultCode.MALFORMED
+    begun = tokenizer("I see it.\nAct", add_special_tokens=False)["input_ids"]
+    assert scheduler.begin(0, msgspec.structs.replace(asked, committed=begun), 0.0) == []

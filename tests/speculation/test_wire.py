@@ -29,6 +29,7 @@ from speculation.wire import (
     FaultCode,
     Features,
     Fetch,
+    Grammar,
     Hello,
     Idle,
     Jpegs,
@@ -281,7 +282,7 @@ def test_frames_that_cannot_be_are_refused(jpeg: Jpegs, sentence: str) -> None:
         decode(encode(begin(jpeg)))
 
 
-def slow_digest(prompt: str, jpeg: Jpegs, answer: list[int], key: int) -> bytes:
+def slow_digest(prompt: str, jpeg: Jpegs, answer: list[int], key: int, grammar: Grammar) -> bytes:
     """The digest, written out again from its definition."""
     text = prompt.encode()
     value = hashlib.blake2b(
@@ -289,6 +290,7 @@ def slow_digest(prompt: str, jpeg: Jpegs, answer: list[int], key: int) -> bytes:
         + struct.pack("<I", len(text))
         + struct.pack("<I", 6)
         + key.to_bytes(8, "little")
+        + bytes([grammar])
         + text
         + b"greedy"
         + struct.pack("<I", len(frames_of(jpeg)))
@@ -302,14 +304,14 @@ def slow_digest(prompt: str, jpeg: Jpegs, answer: list[int], key: int) -> bytes:
 
 
 @given(st.text(max_size=20), frames, st.lists(tokens, max_size=8), st.integers(0, 8),
-       st.integers(0, 2**63 - 1))  # fmt: skip
+       st.integers(0, 2**63 - 1), st.sampled_from(Grammar))  # fmt: skip
 def test_digests_extend_token_by_token_or_at_once(
-    prompt: str, jpeg: Jpegs, answer: list[int], cut: int, key: int
+    prompt: str, jpeg: Jpegs, answer: list[int], cut: int, key: int, grammar: Grammar
 ) -> None:
-    empty = begin_digest(prompt, jpeg, key=key)
-    whole = extend_digest(empty, answer)
-    assert whole == slow_digest(prompt, jpeg, answer, key)
-    assert extend_digest(extend_digest(empty, answer[:cut]), answer[cut:]) == whole
+    begin = begin_digest(prompt, jpeg, key=key, grammar=grammar)
+    whole = extend_digest(begin, answer)
+    assert whole == slow_digest(prompt, jpeg, answer, key, grammar)
+    assert extend_digest(extend_digest(begin, answer[:cut]), answer[cut:]) == whole
 
 
 drawing = st.tuples(st.sampled_from(["greedy", "coupled(temperature=1.0)"]), st.integers(0, 2))

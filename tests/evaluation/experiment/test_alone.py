@@ -8,6 +8,8 @@ import pytest
 from evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, first_flip, margins
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Answer, Arm, Question, take_turns
+from speculation.grammar import CONSTRAINED
+from speculation.prompts import parse_answer
 from speculation.vlm.load import Vlm
 
 
@@ -41,3 +43,12 @@ def test_an_answer_that_leaves_the_targets_is_found_with_its_margin(target: Vlm)
     assert run.stats(TARGET)[0].cloud_passes == run.stats(TARGET)[0].tokens == len(run.answers[TARGET][0].tokens)
     with pytest.raises(ValueError):
         alone.decode(Question("find it", b"no image"))
+
+
+def test_the_target_alone_keeps_to_the_grammar(target: Vlm) -> None:
+    asked, alone = questions("random", 2), TargetAlone(target, 20, CONSTRAINED)
+    run = take_turns([alone.arm()], asked)
+    texts = [target.tokenizer.decode(each.tokens, skip_special_tokens=True) for each in run.answers[TARGET]]
+    assert not any(parse_answer(text).problem for text in texts)
+    free = take_turns([alone.arm(), Arm("free", decode=TargetAlone(target, 20).decode)], asked)
+    assert any(flip.margin == float("inf") for flip in alone.flips(free, asked)), "what is not allowed has no margin"

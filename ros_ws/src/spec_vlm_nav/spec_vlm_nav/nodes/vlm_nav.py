@@ -34,6 +34,7 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, Parameters
 from speculation.extras import need
+from speculation.grammar import CONSTRAINED
 from speculation.instructions import sentence_for
 from speculation.prompts import Vocabulary
 from speculation.trace import Trace
@@ -50,7 +51,7 @@ EDGE = Parameters(
         "resume_elsewhere_s": "link_resume_elsewhere_s",
     },
     without=("text_only",),
-    defaults={"draft_model": Path("models/draft")},
+    defaults={"draft_model": Path("models/draft"), "answers": CONSTRAINED},
 )
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the

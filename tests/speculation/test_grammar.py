@@ -1,0 +1,252 @@
+"""The automaton of an answer against the plain definition of one, token by token."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speculation.grammar import (
+    MAX_REASON_CHARS,
+    Automaton,
+    Constraint,
+    Grammars,
+    State,
+    expression,
+    grammar_for,
+    masked,
+)
+from speculation.prompts import ACTIONS, ResponseOrder, compose, format_answer, parse_answer
+from speculation.vlm.load import Vlm
+from speculation.wire import PRINTABLE, ROOT, Grammar
+from tests.models import tiny_tokenizer
+
+BOTH = (Grammar.REASON_FIRST, Grammar.ACTION_FIRST)
+LINES = [f"Action: {action.text}" for action in ACTIONS]
+PLENTY = 60
+EOS, OTHER_EOS = 0, 1
+PIECES = [
+    "Action", "Action:", "Act", "ion:", ": ", ".\n", "\nAction: ", "\n", " turn", " left", "n left medium", "stop",
+    "op", "forward large\n", "a", " b", "é", "\u200b", "\x07", "AAction", "Action: stop\nok", "see\nAction: stop", "中",
+]  # fmt: skip
+
+
+TOKENIZER = tiny_tokenizer()
+END = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
+
+
+@lru_cache
+def automaton(grammar: Grammar) -> Automaton:
+    """Return a grammar over the tokens of the tiny models."""
+    return Grammars(TOKENIZER, len(TOKENIZER)).of(grammar, (END,))
+
+
+@lru_cache
+def completes(tail: bytes) -> bool:
+    """Whether some printable character begins with these bytes."""
+    # What may follow a byte is a range that has one of these in it.
+    for more in range(1, 4):
+        for rest in product((0x80, 0x90, 0xA0, 0xBF), repeat=more):
+            try:
+                text = (tail + bytes(rest)).decode()
+            except UnicodeDecodeError:
+                continue
+            if re.search(PRINTABLE, text):
+                return True
+    return False
+
+
+def split(text: bytes) -> tuple[str, bytes] | None:
+    """Return the whole characters of a text and the bytes of one that has only begun; None where it is no text."""
+    for cut in range(min(4, len(text) + 1)):
+        try:
+            whole = text[: len(text) - cut].decode()
+        except UnicodeDecodeError:
+            continue
+        tail = text[len(text) - cut :]
+        return (whole, tail) if not tail or completes(tail) else None
+    return None
+
+
+def begins(text: bytes, grammar: Grammar, room: int) -> bool:
+    """Whether an answer with reasons of at most `room` characters begins with this text."""
+    found = split(text)
+    if found is None:
+        return False
+    first, newline, second = found[0].partition("\n")
+    reasons, line = (first, second) if grammar is Grammar.REASON_FIRST else (second, first)
+    reasoning = (grammar is Grammar.REASON_FIRST) != bool(newline)
+    if found[1] and not reasoning:
+        return False
+    if len(reasons) + bool(found[1]) > room or "Action:" in reasons or not re.search(PRINTABLE, reasons):
+        return False
+    return line in LINES if newline and reasoning else any(each.startswith(line) for each in LINES)
+
+
+def is_complete(text: bytes, grammar: Grammar) -> bool:
+    """Whether a text is an answer."""
+    whole = text.decode(errors="ignore").encode() == text
+    first, newline, second = text.decode(errors="ignore").partition("\n")
+    return whole and bool(newline) and (second if grammar is Grammar.REASON_FIRST else first) in LINES
+
+
+def need(text: bytes, grammar: Grammar, words: tuple[bytes, ...]) -> int:
+    """Return how few tokens complete an answer without further reasons."""
+    if is_complete(text, grammar):
+        return 0
+    ends = [line if grammar is Grammar.REASON_FIRST else f"{line}\n" for line in LINES]
+    if grammar is Grammar.REASON_FIRST and b"\n" not in text:
+        return min(fewest(f"\n{end}".encode(), words) for end in ends)
+    begun = text.decode().rpartition("\n")[2] if grammar is Grammar.REASON_FIRST else text.decode()
+    return min(fewest(end[len(begun) :].encode(), words) for end in ends if end.startswith(begun))
+
+
+@cache
+def fewest(text: bytes, words: tuple[bytes, ...]) -> int:
+    """Return how few tokens spell a text."""
+    if not text:
+        return 0
+    return 1 + min(fewest(text[len(word) :], words) for word in words if word and text.startswith(word))
+
+
+@st.composite
+def vocabularies(draw: st.DrawFn) -> tuple[bytes, ...]:
+    """Two end tokens, every byte, and pieces of answers cut anywhere; some of them twice."""
+    pieces = [piece.encode() for piece in draw(st.lists(st.sampled_from(PIECES), max_size=14))]
+    cuts = draw(st.lists(st.tuples(st.sampled_from(LINES), st.integers(0, 20), st.integers(1, 9)), max_size=6))
+    pieces += [each for line, start, size in cuts if (each := line.encode()[start : start + size])]
+    pieces += draw(st.lists(st.binary(min_size=2, max_size=4), max_size=4))
+    return (b"", b"", *(bytes([byte]) for byte in range(256)), *pieces)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_the_mask_is_what_the_definition_allows(data: st.DataObject) -> None:
+    words = data.draw(vocabularies())
+    grammar = data.draw(st.sampled_from(BOTH))
+    known = Automaton(grammar, words, (EOS, OTHER_EOS))
+    room, left = data.draw(st.integers(0, 12)), data.draw(st.one_of(st.integers(1, 12), st.just(PLENTY)))
+    state: State | None = known.start(left)._replace(room=room)
+    text = b""
+    for _ in range(8):
+        assert state is not None and state.left == left
+        mask = known.allowed(state).mask
+        for token, word in enumerate(words):
+            if not word:
+                continue
+            fits = begins(text + word, grammar, room)
+            whole = split(text) == (text.decode(errors="ignore"), b"")
+            if (
+                fits
+                and left < PLENTY // 2
+                and whole
+                and split(text + word) == ((text + word).decode(errors="ignore"), b"")
+            ):
+                fits = need(text + word, grammar, words) < max(left, need(text, grammar, words))
+            elif fits and left < PLENTY // 2:
+                continue
+            assert bool(mask[token]) == fits, (text, word, left)
+        ends, goes_on = is_complete(text, grammar), bool(mask[2:].any())
+        assert bool(mask[EOS]) == ends and bool(mask[OTHER_EOS]) == (ends and goes_on)
+        allowed = np.flatnonzero(mask[2:]) + 2
+        longer = [token for token in allowed.tolist() if len(words[token]) > 1]
+        if not len(allowed):
+            return
+        token = data.draw(st.sampled_from(longer if longer and data.draw(st.booleans()) else allowed.tolist()))
+        state, text, left = known.next(state, token), text + words[token], left - 1
+        if left == 0:
+            return
+
+
+@given(data=st.data())
+def test_every_answer_ends_readable_however_few_tokens_it_may_have(data: st.DataObject) -> None:
+    grammar = data.draw(st.sampled_from(BOTH))
+    known = automaton(grammar)
+    limit = data.draw(st.integers(known.least_tokens, 40))
+    dice = np.random.default_rng(data.draw(st.integers(0, 999)))
+    state: State | None = known.start(limit)
+    tokens: list[int] = []
+    while state is not None and len(tokens) < limit:
+        tokens.append(int(dice.choice(np.flatnonzero(known.allowed(state).mask))))
+        state = known.next(state, tokens[-1])
+    text = TOKENIZER.decode(tokens, skip_special_tokens=True)
+    assert re.fullmatch(expression(grammar), text)
+    answer = parse_answer(text)
+    assert answer.action in ACTIONS and not answer.problem
+    assert len(answer.reasoning) <= MAX_REASON_CHARS and re.search(PRINTABLE, answer.reasoning)
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+@pytest.mark.parametrize("guide", [False, True])
+def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> None:
+    prompt = compose("find the red ball", ACTIONS[:2], order, guide)
+    assert grammar_for(prompt) is (
+        Grammar.ACTION_FIRST if order is ResponseOrder.ACTION_FIRST else Grammar.REASON_FIRST
+    )
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+def test_every_formatted_answer_is_one_of_the_grammar_in_any_spelling(order: ResponseOrder) -> None:
+    known = automaton(grammar_for(compose("find it", (), order)))
+    for action in ACTIONS:
+        text = format_answer("I see the red ball ahead.", action, order)
+        usual = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+        letters = [token for letter in text for token in TOKENIZER(letter, add_special_tokens=False)["input_ids"]]
+        assert len(letters) > len(usual)
+        for tokens in (usual, letters):
+            state = known.start(400)
+            for token in tokens:
+                assert known.allowed(state).mask[token]
+                after = known.next(state, token)
+                assert after is not None
+                state = after
+            assert known.allowed(state).mask[END]
+
+
+def test_what_is_settled_is_named() -> None:
+    known = automaton(Grammar.REASON_FIRST)
+    tokens = TOKENIZER("A ball.\nAction: turn left medium", add_special_tokens=False)["input_ids"]
+    end = known.after(tokens, 100)
+    assert end is not None and known.allowed(end).only == END
+    assert Constraint(known, end).ending() == [END]
+    newline = TOKENIZER("\n", add_special_tokens=False)["input_ids"]
+    behind = known.after(newline, 100)
+    assert behind is not None and known.allowed(behind).only is None, "the mark may be cut into tokens in several ways"
+    spelled = known.allowed(behind).spelled
+    assert spelled is not None and "Action:".startswith(TOKENIZER.decode([spelled]))
+    assert Constraint(known, behind).ending() == []
+    first = known.start(100)
+    assert known.allowed(first).spelled is None
+    # A tree of two branches: the one whose text is settled gets longer, the other does not.
+    (word,) = TOKENIZER("a", add_special_tokens=False)["input_ids"]
+    more, parents = Constraint(known, first).spelled([word, *newline], [ROOT, ROOT], 8)
+    assert TOKENIZER.decode(more).startswith("Action:") and parents[0] == 1 and word not in more
+    assert len(Constraint(known, first).spelled([word, *newline], [ROOT, ROOT], 1)[0]) == 1
+
+
+def test_tokens_that_are_no_text_are_never_allowed() -> None:
+    known = automaton(Grammar.REASON_FIRST)
+    mask = known.allowed(known.start(100)).mask
+    assert not any(mask[token] for token in TOKENIZER.get_added_vocab().values())
+
+
+def test_rows_are_masked_by_their_own_masks() -> None:
+    rows = np.arange(6.0).reshape(2, 3)
+    mask = np.array([True, False, True])
+    assert masked(rows, [mask, None]).tolist() == [[0.0, -np.inf, 2.0], [3.0, 4.0, 5.0]]
+    assert masked(rows[:, 1:], [mask, None], np.array([1, 2])).tolist() == [[-np.inf, 2.0], [4.0, 5.0]]
+    assert np.isfinite(rows).all(), "the model keeps its own"
+
+
+def test_what_cannot_be_constrained_is_refused(target: Vlm) -> None:
+    with pytest.raises(ValueError, match="byte-level"):
+        Grammars(object(), 400)
+    with pytest.raises(ValueError, match="spell no answer"):
+        Automaton(Grammar.REASON_FIRST, (b"", b"a", b"\n"), (0,))
+    with pytest.raises(ValueError, match="FREE"):
+        expression(Grammar.FREE)
