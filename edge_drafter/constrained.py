@@ -9,7 +9,7 @@ from edge_drafter.tree import Origin, TokenTree
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.grammar import Automaton, State, masked
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 CERTAIN, LIKELY = 1.0, 0.95
 """How likely a token is whose text is settled: no other is allowed, or others spell the beginning of the same text."""
@@ -29,7 +29,7 @@ class ConstrainedModel:
         self._root: State | None = None
         self._nodes: list[State | None] = []
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
         self._root, self._nodes = self._grammar.after(committed, self._max_tokens), []
         self._model.begin(prompt, image, committed, stop)

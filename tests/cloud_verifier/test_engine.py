@@ -19,11 +19,12 @@ from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import CapacityError, Row, prefill_at_once
 from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
+from speculation.grammar import Constraint, Grammars
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split, StepDraws
 from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Grammar
 
 CAPACITY = 160
 KEY = 7
@@ -313,3 +314,26 @@ def test_the_short_list_is_switched_off_by_the_config(
     assert off is not None and off.head is Head.FULL and off.short_list is None
     with pytest.raises(StartError, match="--short-list 'on' is none of auto, off"):
         ServerConfig.of(tmp_path, short_list="on")
+
+
+def test_a_grammar_masks_alike_on_host_and_device(target: Vlm) -> None:
+    """A chain that leaves the grammar at its second token: the verdict ends there, wherever tokens are drawn."""
+    known = Grammars(target.tokenizer, target.vocabulary).of(Grammar.ACTION_FIRST, target.eos)
+    first = known.start(20)
+    allowed = np.flatnonzero(known.allowed(first).mask)
+    rows = [
+        Row(0, (token, target.eos[0]), (ROOT, 0), constraint=Constraint(known, first), sampling=how)
+        for token in allowed.tolist()
+        for how in (GREEDY, Coupled(0.8))
+    ]
+    found = []
+    for on_device in (False, True):
+        engine = VlmEngine(target, 1, 256, draws_on_device=on_device)
+        prefill_at_once(engine, 0, engine.prepare(PROMPTS[0], jpeg(0)), (), 20)
+        found.append([[*engine.verify([row])][-1].verdicts[0] for row in rows])
+    assert [(each.path, each.token) for each in found[0]] == [(each.path, each.token) for each in found[1]]
+    for row, verdict in zip(rows, found[0], strict=True):
+        assert len(verdict.path) < 2
+        tokens = [*(row.tokens[node] for node in verdict.path), verdict.token]
+        assert known.after(tokens, 20) is not None
+    assert any(verdict.path for verdict in found[0])
