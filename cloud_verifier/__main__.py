@@ -25,8 +25,8 @@ from cloud_verifier.monitoring.serving import need, pages_served
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.work import ModelInfo
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
+from speculation.grammar import grammars_of
 from speculation.settings import add_flags, fields_of, from_flags
-from speculation.wire import Grammar
 
 if TYPE_CHECKING:
     from cloud_verifier.cluster.member import Member
@@ -237,7 +237,7 @@ def compile_grammars(model: ModelInfo) -> None:
     if model.grammars is None:
         return
     started = time.perf_counter()
-    for name in (Grammar.REASON_FIRST, Grammar.ACTION_FIRST):
+    for name in grammars_of(model.objects):
         model.grammars.of(name, model.eos)
     _log.info("grammars of answers compiled in %.2f s", time.perf_counter() - started)
 

@@ -37,7 +37,7 @@ from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
-from speculation.grammar import FREE, Automaton, Grammars, grammar_for
+from speculation.grammar import FREE, Automaton, Grammars, grammar_for, grammars_of
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.machine import machine_id
 from speculation.predictor import OFF, Predictor, find
@@ -50,7 +50,7 @@ from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import TRACE_BYTES, FaultCode, Grammar, Hello, Jpegs, Welcome
+from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -159,7 +159,7 @@ class EdgeDecoder:
     def _compile(self, draft: Vlm) -> Grammars:
         """Return the grammars of answers, compiled. Raises ValueError for a limit that no answer keeps to."""
         grammars, limit = Grammars(draft.tokenizer, draft.vocabulary), self.config.decoding.max_tokens
-        for name in (Grammar.REASON_FIRST, Grammar.ACTION_FIRST):
+        for name in grammars_of(self._own_objects):
             least = grammars.of(name, draft.eos).least_tokens
             if limit < least:
                 raise ValueError(f"max_tokens is {limit}; a constrained answer takes at least {least}, or take {FREE}")

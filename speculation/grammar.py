@@ -25,7 +25,8 @@ import numpy.typing as npt
 from outlines_core import Index, Vocabulary
 
 from speculation.distributions import Logits
-from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, response_order
+from speculation.prompts import ACTION_MARK, ACTIONS, NOT_HERE, ResponseOrder, offers_not_here, response_order
+from speculation.prompts import Vocabulary as Objects
 from speculation.wire import ROOT, UNPRINTABLE, Grammar
 
 MAX_REASON_CHARS = 400
@@ -43,26 +44,33 @@ SPELLS_NONE = "these tokens spell no answer of grammar {}; take answers free"
 Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int32]
 _FAR = 1 << 20
-_OF_ORDER = {
-    ResponseOrder.REASON_FIRST: Grammar.REASON_FIRST,
-    ResponseOrder.ACTION_FIRST: Grammar.ACTION_FIRST,
-}
 
 
 def grammar_for(prompt: str) -> Grammar:
     """Return the grammar of the answer that a prompt of `prompts.compose` asks for."""
-    return _OF_ORDER[response_order(prompt)]
+    action_first = response_order(prompt) is ResponseOrder.ACTION_FIRST
+    return next(one for one in grammars_for(offers_not_here(prompt)) if one.action_first == action_first)
+
+
+def grammars_for(not_here: bool) -> tuple[Grammar, Grammar]:
+    """Return the grammars of both orders, with or without the action `not here`."""
+    if not_here:
+        return Grammar.REASON_FIRST, Grammar.ACTION_FIRST
+    return Grammar.REASON_FIRST_FORM_1, Grammar.ACTION_FIRST_FORM_1
+
+
+def grammars_of(vocabulary: Objects | None) -> tuple[Grammar, Grammar]:
+    """Return the grammars that a model's prompts ask for as a rule, for compiling them ahead."""
+    return grammars_for(vocabulary is None or vocabulary.form > 1)
 
 
 def expression(grammar: Grammar) -> str:
     """Return the regular expression of an answer, but for the length of its reasons. Raises ValueError for FREE."""
-    action = f"{ACTION_MARK} (?:{'|'.join(action.text for action in ACTIONS)})"
-    match grammar:
-        case Grammar.REASON_FIRST:
-            return rf"{_reasons()}\n{action}"
-        case Grammar.ACTION_FIRST:
-            return rf"{action}\n{_reasons()}"
-    raise ValueError("grammar FREE takes any answer; give REASON_FIRST or ACTION_FIRST")
+    if grammar is Grammar.FREE:
+        raise ValueError("grammar FREE takes any answer; give REASON_FIRST or ACTION_FIRST")
+    known = [action.text for action in ACTIONS if not (grammar.form_1 and action == NOT_HERE)]
+    action = f"{ACTION_MARK} (?:{'|'.join(known)})"
+    return rf"{action}\n{_reasons()}" if grammar.action_first else rf"{_reasons()}\n{action}"
 
 
 def _reasons() -> str:
@@ -121,7 +129,7 @@ class Automaton:
         behind = [0 if cut < 0 else _characters(word[cut + 1 :]) for word, cut in zip(words, newline, strict=True)]
         self._breaks: Mask = np.array([cut >= 0 for cut in newline])
         of_open = np.array(before, dtype=np.int32)
-        of_closed = np.array(behind if name is Grammar.ACTION_FIRST else [0] * len(words), dtype=np.int32)
+        of_closed = np.array(behind if name.action_first else [0] * len(words), dtype=np.int32)
         self._costs = of_closed, of_open
         """Characters of the reasons that each token spells, where the state is not, and is, in them."""
         self._longest = int(max(of_open.max(), of_closed.max()))
@@ -134,7 +142,7 @@ class Automaton:
 
     def start(self, max_tokens: int) -> State:
         """Return the state of an empty answer of at most so many tokens."""
-        return State(self._start, self.name is Grammar.REASON_FIRST, MAX_REASON_CHARS, max_tokens)
+        return State(self._start, not self.name.action_first, MAX_REASON_CHARS, max_tokens)
 
     def after(self, tokens: Sequence[int], max_tokens: int) -> State | None:
         """Return the state behind these tokens; None where they begin no answer. End tokens have none behind them."""
@@ -239,7 +247,7 @@ class Automaton:
     def _free_steps(self) -> list[_Ints]:
         """Return where each place may lead without characters of reasons, whether it stands in them or not."""
         behind: list[set[int]] = [set() for _ in self._rows]
-        waiting, seen = [(self._start, self.name is Grammar.REASON_FIRST)], set[tuple[int, bool]]()
+        waiting, seen = [(self._start, not self.name.action_first)], set[tuple[int, bool]]()
         while waiting:
             place, reasoning = waiting.pop()
             if (place, reasoning) in seen:

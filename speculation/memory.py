@@ -18,6 +18,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from speculation.prompts import MEMORY_LINE
+
 SIDE_PHRASES: dict[str, tuple[str, ...]] = {
     "left": ("on the left", "to my left"),
     "slightly left": ("slightly left", "a little to the left"),
@@ -154,7 +156,7 @@ class SearchMemory:
         )[:_LISTED]
         seen = [] if here is None else [f"here {here.count}/{SECTORS}"]
         seen += [f"{self._where((place.x, place.y))} {place.count}/{SECTORS}" for place in others]
-        lines = [f"Seen: {', '.join(seen)}"]
+        lines = [f"{MEMORY_LINE}{', '.join(seen)}"]
         doors = sorted(self._doors, key=lambda at: (self._passed(at), self._seen_from_here(at)[1]))[:_LISTED]
         if doors:
             texts = (f"{self._where(at)}{' passed' if self._passed(at) else ''}" for at in doors)

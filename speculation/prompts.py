@@ -17,6 +17,8 @@ from speculation.wire import MAX_WORD_CHARS, MAX_WORDS
 FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
 TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
+MEMORY_LINE = "Seen: "
+"""How the first line of a search's memory begins (`speculation.memory`)."""
 ACTION_FIRST_LINE = "Action first"
 """The last line of a prompt without a guide whose answer is to begin with the action."""
 MAX_INSTRUCTION_CHARS = 1000
@@ -292,6 +294,12 @@ def response_order(prompt: str) -> ResponseOrder:
     """Return the order in which a prompt of `compose` asks for reasons and action."""
     asks = (ACTION_FIRST_LINE, GUIDE[ResponseOrder.ACTION_FIRST])
     return ResponseOrder.ACTION_FIRST if prompt.rpartition("\n")[2] in asks else ResponseOrder.REASON_FIRST
+
+
+def offers_not_here(prompt: str) -> bool:
+    """Return whether a prompt of `compose` is one that may be answered with `not here`: of form 2, or with a guide."""
+    lines = prompt.split("\n")
+    return lines[-1] in GUIDE.values() or any(line.startswith(MEMORY_LINE) for line in lines[1:])
 
 
 def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:

@@ -101,11 +101,26 @@ class Idle(IntEnum):
 
 
 class Grammar(IntEnum):
-    """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says."""
+    """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says.
+
+    The last two lack the action `not here`, which models of prompt form 1 never learned.
+    """
 
     FREE = 0
     REASON_FIRST = 1
     ACTION_FIRST = 2
+    REASON_FIRST_FORM_1 = 3
+    ACTION_FIRST_FORM_1 = 4
+
+    @property
+    def action_first(self) -> bool:
+        """Whether the action stands before the reasons."""
+        return self in (Grammar.ACTION_FIRST, Grammar.ACTION_FIRST_FORM_1)
+
+    @property
+    def form_1(self) -> bool:
+        """Whether `not here` is no action."""
+        return self in (Grammar.REASON_FIRST_FORM_1, Grammar.ACTION_FIRST_FORM_1)
 
 
 class FaultCode(IntEnum):

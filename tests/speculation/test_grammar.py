@@ -21,7 +21,7 @@ from speculation.grammar import (
     grammar_for,
     masked,
 )
-from speculation.prompts import ACTIONS, ResponseOrder, compose, format_answer, parse_answer
+from speculation.prompts import ACTIONS, NOT_HERE, ResponseOrder, compose, format_answer, parse_answer
 from speculation.vlm.load import Vlm
 from speculation.wire import PRINTABLE, ROOT, Grammar
 from tests.models import tiny_tokenizer
@@ -185,14 +185,24 @@ def test_every_answer_ends_readable_however_few_tokens_it_may_have(data: st.Data
 @pytest.mark.parametrize("guide", [False, True])
 def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> None:
     prompt = compose("find the red ball", ACTIONS[:2], order, guide)
-    assert grammar_for(prompt) is (
-        Grammar.ACTION_FIRST if order is ResponseOrder.ACTION_FIRST else Grammar.REASON_FIRST
-    )
+    found = grammar_for(prompt)
+    assert found.action_first == (order is ResponseOrder.ACTION_FIRST) and found.form_1 != guide
+    searching = grammar_for(compose("find a ball", (), order, guide, ("Seen: here 1/8",)))
+    assert searching.action_first == found.action_first and not searching.form_1
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+def test_a_model_of_form_1_is_not_offered_not_here(order: ResponseOrder) -> None:
+    text = format_answer("It is nowhere.", NOT_HERE, order)
+    tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    for memory, offered in (((), False), (("Seen: here 8/8",), True)):
+        known = automaton(grammar_for(compose("find it", (), order, memory=memory)))
+        assert (known.after(tokens, PLENTY) is not None) == offered
 
 
 @pytest.mark.parametrize("order", ResponseOrder)
 def test_every_formatted_answer_is_one_of_the_grammar_in_any_spelling(order: ResponseOrder) -> None:
-    known = automaton(grammar_for(compose("find it", (), order)))
+    known = automaton(grammar_for(compose("find it", (), order, memory=("Seen: here 1/8",))))
     for action in ACTIONS:
         text = format_answer("I see the red ball ahead.", action, order)
         usual = TOKENIZER(text, add_special_tokens=False)["input_ids"]
