@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from speculation.wire import MAX_WORD_CHARS, MAX_WORDS
 
@@ -19,17 +19,28 @@ TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
 MAX_INSTRUCTION_CHARS = 1000
 VOCABULARY_FILE = "objects.json"
+PROMPT_FORMS = (1, 2)
 HISTORY_RUNS = 4
 """How many runs of equal actions a prompt lists."""
 
 
 class ActionKind(str, Enum):
-    """What the robot does next. `STOP` means the task is done; the fail-safe HOLD is no model action."""
+    """What the robot does next. `STOP` means the task is done; the fail-safe HOLD is no model action.
+
+    `NOT_HERE` means that all that can be reached was searched and the object is not there. Models of prompt form 1
+    (`Vocabulary.form`) never learned it.
+    """
 
     FORWARD = "forward"
     TURN_LEFT = "turn left"
     TURN_RIGHT = "turn right"
     STOP = "stop"
+    NOT_HERE = "not here"
+
+    @property
+    def moves(self) -> bool:
+        """Whether the robot moves; the other kinds end a goal."""
+        return self not in (ActionKind.STOP, ActionKind.NOT_HERE)
 
 
 class ActionSize(str, Enum):
@@ -42,14 +53,16 @@ class ActionSize(str, Enum):
 
 @dataclass(frozen=True)
 class NavigationAction:
-    """One mid-level action. Raises ValueError for a stop with a size or a motion without one."""
+    """One mid-level action. Raises ValueError for a motion without a size, or a size where nothing moves."""
 
     kind: ActionKind
     size: ActionSize | None = None
 
     def __post_init__(self) -> None:
-        if (self.kind is ActionKind.STOP) != (self.size is None):
-            raise ValueError(f"action {self.kind.value!r} with size {self.size}: motions have a size, stop has none")
+        if self.kind.moves != (self.size is not None):
+            raise ValueError(
+                f"action {self.kind.value!r} with size {self.size}: motions have a size, stop and not here have none"
+            )
 
     @property
     def text(self) -> str:
@@ -58,12 +71,12 @@ class NavigationAction:
 
     @property
     def metres(self) -> float:
-        """Distance ahead, 0 for turns and stop."""
+        """Distance ahead, 0 for all that does not go forward."""
         return FORWARD_METRES[self.size.value] if self.kind is ActionKind.FORWARD and self.size else 0.0
 
     @property
     def radians(self) -> float:
-        """Heading change, counter-clockwise positive (REP 103), 0 for forward and stop."""
+        """Heading change, counter-clockwise positive (REP 103), 0 for all that is no turn."""
         if self.size is None or self.kind is ActionKind.FORWARD:
             return 0.0
         angle = math.radians(TURN_DEGREES[self.size.value])
@@ -89,18 +102,33 @@ class Guidance(str, Enum):
         return vocabulary is None if self is Guidance.AUTO else self is Guidance.ALWAYS
 
 
-STOP = NavigationAction(ActionKind.STOP)
-ACTIONS: tuple[NavigationAction, ...] = (
-    *(NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize),
-    STOP,
+@dataclass(frozen=True)
+class Blocked:
+    """An action that something cut short, as a prompt of form 2 lists it among what was done."""
+
+    action: NavigationAction
+
+    @property
+    def text(self) -> str:
+        """E.g. 'forward large blocked'."""
+        return f"{self.action.text}{_BLOCKED}"
+
+
+_BLOCKED = " blocked"
+Past: TypeAlias = "NavigationAction | Blocked"
+"""One entry of what was done so far."""
+STOP, NOT_HERE = NavigationAction(ActionKind.STOP), NavigationAction(ActionKind.NOT_HERE)
+MOTIONS: tuple[NavigationAction, ...] = tuple(
+    NavigationAction(kind, size) for kind in ActionKind if kind.moves for size in ActionSize
 )
+ACTIONS: tuple[NavigationAction, ...] = (*MOTIONS, STOP, NOT_HERE)
 _BY_TEXT = {action.text: action for action in ACTIONS}
 _STOP_WORD = re.compile(rf"\s*{ActionKind.STOP.value}\b", re.IGNORECASE)
 _TASK = (
     "You steer a robot dog; the picture is what its front camera sees now. Small, medium and large are "
     f"{', '.join(f'{metres:g} m' for metres in FORWARD_METRES.values())} forward or "
     f"{', '.join(f'{degrees:g}' for degrees in TURN_DEGREES.values())} degrees of turning. Stop only when the object "
-    "is right in front of you, within half a metre."
+    "is right in front of you, within half a metre. Say not here only when you have searched everywhere."
 )
 _CHOICE = f"'{ACTION_MARK} ' and one of: {', '.join(_BY_TEXT)}."
 GUIDE = {
@@ -116,7 +144,7 @@ def nearest_action(kind: ActionKind, moved: float) -> NavigationAction | None:
 
     None for less than half of the smallest, for no number, and for a stop.
     """
-    sizes = [action for action in ACTIONS if action.kind is kind and action.size is not None]
+    sizes = [action for action in MOTIONS if action.kind is kind]
     if not sizes or not math.isfinite(moved) or moved < _amount(sizes[0]) / 2.0:
         return None
     return min(sizes, key=lambda action: abs(_amount(action) - moved))
@@ -129,6 +157,12 @@ def _amount(action: NavigationAction) -> float:
 def to_navigation_action(text: str) -> NavigationAction | None:
     """Return the action that `NavigationAction.text` names, None for any other text."""
     return _BY_TEXT.get(text)
+
+
+def to_past(text: str) -> Past | None:
+    """Return the entry of a list of what was done that has this text, None for any other text."""
+    action = to_navigation_action(text.removesuffix(_BLOCKED))
+    return Blocked(action) if action is not None and text.endswith(_BLOCKED) else action
 
 
 @dataclass(frozen=True)
@@ -220,7 +254,7 @@ def format_answer(reasoning: str, action: NavigationAction, order: ResponseOrder
     return f"{marked}\n{reasoning}" if order is ResponseOrder.ACTION_FIRST else f"{reasoning}\n{marked}"
 
 
-def history(done: Sequence[NavigationAction]) -> str:
+def history(done: Sequence[Past]) -> str:
     """Return the latest actions as a prompt lists them, oldest first: 'forward large, turn left large x7'.
 
     Equal actions in a row are one run; the last HISTORY_RUNS runs are listed.
@@ -231,17 +265,20 @@ def history(done: Sequence[NavigationAction]) -> str:
 
 def compose(
     instruction: str,
-    done: Sequence[NavigationAction] = (),
+    done: Sequence[Past] = (),
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
     guide: bool = False,
+    memory: Sequence[str] = (),
 ) -> str:
     """Return the prompt of one step: what to find, what was done for it so far, and how to answer.
 
-    `guide` explains the robot and its actions to a model that was not trained on them.
+    `guide` explains the robot and its actions to a model that was not trained on them. `memory` are the lines of
+    `speculation.memory`, for models of prompt form 2.
     """
     lines = [instruction.strip()]
     if done:
         lines.append(f"Done: {history(done)}")
+    lines += memory
     if guide:
         lines.append(GUIDE[order])
     elif order is ResponseOrder.ACTION_FIRST:
@@ -249,19 +286,26 @@ def compose(
     return "\n".join(lines)
 
 
-def chat(instruction: str, image: bool = True) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: the frame first, if there is one, then the instruction."""
-    if not image:
+def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction."""
+    if not images:
         return [{"role": "user", "content": instruction.strip()}]
-    return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction.strip()}]}]
+    frames = [{"type": "image"} for _ in range(images)]
+    return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The objects that a small model was trained to find; big models have none and take any instruction."""
+    """The objects that a small model was trained to find; big models have none and take any instruction.
+
+    `form` is the form of the prompts that it was trained on. 1: one colour and one class, and the actions done. 2:
+    besides a class or a colour alone, blocked actions, the memory of the search (`speculation.memory`) and the action
+    `not here`.
+    """
 
     colours: tuple[str, ...]
     classes: tuple[str, ...]
+    form: int = 1
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary | None:
@@ -276,16 +320,21 @@ class Vocabulary:
             data = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path} is no JSON ({error}); fetch or train the model again") from None
-        return cls(_words(path, data, "colours"), _words(path, data, "classes"))
+        form = data.get("form", 1) if isinstance(data, dict) else 1
+        if form not in PROMPT_FORMS:
+            known = ", ".join(map(str, PROMPT_FORMS))
+            raise ValueError(f"{path}: form is {form!r}; known forms of prompts are {known}: update this program")
+        return cls(_words(path, data, "colours"), _words(path, data, "classes"), form)
 
     @classmethod
-    def of(cls, colours: Sequence[str], classes: Sequence[str]) -> Vocabulary | None:
+    def of(cls, colours: Sequence[str], classes: Sequence[str], form: int = 1) -> Vocabulary | None:
         """Return the words that a verifier reports; None where it names none, for a model that takes any."""
-        return cls(tuple(colours), tuple(classes)) if colours and classes else None
+        return cls(tuple(colours), tuple(classes), form) if colours and classes else None
 
     def save(self, folder: Path) -> None:
         """Write `objects.json` into a model folder."""
-        text = json.dumps({"colours": self.colours, "classes": self.classes}, indent=1)
+        data = {"colours": self.colours, "classes": self.classes} | ({"form": self.form} if self.form > 1 else {})
+        text = json.dumps(data, indent=1)
         (folder / VOCABULARY_FILE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -309,36 +358,3 @@ class Target:
     def text(self) -> str:
         """E.g. 'silver bottle'."""
         return f"{self.colour} {self.object_class}"
-
-
-def find_target(instruction: str, vocabulary: Vocabulary) -> Target:
-    """Return the object that `instruction` names.
-
-    Raises ValueError, with the known words, if it names none or several.
-    """
-    words = re.findall(r"[a-z]+", instruction.lower())
-    pairs = [
-        Target(first, second)
-        for first, second in pairwise(words)
-        if first in vocabulary.colours and second in vocabulary.classes
-    ]
-    if len(set(pairs)) == 1:
-        return pairs[0]
-    known = f"known colours: {', '.join(vocabulary.colours)}; known objects: {', '.join(vocabulary.classes)}"
-    what = "names no known object" if not pairs else "names more than one object"
-    raise ValueError(f"instruction {instruction!r} {what}; say for example 'find the silver bottle'; {known}")
-
-
-def instruction_problem(instruction: str, vocabulary: Vocabulary | None) -> str:
-    """Return why an instruction cannot be followed, in a sentence; empty if it can. Without a vocabulary any may."""
-    if not instruction.strip() or len(instruction) > MAX_INSTRUCTION_CHARS:
-        return (
-            f"the instruction is empty or longer than {MAX_INSTRUCTION_CHARS} characters; say for example "
-            "'find the silver bottle'"
-        )
-    if vocabulary is not None:
-        try:
-            find_target(instruction, vocabulary)
-        except ValueError as error:
-            return str(error)
-    return ""

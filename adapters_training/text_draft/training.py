@@ -119,9 +119,12 @@ class TextDraftTrainer(Trainer[TextDraftConfig]):
         agreed = (log.argmax(-1) == truth.argmax(-1)).sum()
         return torch.tensor([[float(divergence.detach()), float(agreed)]], dtype=torch.float64)
 
-    def log(self, writer: SummaryWriter, means: Tensor) -> float:
+    def loss_of(self, means: Tensor) -> float:
+        """See `Trainer.loss_of`."""
+        return float(means[0, 0])
+
+    def log(self, writer: SummaryWriter, means: Tensor) -> None:
         """See `Trainer.log`."""
         divergence, agreed = means[0].tolist()
         writer.add_scalar("divergence", divergence, self.step)
         writer.add_scalar("agreement", agreed, self.step)
-        return float(divergence)

@@ -8,28 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.instructions import sentence_for
 from speculation.prompts import (
     ACTIONS,
     MAX_INSTRUCTION_CHARS,
+    MOTIONS,
+    NOT_HERE,
     STOP,
     VOCABULARY_FILE,
     ActionKind,
     ActionSize,
+    Blocked,
     Guidance,
     NavigationAction,
     ResponseOrder,
-    Target,
     Vocabulary,
     chat,
     committed_action,
     compose,
-    find_target,
     format_answer,
     history,
-    instruction_problem,
     nearest_action,
     parse_answer,
     to_navigation_action,
+    to_past,
 )
 from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
 
@@ -47,9 +49,9 @@ def test_every_action_survives_its_answer(action: NavigationAction, reasoning: s
     assert parsed.reasoning == reasoning.strip()
 
 
-def test_there_are_nine_motions_and_a_stop() -> None:
-    assert len(ACTIONS) == 10 == len({action.text for action in ACTIONS})
-    assert STOP.metres == STOP.radians == 0.0
+def test_there_are_nine_motions_and_two_ends() -> None:
+    assert (*MOTIONS, STOP, NOT_HERE) == ACTIONS and len({action.text for action in ACTIONS}) == 11
+    assert STOP.metres == STOP.radians == NOT_HERE.metres == NOT_HERE.radians == 0.0
 
 
 def test_left_is_counter_clockwise() -> None:
@@ -132,7 +134,7 @@ def test_the_longest_prompt_fits_the_wire(order: ResponseOrder, guide: bool) -> 
     # An action takes a second and a goal an hour at most, so no run of equal actions has more digits.
     done = [action for _ in range(6) for action in [longest] * 9999 + [second] * 9999]
     instruction = "\N{WHITE SMILING FACE}" * MAX_INSTRUCTION_CHARS
-    assert not instruction_problem(instruction, None)
+    assert sentence_for(instruction, None) == instruction
     prompt = compose(instruction, done, order, guide)
     assert len(prompt) <= MAX_PROMPT_CHARS and "x9999" in prompt
     message = BeginStep(1, prompt, b"jpeg")
@@ -151,9 +153,12 @@ def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
     assert parsed.action is None or parsed.action in ACTIONS
 
 
-@pytest.mark.parametrize(("kind", "size"), [(ActionKind.STOP, ActionSize.SMALL), (ActionKind.FORWARD, None)])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(ActionKind.STOP, ActionSize.SMALL), (ActionKind.NOT_HERE, ActionSize.SMALL), (ActionKind.FORWARD, None)],
+)
 def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
-    with pytest.raises(ValueError, match="motions have a size, stop has none"):
+    with pytest.raises(ValueError, match="motions have a size, stop and not here have none"):
         NavigationAction(kind, size)
 
 
@@ -161,24 +166,6 @@ def test_the_frame_comes_before_the_instruction() -> None:
     (message,) = chat("  find the silver bottle ")
     assert [part["type"] for part in message["content"]] == ["image", "text"]
     assert message["content"][1]["text"] == "find the silver bottle"
-
-
-def test_an_instruction_names_one_object() -> None:
-    assert find_target("Find the silver Bottle, the silver bottle!", WORDS) == Target("silver", "bottle")
-
-
-@pytest.mark.parametrize(
-    ("instruction", "complaint"),
-    [
-        ("find the dragon", "names no known object"),
-        ("find the silver and the bottle", "names no known object"),
-        ("the silver bottle or the red chair", "names more than one object"),
-    ],
-)
-def test_an_instruction_without_an_object_is_refused_with_the_known_words(instruction: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint) as caught:
-        find_target(instruction, WORDS)
-    assert "silver, red" in str(caught.value) and "bottle, chair" in str(caught.value)
 
 
 def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
@@ -283,7 +270,7 @@ def test_beginnings_of_answers(text: str, settled: tuple[ActionKind, ActionSize 
     assert committed_action(text) == settled
 
 
-@pytest.mark.parametrize("action", [action for action in ACTIONS if action != STOP])
+@pytest.mark.parametrize("action", MOTIONS)
 def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
     amount = action.metres or abs(action.radians)
     for moved in (0.93 * amount, amount, 1.07 * amount):
@@ -294,3 +281,29 @@ def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
 def test_less_than_half_a_small_action_is_none(moved: float) -> None:
     assert nearest_action(ActionKind.FORWARD, moved) is None
     assert nearest_action(ActionKind.STOP, 1.0) is None
+
+
+def test_what_was_blocked_is_listed_as_blocked() -> None:
+    ahead = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    done = (STOP, ahead, Blocked(ahead), Blocked(ahead))
+    assert history(done) == "stop, forward large, forward large blocked x2"
+    assert tuple(to_past(past.text) for past in done) == done
+    assert to_past("forward huge blocked") is None is to_past(" blocked")
+
+
+def test_the_memory_of_the_search_stands_behind_what_was_done() -> None:
+    prompt = compose("find a ball", (STOP,), ResponseOrder.ACTION_FIRST, memory=("Seen: here 1/8", "Doors: left 2 m"))
+    assert prompt == "find a ball\nDone: stop\nSeen: here 1/8\nDoors: left 2 m\nAction first"
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_the_form_of_prompts_is_kept_with_the_words(tmp_path: Path, form: int) -> None:
+    words = Vocabulary(("silver",), ("bottle",), form)
+    words.save(tmp_path)
+    assert Vocabulary.load(tmp_path) == words == Vocabulary.of(words.colours, words.classes, form)
+
+
+def test_an_unknown_form_of_prompts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / VOCABULARY_FILE).write_text(json.dumps({"colours": ["red"], "classes": ["ball"], "form": 3}))
+    with pytest.raises(ValueError, match=r"form is 3; known forms of prompts are 1, 2"):
+        Vocabulary.load(tmp_path)
