@@ -10,6 +10,7 @@ from typing import Any
 from adapters_training.exits.outcome import dry_report, dry_settings, train_to_end, write_results
 from adapters_training.exits.preparation import Prepared
 from adapters_training.fed_head.measuring import measure_draft
+from adapters_training.files import filling, resumable
 from adapters_training.shapes import parameters
 from adapters_training.text_draft.config import TextDraftConfig
 from adapters_training.text_draft.model import write
@@ -17,19 +18,27 @@ from adapters_training.text_draft.training import TextDraftTrainer, prepare
 from speculation.vlm.load import load_vlm
 
 
-def train(config: TextDraftConfig, prepared: Prepared[TextDraftConfig] | None = None) -> dict[str, Any]:
+def train(
+    config: TextDraftConfig, prepared: Prepared[TextDraftConfig] | None = None, *, trial: bool = False
+) -> dict[str, Any]:
     """Train or go on, write the model folder, measure it on held-out data; return what results.json holds.
 
-    `prepared` is of the same settings. Raises ValueError, in one sentence, for what cannot be trained.
+    `prepared` is of the same settings; a `trial` of a few steps need not come to anything. Raises ValueError, in one
+    sentence, for what cannot be trained, OSError for a full disk, and TrainingFailed where the loss has risen: nothing
+    is written then.
     """
     trainer = TextDraftTrainer(prepared or prepare(config))
-    effective = train_to_end(trainer)
-    return {} if effective is None else _finish(trainer, effective)
+    effective = train_to_end(trainer, trial=trial)
+    if effective is None:
+        return {}
+    with resumable(trainer.checkpoint):
+        return _finish(trainer, effective)
 
 
 def _finish(trainer: TextDraftTrainer, config: TextDraftConfig) -> dict[str, Any]:
     prepared = trainer.prepared
-    write(trainer.model, prepared.vlm, trainer.out)
+    with filling(trainer.out) as part:
+        write(trainer.model, prepared.vlm, part)
     # What is measured is what a robot loads.
     draft = load_vlm(trainer.out, config.model(str(prepared.vlm.device), "float32"))
     batches = prepared.held_out(config.held_out_samples)
@@ -46,7 +55,7 @@ def dry_run(config: TextDraftConfig) -> str:
     with tempfile.TemporaryDirectory(prefix="text-draft-") as folder:
         small = dry_settings(config, folder)
         seconds = TextDraftTrainer(replace(prepared, config=small)).seconds_a_step()
-        results = train(small, replace(prepared, config=small))
+        results = train(small, replace(prepared, config=small), trial=True)
         if not results:
             return ""
         load_vlm(Path(folder), config.model("cpu", "float32"))
