@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from adapters_training import wording
+from adapters_training.devices import AUTO, resolved
 from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, write_shard
 from speculation.prompts import ResponseOrder, parse_answer
@@ -88,7 +89,7 @@ def add_command(commands: Any) -> None:
     line.add_argument("--frames", type=int, default=2000, help="about how many frames (default: %(default)s)")
     line.add_argument("--questions", type=int, default=4, help="per frame (default: %(default)s)")
     line.add_argument("--rows", type=int, default=32, help="answers decoded side by side (default: %(default)s)")
-    add_flags(line, ModelSettings)
+    add_flags(line, ModelSettings, defaults={"device": AUTO})
     line.set_defaults(run=run)
 
 
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("frames", "questions", "rows"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} is {getattr(options, name)}; give at least 1")
-    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
     cache = KVCache(vlm, options.rows, CAPACITY)
     out.mkdir(parents=True, exist_ok=True)
     # every shard gives a few frames, so that they come from as many rooms as there are

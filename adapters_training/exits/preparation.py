@@ -13,10 +13,11 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoTokenizer
 
+from adapters_training import devices
 from adapters_training.encoding import Encoder
 from adapters_training.exits import memory
 from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
-from adapters_training.exits.config import Device, Dtype, FrozenTargetConfig, TrainingConfig
+from adapters_training.exits.config import Dtype, FrozenTargetConfig, TrainingConfig
 from adapters_training.sources.mixture import Mixture, open_mixture
 from speculation.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
@@ -75,7 +76,8 @@ def open_target(
     folder_fingerprint(folder)
     described = read_config(folder)
     layers = layers_of(text_config(described))
-    accelerator = Accelerator(cpu=config.device is Device.CPU, mixed_precision=config.mixed_precision.value)
+    on_cpu = devices.chosen(config.device).type == "cpu"
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision=config.mixed_precision.value)
     device = accelerator.device
     dtype = config.dtype.value
     if config.dtype is Dtype.AUTO:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from adapters_training import devices
 from adapters_training.exits.batches import Maker, Run
 from adapters_training.exits.config import FREE, FrozenTargetConfig, Schedule
 from adapters_training.exits.preparation import C, Prepared
@@ -133,11 +134,13 @@ class Trainer(ABC, Generic[C]):
         """Go on to the last step, with a progress bar, TensorBoard and checkpoints."""
         config, first = self.prepared.config, self.prepared.accelerator.is_main_process
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
+        device = self.prepared.accelerator.device
+        on_gpu, workers = device.type == "cuda", devices.workers(config.workers, device)
         begun = saved = time.monotonic()
         bar = tqdm(total=self.steps, initial=self.step, unit="step", desc=self.name,
                    mininterval=2.0, disable=not first)  # fmt: skip
         with bar:
-            for batches in self._run.stream(self.step, self.steps, config.workers):
+            for batches in self._run.stream(self.step, self.steps, workers, pinned=on_gpu):
                 done = self.learn(batches)
                 self.update(done)
                 now = time.monotonic()
