@@ -10,9 +10,10 @@ from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
 from adapters_training.fed_head import command as fed_head
 from adapters_training.predictor import command as predictor
+from adapters_training.recipe import command as recipe
 from adapters_training.verifier_profile import command as profile
 
-COMMANDS = (data, shapes, pair, answers, exits, measure, select, fed_head, predictor, profile, evaluate)
+COMMANDS = (recipe, data, shapes, pair, answers, exits, measure, select, fed_head, predictor, profile, evaluate)
 
 
 def main(arguments: list[str] | None = None) -> int:
