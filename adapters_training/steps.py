@@ -53,10 +53,10 @@ class Steps(Dataset[Batch]):
 
     def stream(self, first: int, last: int, device: torch.device, workers: int) -> Iterator[Batch]:
         """Yield the batches of steps `first` to `last` - 1 on a device; so many processes prepare them ahead."""
-        ahead = {"prefetch_factor": PREFETCHED, "multiprocessing_context": "spawn"} if workers else {}
         loader = DataLoader(
             self, batch_size=None, sampler=range(first, last), num_workers=workers,
-            pin_memory=device.type == "cuda", **ahead,
+            prefetch_factor=PREFETCHED if workers else None, pin_memory=device.type == "cuda",
+            multiprocessing_context="spawn" if workers else None,
         )  # fmt: skip
         for batch in loader:
             yield batch.to(device)

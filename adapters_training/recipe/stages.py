@@ -227,9 +227,9 @@ class Plan:
         drafts = self._add(
             Stage("drafts", command, logged, (self.draft, self.target, held_out), wanted.frames * PROMPT_S)
         )
-        command = ("predictor", "train", "--drafts", str(self.folder(drafts)), "--out", str(self.out / "predictor"),
+        fitted = ("predictor", "train", "--drafts", str(self.folder(drafts)), "--out", str(self.out / "predictor"),
                    "--profile", wanted.profile, "--epochs", str(wanted.epochs))  # fmt: skip
-        self.predictor = self._add(Stage("predictor", command, msgspec.to_builtins(wanted), (drafts,), SHORT_S))
+        self.predictor = self._add(Stage("predictor", fitted, msgspec.to_builtins(wanted), (drafts,), SHORT_S))
 
     def _file(self, name: str) -> Path:
         return self.out / "settings" / f"{name}.yaml"
