@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(runner.table(plan, gpus > 0)))
         return 0
     try:
-        runner.run(plan, machine(str(device)), options.first)
+        runner.run(plan, lambda: machine(str(device)), options.first)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on")
         return STOPPED

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,10 @@ def table(plan: Plan, gpu: bool) -> list[str]:
     return lines
 
 
-def run(plan: Plan, machine: str, first: str = "") -> None:
+def run(plan: Plan, machine: Callable[[], str], first: str = "") -> None:
     """Run all stages that are not done; `first` names one that is made anew, with all that build on it.
 
+    `machine` describes this machine as it is now.
     Raises ValueError, in one sentence, for a stage of other settings and for one that fails.
     """
     plan.out.mkdir(parents=True, exist_ok=True)
@@ -98,14 +99,14 @@ def run(plan: Plan, machine: str, first: str = "") -> None:
                 continue
             print(f"{head}: {'goes on' if now == 'begun' else 'begins'}, about {stage.seconds / 60:.1f} minutes on two "
                   "CPU cores in all", flush=True)  # fmt: skip
-            fresh = Stamp(stage.identity, dict(stage.settings), machine)
+            fresh = Stamp(stage.identity, dict(stage.settings), machine())
             stamp = stamp if stamp is not None and now == "begun" else fresh
-            stamp.machine, stamp.done = machine, False
-            _run(plan, stage, stamp, lock)
+            stamp.done = False
+            _run(plan, stage, stamp, lock, machine)
             print(f"{head}: done, {stamp.seconds / 60:.1f} minutes", flush=True)
 
 
-def _run(plan: Plan, stage: Stage, stamp: Stamp, lock: int) -> None:
+def _run(plan: Plan, stage: Stage, stamp: Stamp, lock: int, machine: Callable[[], str]) -> None:
     if stage.file:
         path = plan.out / SETTINGS / f"{stage.name}.yaml"
         path.parent.mkdir(exist_ok=True)
@@ -129,7 +130,7 @@ def _run(plan: Plan, stage: Stage, stamp: Stamp, lock: int) -> None:
             process.wait()
         raise
     finally:
-        stamp.seconds = before + time.monotonic() - begun
+        stamp.seconds, stamp.machine = before + time.monotonic() - begun, machine()
         _note(plan, stage, stamp)
     if status:
         raise ValueError(f"stage {stage.name} ended with status {status}, its message stands above; the same command "

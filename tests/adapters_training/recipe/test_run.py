@@ -22,6 +22,12 @@ from adapters_training.recipe.stages import Plan, Stage
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "config" / "embedded_pair.yaml"
+
+
+def here() -> str:
+    return "here"
+
+
 WORK = """
 import pathlib, sys
 out, name, folders = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -64,30 +70,30 @@ def test_a_broken_recipe_goes_on_and_a_finished_one_is_passed_over(recipe: Recip
     plan = Plan(recipe, tmp_path, 0)
     (tmp_path / "break").write_text("draft")
     with pytest.raises(ValueError, match="stage draft ended with status 3"):
-        runner.run(plan, "here")
+        runner.run(plan, here)
     before = names(plan).index("draft")
     assert ran(tmp_path) == names(plan)[: before + 1]
     (tmp_path / "break").unlink()
-    runner.run(plan, "here")
+    runner.run(plan, here)
     assert ran(tmp_path) == names(plan)[before:]
-    runner.run(plan, "here")
+    runner.run(plan, here)
     assert ran(tmp_path) == []
     rows = {row["stage"]: row for row in json.loads((tmp_path / runner.RECORD_FILE).read_text())}
-    assert list(rows) == names(plan) and all(row["done"] and row["machine"] == "here" for row in rows.values())
+    assert list(rows) == names(plan) and all(row["done"] and row["machine"] == here() for row in rows.values())
     assert rows["draft"]["runs"] == 2 and rows["target"]["runs"] == 1
     assert rows["draft"]["seconds"] > 0.0
 
 
 def test_other_settings_are_refused_and_made_anew_with_all_that_builds_on_them(recipe: Recipe, tmp_path: Path) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), "here")
+    runner.run(Plan(recipe, tmp_path, 0), here)
     ran(tmp_path)
     plan = Plan(msgspec.structs.replace(recipe, distil=recipe.distil | {"steps": 9}), tmp_path, 0)
     with pytest.raises(ValueError, match=r"of other settings \(steps: 600 there, 9 now\): give --from distil"):
-        runner.run(plan, "here")
+        runner.run(plan, here)
     assert ran(tmp_path) == []
     (tmp_path / "distil" / "old").touch()
     (tmp_path / "target" / "old").touch()
-    runner.run(plan, "here", "distil")
+    runner.run(plan, here, "distil")
     assert not (tmp_path / "distil" / "old").exists() and (tmp_path / "target" / "old").exists()
     assert ran(tmp_path) == ["distil", "measure-exits", "select-exits", "fed-head", "drafts", "predictor"]
 
@@ -95,7 +101,7 @@ def test_other_settings_are_refused_and_made_anew_with_all_that_builds_on_them(r
 def test_what_an_earlier_stage_is_made_of_counts(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), "here")
+    runner.run(Plan(recipe, tmp_path, 0), here)
     more = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, scenes=50))
     states = {stage.name: runner.state(Plan(more, tmp_path, 0), stage) for stage in Plan(more, tmp_path, 0).stages}
     assert states["data"] == states["target"] == states["pass-cost"] == "other settings"
@@ -103,11 +109,11 @@ def test_what_an_earlier_stage_is_made_of_counts(
     monkeypatch.setattr("adapters_training.recipe.stages.ROPE_THETA", 7.0)
     plan = Plan(recipe, tmp_path, 0)
     with pytest.raises(ValueError, match="data is made of something else"):
-        runner.run(plan, "here")
+        runner.run(plan, here)
 
 
 def test_another_device_passes_over_what_is_done(recipe: Recipe, tmp_path: Path) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), "here")
+    runner.run(Plan(recipe, tmp_path, 0), here)
     plan = Plan(recipe, tmp_path, 1)
     assert all(runner.state(plan, stage) == "done" for stage in plan.stages)
     target = plan.named("target")
@@ -130,7 +136,7 @@ def test_an_interrupted_stage_ends_and_its_time_counts(
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        runner.run(plan, "here")
+        runner.run(plan, here)
     thread.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -143,13 +149,13 @@ def test_a_second_recipe_in_a_folder_is_refused(recipe: Recipe, tmp_path: Path) 
     with (tmp_path / runner.LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="still runs there"):
-            runner.run(Plan(recipe, tmp_path, 0), "here")
-    runner.run(Plan(recipe, tmp_path, 0), "here")
+            runner.run(Plan(recipe, tmp_path, 0), here)
+    runner.run(Plan(recipe, tmp_path, 0), here)
 
 
 def finished(plan: Plan, megabytes: int) -> None:
     """Make all that ships, with weights of so many MB in the target."""
-    runner.run(plan, "here")
+    runner.run(plan, here)
     for stage in (plan.target, plan.draft):
         plan.model(stage).mkdir()
         (plan.model(stage) / "config.json").write_text("{}")
