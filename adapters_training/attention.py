@@ -1,7 +1,7 @@
 """Attention of a model in training: torch's own but for bfloat16 on a CPU, where matrix products are faster.
 
-torch's CPU kernel for bfloat16 takes 1.7 times their time for forward and backward at the embedded pair's sizes (320 tokens
-of 5 heads, 64 wide; docs/training.md has the figures). Results are equal up to rounding.
+torch's CPU kernel for bfloat16 takes 1.7 times their time for forward and backward at the embedded pair's sizes (325
+tokens of 5 heads, 64 wide; docs/training.md has the figures). Results are equal up to rounding.
 """
 
 from __future__ import annotations
