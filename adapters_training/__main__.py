@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from adapters_training import answers, data, evaluate, pair, shapes
+from adapters_training import answers, data, evaluate, pair, shapes, store, walk_answers
+from adapters_training.course import TrainingFailed
 from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
 from adapters_training.fed_head import command as fed_head
@@ -13,14 +14,32 @@ from adapters_training.predictor import command as predictor
 from adapters_training.recipe import command as recipe
 from adapters_training.verifier_profile import command as profile
 
-COMMANDS = (recipe, data, shapes, pair, answers, exits, measure, select, fed_head, predictor, profile, evaluate)
+COMMANDS = (
+    recipe,
+    data,
+    shapes,
+    pair,
+    answers,
+    walk_answers,
+    exits,
+    measure,
+    select,
+    fed_head,
+    predictor,
+    profile,
+    evaluate,
+    store,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one training command; returns the exit status."""
+    """Run one training command; returns the exit status: 1 for a training of no use, 2 for what cannot be done."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
+    except TrainingFailed as error:
+        print(f"adapters_training {options.command}: {error}", file=sys.stderr)
+        return 1
     except (OSError, ValueError) as error:
         print(f"adapters_training {options.command}: {error}", file=sys.stderr)
         return 2

@@ -59,11 +59,12 @@ def answer_all(vlm: Vlm, cache: KVCache, questions: Sequence[tuple[str, bytes]],
 def ask(vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: random.Random) -> list[Frame]:
     """Return the frames with `questions` tasks each, answered; answers that name no action are left out."""
     asked: list[tuple[int, Task, str]] = []
+    form = wording.form_of(vlm.folder)
     for index, frame in enumerate(frames):
-        for task in choose(frame.tasks, rng, questions):
+        for task in choose([task for task in frame.tasks if wording.fits(task, form)], rng, questions):
             first = rng.random() < ACTION_FIRST_SHARE
             order = ResponseOrder.ACTION_FIRST if first else ResponseOrder.REASON_FIRST
-            asked.append((index, task, wording.prompt(task, rng, order)))
+            asked.append((index, task, wording.prompt(task, order, form)))
     tasks: list[list[Task]] = [[] for _ in frames]
     for at in range(0, len(asked), cache.rows):
         part = asked[at : at + cache.rows]

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from adapters_training.records import Frame, Seen, Task, write_shard
-from simulation.dataset import LabelledFrame, Steer, sample_frames
+from adapters_training.records import Door, Frame, Seen, Task, write_shard
+from simulation.dataset import LabelledFrame, Question, Steer, sample_frames
 from simulation.ground_truth import Sighting
+from simulation.layouts import Layout
+from simulation.objects import CLASSES, COLOURS
 from simulation.randomisation import TRAINING
 from simulation.scene import UNSEEN_SEED, Difficulty
-from speculation.prompts import NavigationAction, Target, compose, parse_answer
 
 CAPACITY, MAX_TOKENS = 512, 96
 HELD_OUT_SEED = 5_000_000
@@ -27,23 +28,14 @@ HELD_OUT_SEED = 5_000_000
 SCENES_PER_SHARD = 25
 DIFFICULTIES = (Difficulty.EASY, Difficulty.MIDDLE, Difficulty.HARD, Difficulty.HARD)
 """The mix of scenes, by seed modulo its length: full rooms twice, since a frame there asks more questions."""
+LAYOUTS = (Layout.ROOM, Layout.ROOM, Layout.TWO_ROOMS, Layout.HALLWAY)
+"""The mix of floor plans, each for a whole round of DIFFICULTIES."""
 
 
 def convert(labelled: LabelledFrame) -> Frame:
     """Return the stored form of a simulator frame."""
     visible = {s.index: _seen(s) for s in labelled.sightings if s.visible}
-    tasks = [
-        Task(
-            question.target.colour,
-            question.target.object_class,
-            visible.get(question.object_index) if question.object_index is not None else None,
-            question.decision.action.text,
-            question.decision.reason.value,
-            question.decision.blocker or "",
-            tuple(action.text for action in question.done),
-        )
-        for question in labelled.questions
-    ]
+    tasks = [_task(question, labelled, visible) for question in labelled.questions]
     cells = labelled.cells
     return Frame(
         labelled.jpeg,
@@ -52,6 +44,24 @@ def convert(labelled: LabelledFrame) -> Frame:
         np.clip(np.nan_to_num(cells.distance) * 10, 0, 255).astype(np.uint8).tobytes(),
         list(visible.values()),
         tasks,
+        tuple(Door(door.side.value, round(door.distance, 2)) for door in labelled.doorways),
+    )
+
+
+def _task(question: Question, labelled: LabelledFrame, visible: dict[int, Seen]) -> Task:
+    wish, index = question.wish, question.object_index
+    # What is right but out of view has no words in an answer; any of the kind stands for it.
+    named = labelled.sightings[index] if index is not None else None
+    return Task(
+        named.colour if named is not None else wish.colour or next(iter(COLOURS)),
+        named.object_class if named is not None else wish.object_class or next(iter(CLASSES)),
+        visible.get(index) if index is not None else None,
+        question.decision.action.text,
+        question.decision.reason.value,
+        question.decision.blocker or "",
+        tuple(past.text for past in question.done),
+        wish=wish.text,
+        memory=question.memory,
     )
 
 
@@ -66,14 +76,22 @@ def walker(model: str) -> Steer:
     from speculation.vlm.session import VlmSession
 
     session = VlmSession(load_vlm(Path(model)), CAPACITY)
-
-    def steer(jpeg: bytes, target: Target, done: Sequence[NavigationAction]) -> NavigationAction | None:
-        return parse_answer(session.answer(compose(f"find the {target.text}", done), jpeg, MAX_TOKENS)).action
-
-    return steer
+    return lambda jpeg, prompt: session.answer(prompt, jpeg, MAX_TOKENS)
 
 
-def make_shard(folder: Path, first: int, frames_per_scene: int, randomise: bool = False, model: str = "") -> int:
+def layout_of(seed: int, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
+    """Return the floor plan of a scene: each of `layouts` for a round of DIFFICULTIES."""
+    return layouts[seed // len(DIFFICULTIES) % len(layouts)]
+
+
+def make_shard(
+    folder: Path,
+    first: int,
+    frames_per_scene: int,
+    randomise: bool = False,
+    model: str = "",
+    layouts: Sequence[Layout] = LAYOUTS,
+) -> int:
     """Make one shard of SCENES_PER_SHARD scenes from seed `first`; returns its number of frames (0 if it exists).
 
     Plain and randomised frames of the same scenes, and those on a model's own walks, may lie in one folder.
@@ -87,14 +105,22 @@ def make_shard(folder: Path, first: int, frames_per_scene: int, randomise: bool 
         difficulty = DIFFICULTIES[seed % len(DIFFICULTIES)]
         randomisation = TRAINING if randomise else None
         steer = walker(model) if model else None
-        sampled = sample_frames(seed, difficulty, frames_per_scene, randomisation=randomisation, steer=steer)
+        sampled = sample_frames(seed, difficulty, frames_per_scene, randomisation, layout_of(seed, layouts), steer)
         frames += [convert(labelled) for labelled in sampled]
     write_shard(path, frames)
     return len(frames)
 
 
-def make(folder: Path, first_seed: int, scenes: int, frames_per_scene: int, processes: int,
-         randomise: bool = False, model: str = "") -> None:  # fmt: skip
+def make(
+    folder: Path,
+    first_seed: int,
+    scenes: int,
+    frames_per_scene: int,
+    processes: int,
+    randomise: bool = False,
+    model: str = "",
+    layouts: Sequence[Layout] = LAYOUTS,
+) -> None:
     """Make all shards of a seed range; shards that exist are kept, so that a killed run goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -102,7 +128,7 @@ def make(folder: Path, first_seed: int, scenes: int, frames_per_scene: int, proc
     # A forked child would share its parent's GL context.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool, tqdm(total=len(starts), unit="shard") as bar:
-        jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise, model) for start in starts]
+        jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise, model, layouts) for start in starts]
         for job in as_completed(jobs):
             bar.set_postfix(frames=job.result())
             bar.update()
@@ -114,7 +140,7 @@ def add_command(commands: Any) -> None:
         "data",
         help="render labelled frames with the simulator's oracle",
         description=__doc__,
-        epilog="Example: python -m adapters_training data --out out/data --scenes 1200 --processes 2 (about 50 frames "
+        epilog="Example: python -m adapters_training data --out out/data --scenes 1200 --processes 2 (about 15 frames "
         "a second and process)",
     )
     line.add_argument("--out", required=True, help="folder for the shards; those that exist are kept")
@@ -127,6 +153,11 @@ def add_command(commands: Any) -> None:
     line.add_argument("--processes", type=int, default=1)
     line.add_argument(
         "--randomise", action="store_true", help="vary light, surfaces, camera and sensor (docs/simulation.md)"
+    )
+    line.add_argument(
+        "--layouts",
+        default=",".join(layout.value for layout in LAYOUTS),
+        help=f"floor plans in turn, of {', '.join(layout.value for layout in Layout)} (default: %(default)s)",
     )
     line.add_argument("--walker", default="", help="model folder: this model walks, the oracle corrects it (DAgger)")
     line.set_defaults(run=run)
@@ -142,6 +173,10 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--first-seed plus --scenes must stay below {UNSEEN_SEED}: rooms above are held out")
     if options.walker:
         walker(options.walker)
+    names = [name.strip() for name in options.layouts.split(",")]
+    if unknown := [name for name in names if name not in list(Layout)]:
+        known = ", ".join(layout.value for layout in Layout)
+        raise ValueError(f"--layouts: {unknown[0]!r} is no floor plan; known are {known}")
     make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes, options.randomise,
-         options.walker)  # fmt: skip
+         options.walker, [Layout(name) for name in names])  # fmt: skip
     return 0

@@ -132,7 +132,7 @@ class Encoder:
         if grid is None:
             return text_positions(len(ids))
         merge = int(self._vlm.processor.images.merge_size)
-        return mrope_positions(ids, self._vlm.image_token, grid, merge)[0]
+        return mrope_positions(ids, self._vlm.image_token, [grid], merge)[0]
 
 
 def _message(role: str, text: str) -> dict[str, Any]:

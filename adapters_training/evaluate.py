@@ -15,6 +15,7 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
 from adapters_training.records import Frame, Task, read_frames
+from speculation.memory import SIDE_PHRASES
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import Vlm, load_vlm
@@ -22,7 +23,7 @@ from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
-_PHRASES = {phrase: side for side, phrases in wording.SIDES.items() for phrase in phrases}
+_PHRASES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
 
 
 @dataclass
@@ -91,13 +92,17 @@ def judge(score: Score, task: Task, text: str) -> None:
     score.stop[0] += named == task.action == "stop"
 
 
-def pick(frames: Sequence[Frame], count: int, seed: int = 0) -> list[tuple[Frame, Task]]:
-    """Return `count` (frame, task) pairs, one per frame, about 30 % of them with the target out of view."""
+def pick(frames: Sequence[Frame], count: int, seed: int = 0, form: int = 2) -> list[tuple[Frame, Task]]:
+    """Return `count` (frame, task) pairs, one per frame, about 30 % of them with the target out of view.
+
+    Only what a model of this prompt form can be asked.
+    """
     rng = random.Random(seed)
     chosen: list[tuple[Frame, Task]] = []
     for frame in rng.sample(list(frames), min(count, len(frames))):
-        visible = [task for task in frame.tasks if task.seen is not None]
-        hidden = [task for task in frame.tasks if task.seen is None]
+        tasks = [task for task in frame.tasks if wording.fits(task, form)]
+        visible = [task for task in tasks if task.seen is not None]
+        hidden = [task for task in tasks if task.seen is None]
         pool = visible if visible and (not hidden or rng.random() < 0.7) else hidden
         chosen.append((frame, rng.choice(pool)))
     return chosen
@@ -113,10 +118,9 @@ def evaluate(
 ) -> Score:
     """Generate answers for `count` held-out (frame, task) pairs and count what is right."""
     session = VlmSession(vlm, 512)
-    rng = random.Random(seed)
-    score = Score()
-    for frame, task in tqdm(pick(list(read_frames(folder)), count, seed), desc="answers", mininterval=5.0):
-        text = session.answer(wording.prompt(task, rng, order), frame.jpeg, MAX_TOKENS)
+    form, score = wording.form_of(vlm.folder), Score()
+    for frame, task in tqdm(pick(list(read_frames(folder)), count, seed, form), desc="answers", mininterval=5.0):
+        text = session.answer(wording.prompt(task, order, form), frame.jpeg, MAX_TOKENS)
         judge(score, task, text)
         if show > 0:
             show -= 1

@@ -17,18 +17,22 @@ import numpy as np
 import torch
 
 from adapters_training import wording
-from adapters_training.records import CELLS, Frame, Seen, Task
+from adapters_training.records import CELLS, Door, Frame, Seen, Task
+from speculation.memory import SIDE_PHRASES, mirrored
 from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary
 from speculation.vlm.processing import Processor
 
 IGNORE = -100
 PATCHES = 2 * CELLS
 """Patches along each side of a frame, of which four make an image token."""
-SIDES = tuple(wording.SIDES)
+SIDES = tuple(SIDE_PHRASES)
 ACTION_TEXTS = tuple(action.text for action in ACTIONS)
-ACTION_FIRST_SHARE = 0.2
+ACTION_FIRST_SHARE = 0.3
 ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
+SEARCHING = "search"
+"""Why a task has the action that most of those out of view have: turn on and look."""
+_TURNS_LAST = 0.6
 _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", "slightly right": "slightly left"}
 
 
@@ -55,7 +59,7 @@ class Batch:
     """int64 [Q, 2]: frame and position of the last prompt token of every question."""
     facts: torch.Tensor
     """int64 [Q, 5], the truth about each question: side (0 = not in view, else 1 + place in SIDES), distance (dm),
-    action, colour, class of the target."""
+    action, colour, class of the target; IGNORE for a colour or class that nobody can know."""
     pixels: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """float32 [B * PATCHES * PATCHES, 1176], the images as the vision tower reads them; empty until `with_pixels`."""
 
@@ -96,14 +100,12 @@ def mirror(frame: Frame) -> Frame:
     def seen(s: Seen) -> Seen:
         return Seen(s.colour, s.object_class, _MIRROR.get(s.side, s.side), s.distance)
 
-    def turned(action: str) -> str:
-        return action.replace("left", "right") if "left" in action else action.replace("right", "left")
-
     def task(t: Task) -> Task:
         action, done = t.action, t.done
-        if t.reason not in ("search", "explore"):
-            action, done = turned(action), tuple(map(turned, done))
-        return msgspec.structs.replace(t, seen=None if t.seen is None else seen(t.seen), action=action, done=done)
+        if t.reason != SEARCHING:
+            action, done = mirrored(action), tuple(map(mirrored, done))
+        memory, shown = tuple(map(mirrored, t.memory)), None if t.seen is None else seen(t.seen)
+        return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory)
 
     return Frame(
         frame.jpeg,
@@ -112,6 +114,7 @@ def mirror(frame: Frame) -> Frame:
         flip(frame.cell_distance),
         [seen(s) for s in frame.seen],
         [task(t) for t in frame.tasks],
+        tuple(Door(_MIRROR.get(door.side, door.side), door.distance) for door in frame.doors),
     )
 
 
@@ -126,12 +129,14 @@ def decode_image(jpeg: bytes) -> np.ndarray:
 def choose(tasks: Sequence[Task], rng: random.Random, limit: int) -> list[Task]:
     """Pick at most `limit` questions: visible targets first, and at most two that the frame cannot show.
 
-    Three of four targets of a random frame are out of view; asked evenly, a model learns to look around for ever.
+    Three of four targets of a random frame are out of view, and most of these ask for one more turn; asked evenly, a
+    model learns to look around for ever.
     """
     visible = [task for task in tasks if task.seen is not None]
     hidden = [task for task in tasks if task.seen is None]
     rng.shuffle(visible)
     rng.shuffle(hidden)
+    hidden.sort(key=lambda task: task.reason == SEARCHING and rng.random() < _TURNS_LAST)
     chosen = visible[: limit - 1]
     return chosen + hidden[: min(2, limit - len(chosen))]
 
@@ -152,9 +157,9 @@ class Packer:
         """Return token ids of a text, special tokens included."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def question(self, task: Task, rng: random.Random, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> list[int]:
+    def question(self, task: Task, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> list[int]:
         """Return the tokens from the image's end to the answer's begin."""
-        words = task.prompt or wording.prompt(task, rng, order)
+        words = task.prompt or wording.prompt(task, order, self._vocabulary.form)
         return self.encode(f"<|vision_end|>{words}<|im_end|>\n<|im_start|>assistant\n")
 
     def facts(self, task: Task) -> tuple[int, ...]:
@@ -162,6 +167,10 @@ class Packer:
         side = 0 if task.seen is None else 1 + SIDES.index(task.seen.side)
         distance = 0 if task.seen is None else min(255, round(task.seen.distance * 10))
         colour, kind = self._vocabulary.colours.index(task.colour), self._vocabulary.classes.index(task.object_class)
+        if task.seen is None and task.wish:
+            # What is out of view has only the words that were asked for.
+            colour = colour if task.colour in task.wish else IGNORE
+            kind = kind if task.object_class in task.wish else IGNORE
         return side, distance, ACTION_TEXTS.index(task.action), colour, kind
 
     def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True, answers: bool = True) -> Batch:
@@ -183,7 +192,9 @@ class Packer:
             images.append(image)
             for plane, data in enumerate((frame.cell_class, frame.cell_colour, frame.cell_distance)):
                 cells[plane, index] = np.frombuffer(data, np.uint8)
-            tasks = [task for task in frame.tasks if task.answer] or frame.tasks
+            tasks = [task for task in frame.tasks if task.answer] or [
+                task for task in frame.tasks if wording.fits(task, self._vocabulary.form)
+            ]
             tasks = choose(tasks, rng, self.questions if answers else len(frame.tasks))
             rows.append([self._asked(frame, task, rng, answers) for task in tasks])
         return self._assemble(np.stack(images), rows, torch.from_numpy(cells))
@@ -193,7 +204,7 @@ class Packer:
         order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
         if task.answer:
             order = ResponseOrder.ACTION_FIRST if task.answer.startswith(ACTION_MARK) else ResponseOrder.REASON_FIRST
-        question = self.question(task, rng, order)
+        question = self.question(task, order)
         if not answers:
             return Asked(question, [], slice(0, 0), task)
         text = task.answer or wording.answer(frame, task, rng, order)

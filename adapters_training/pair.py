@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,17 +21,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 import torch
 from msgspec import Meta
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training import devices, settings
 from adapters_training.attention import train_attention
+from adapters_training.course import PROBE_STEPS, LossCourse, remedy
 from adapters_training.devices import Device
-from adapters_training.files import read_checkpoint, replacing
+from adapters_training.files import filling, read_checkpoint, resumable, write_checkpoint
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters
+from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters, retokenised
 from adapters_training.steps import Steps
 from speculation.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
@@ -119,11 +122,16 @@ class PairTrainer:
         train_attention(self.model)
         self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(self.device)
         self.replicas = Replicas(self.device)
+        self.packer = Packer(tokenizer, vocabulary, config.questions)
         self.steps = Steps(
-            config.data, config.batch_frames, f"{config.seed}/{self.replicas.rank}",
-            Packer(tokenizer, vocabulary, config.questions), self.processor, partial(grounding, config),
+            config.data, config.batch_frames, f"{config.seed}/{self.replicas.rank}", self.packer, self.processor,
+            partial(grounding, config),
         )  # fmt: skip
         self.step_count = 0
+        self.course = LossCourse("the loss", remedy(config.learning_rate))
+        self._unread: list[tuple[int, bool, Tensor]] = []
+        """Steps, whether theirs is the loss that is followed, and losses, which are not read at once: a CPU would wait
+        for its GPU."""
         groups = [p for module in (self.model, self.probes) for p in module.parameters()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
         self.out = Path(config.out)
@@ -146,12 +154,29 @@ class PairTrainer:
         self._take(state, self.checkpoint)
         self.optimiser.load_state_dict(state["optimiser"])
         self.step_count = state["step"]
+        self.course.take(state.get("course", {}))
 
     def _start_from(self, path: Path) -> None:
         if path.is_dir():
-            self._fit(load_vlm(path, threads=None).model.state_dict(), path)
-        else:
-            self._take(_read_checkpoint(path), path)
+            vlm = load_vlm(path, threads=None)
+            self._fit(self._respelled(vlm.model.state_dict(), vlm.tokenizer), path)
+            return
+        state = _read_checkpoint(path)
+        before = _load_processor(Path(state["config"]["processor"])).tokenizer
+        self._fit(self._respelled(state["model"], before), path)
+        # Probes of other questions (a new action, say) start anew.
+        own = self.probes.state_dict()
+        alike = {name: values for name, values in state["probes"].items() if values.shape == own[name].shape}
+        self.probes.load_state_dict(own | alike)
+
+    def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
+        """Return the weights of a model of tokenizer `before` for this one's."""
+        now = self.processor.tokenizer
+        return (
+            weights
+            if tokenizer_fingerprint(before) == tokenizer_fingerprint(now)
+            else retokenised(weights, before, now)
+        )
 
     def _take(self, state: dict[str, Any], path: Path) -> None:
         self._fit(state["model"], path)
@@ -166,7 +191,11 @@ class PairTrainer:
             ) from None
 
     def save(self) -> None:
-        """Write a checkpoint atomically; of several processes the first one does."""
+        """Write a checkpoint atomically; of several processes the first one does.
+
+        Raises TrainingFailed, and leaves the checkpoint before, where a loss since then is no number.
+        """
+        self._read_losses()
         if self.replicas.rank:
             return
         self.out.mkdir(parents=True, exist_ok=True)
@@ -176,19 +205,19 @@ class PairTrainer:
             "optimiser": self.optimiser.state_dict(),
             "step": self.step_count,
             "config": _identity(self.config),
+            "course": self.course.state,
         }
-        with replacing(self.checkpoint) as file:
-            torch.save(state, file)
+        write_checkpoint(state, self.checkpoint)
 
     def export(self, folder: Path) -> None:
-        """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
+        """Write the model folder: bf16 weights, config, processor, tokenizer, object names. OSError for a full disk."""
         if self.replicas.rank:
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.to(torch.bfloat16).save_pretrained(folder)
-        self.model.to(torch.float32)
-        for path in self.processor_folder.iterdir():
-            (folder / path.name).write_bytes(path.read_bytes())
+        with resumable(self.checkpoint), filling(folder) as part:
+            self.model.to(torch.bfloat16).save_pretrained(part)
+            self.model.to(torch.float32)
+            for path in self.processor_folder.iterdir():
+                (part / path.name).write_bytes(path.read_bytes())
 
     def batches(self) -> Iterator[Batch]:
         """Yield what the steps that are left learn from, on the device."""
@@ -199,7 +228,8 @@ class PairTrainer:
         """One optimiser step; returns the losses, or the dense loss alone while only the vision tower learns."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.config, self.step_count)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
+        wordless = grounding(self.config, self.step_count)
+        with self._autocast():
             result = self._look(batch) if looking(self.config, self.step_count) else self._answer(batch)
         parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.replicas.average(parameters_)
@@ -207,7 +237,49 @@ class PairTrainer:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.step_count += 1
+        if isinstance(result, float):
+            self._unread.append((self.step_count, self._without_answers, torch.tensor(result)))
+        else:
+            loss = result.dense if wordless else result.words
+            self._unread.append((self.step_count, not wordless, loss.detach()))
         return result
+
+    @property
+    def _without_answers(self) -> bool:
+        """Whether the vision tower is all that learns: then its loss is what is followed, else that of the words."""
+        return self.config.vision_share >= 1.0
+
+    def _read_losses(self) -> None:
+        """Give the course what it has not got; warn of a rise. Raises TrainingFailed for a loss that is no number."""
+        losses, self._unread = self._unread, []
+        for step, followed, loss in losses:
+            self.course.check_finite(float(loss), step)
+            warning = self.course.enter(float(loss), step) if followed else ""
+            if warning and not self.replicas.rank:
+                tqdm.write(f"warning: {warning}", file=sys.stderr)
+
+    def check(self) -> None:
+        """Raise TrainingFailed where the loss is higher than it was before the first step."""
+        self.course.check(self._loss_now())
+
+    @torch.no_grad()
+    def _loss_now(self) -> float:
+        """Return the mean loss on a few batches, the same at any time and in every process."""
+        steps = Steps(
+            self.config.data, self.config.batch_frames, str(self.config.seed), self.packer, self.processor,
+            lambda step: self._without_answers,
+        )  # fmt: skip
+        total = 0.0
+        for batch in steps.stream(0, PROBE_STEPS, self.device, workers=0):
+            with self._autocast():
+                if self._without_answers:
+                    total += float(self.probes.eyes(see(self.model, batch.pixels), batch.cells))
+                else:
+                    total += float(compute(self.model, batch, self.probes, self.teacher).words)
+        return total / PROBE_STEPS
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16")
 
     def _look(self, batch: Batch) -> float:
         loss = self.probes.eyes(see(self.model, batch.pixels), batch.cells)
@@ -224,29 +296,40 @@ class PairTrainer:
         return losses
 
     def train(self) -> None:
-        """Run to the last step, with a progress bar, TensorBoard and checkpoints."""
+        """Run to the last step, with a progress bar, TensorBoard and checkpoints.
+
+        Raises TrainingFailed for a loss that is no number and OSError for a full disk; the last checkpoint stays.
+        """
+        with resumable(self.checkpoint):
+            self._train()
+
+    def _train(self) -> None:
         config, first = self.config, self.replicas.rank == 0
         self.out.mkdir(parents=True, exist_ok=True)
         if first:
             settings.write(config, self.out / "config.yaml")
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step_count) if first else None
         self.model.train()
+        if self.step_count == 0:
+            self.course.start = self._loss_now()
         saved = time.monotonic()
         bar = tqdm(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
                    smoothing=0.02, disable=not first)  # fmt: skip
         bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.step_count}")
-        for batch in self.batches():
-            result = self.step(batch)
-            bar.update()
-            if writer and self.step_count % LOG_STEPS == 0:
-                self._log(writer, bar, result)
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                self.save()
-                saved = time.monotonic()
-        self.save()
+        with bar:
+            for batch in self.batches():
+                result = self.step(batch)
+                bar.update()
+                if writer and self.step_count % LOG_STEPS == 0:
+                    self._log(writer, bar, result)
+                if self.step_count % LOG_STEPS == 0:
+                    self._read_losses()
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self.save()
+                    saved = time.monotonic()
+            self.save()
         if writer:
             writer.close()
-        bar.close()
 
     def _log(self, writer: Any, bar: Any, result: Losses | float) -> None:
         step = self.step_count
@@ -318,12 +401,14 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use."""
+    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use, and
+    TrainingFailed, exporting nothing, for a training that has made the model worse."""
     config = settings.read(PairConfig, options)
     if options.dry_run:
         return _dry_run(config)
     trainer = PairTrainer(config, known_objects())
     trainer.train()
+    trainer.check()
     if config.export:
         trainer.export(Path(config.export))
     trainer.replicas.close()

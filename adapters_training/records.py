@@ -31,9 +31,19 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     distance: float
 
 
+class Door(msgspec.Struct, frozen=True, array_like=True):
+    """A doorway in view: where it is (`side` as of `Seen`) and how far, metres."""
+
+    side: str
+    distance: float
+
+
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """One instruction's truth for a frame: the target, whether it is visible, the oracle's decision, and the actions
-    done before, oldest first, as texts. Where a target was asked, `prompt` and `answer` hold the words."""
+    """One instruction's truth for a frame: the object that is right, whether it is visible, the teacher's decision, and
+    the actions done before, oldest first, as texts. Where a target was asked, `prompt` and `answer` hold the words.
+
+    `wish` is the instruction; empty: "find the COLOUR CLASS". `memory` are the lines of `speculation.memory`.
+    """
 
     colour: str
     object_class: str
@@ -44,6 +54,8 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     done: tuple[str, ...] = ()
     prompt: str = ""
     answer: str = ""
+    wish: str = ""
+    memory: tuple[str, ...] = ()
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -56,7 +68,11 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     cell_distance: bytes
     seen: list[Seen]
     tasks: list[Task]
+    doors: tuple[Door, ...] = ()
 
+
+_TEACHING = ("explore", "door", "return", "not here")
+"""Reasons of a teacher that does not see the object and does more than to turn on."""
 
 _decoder = msgspec.msgpack.Decoder(list[Frame])
 
@@ -80,9 +96,9 @@ def read_shard(path: Path) -> list[Frame]:
 def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Iterator[list[Frame]]:
     """Yield endless shuffled batches, from batch `skip` on; equal arguments yield equal batches.
 
-    Shards are shuffled, and the frames of four at a time. Two of three frames in which nothing can be found are left
-    out: they cost a look and teach one answer. Raises FileNotFoundError for folders without shards, ValueError for too
-    few frames.
+    Shards are shuffled, and the frames of four at a time. Two of three frames in which nothing can be found, and all is
+    answered by one more turn, are left out: they cost a look and teach one answer. Raises FileNotFoundError for folders
+    without shards, ValueError for too few frames.
     """
     paths = [path for folder in folders for path in shards(folder)]
     if not paths:
@@ -93,7 +109,7 @@ def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Ite
         for first in range(0, len(order), WINDOW):
             rng = random.Random(f"{seed}/{epoch}/{first}")
             frames = [frame for path in order[first : first + WINDOW] for frame in read_shard(path)]
-            frames = [frame for frame in frames if frame.seen or rng.random() < 1 / 3]
+            frames = [frame for frame in frames if _teaches(frame) or rng.random() < 1 / 3]
             rng.shuffle(frames)
             whole = len(frames) // size
             for index in range(min(skip, whole), whole):
@@ -101,6 +117,10 @@ def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Ite
             skip, found = max(0, skip - whole), found + whole
         if not found:
             raise ValueError(f"fewer than {size} usable frames; make more data or smaller batches")
+
+
+def _teaches(frame: Frame) -> bool:
+    return bool(frame.seen) or any(task.reason in _TEACHING for task in frame.tasks)
 
 
 def shards(folder: Path) -> list[Path]:

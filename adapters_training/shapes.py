@@ -17,15 +17,17 @@ from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from adapters_training import wording
-from adapters_training.records import Frame, Seen, Task
+from adapters_training.records import Door, Frame, Seen, Task
 from simulation.objects import CLASSES, COLOURS
-from speculation.prompts import ACTIONS, Vocabulary
+from speculation.memory import SIDE_PHRASES, SearchMemory
+from speculation.prompts import ACTIONS, MOTIONS, Vocabulary
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
 
 IMAGE_SIZE = 224
 _LAYER = re.compile(r"(.*language_model\.layers\.)(\d+)\.(.+)")
 _OUTPUTS = ("self_attn.o_proj.", "mlp.down_proj.")
 """Weights of a decoder layer whose results are added to the residual stream."""
+_EMBEDDINGS = ("embed_tokens.weight", "lm_head.weight")
 CORPUS_LINES = 20_000
 """Sentences that the tokenizer is trained on."""
 BLOCKERS = ("table", "sofa", "shelf", "wall")
@@ -131,6 +133,26 @@ def deepened(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     return whole
 
 
+def retokenised(weights: Mapping[str, Tensor], before: Any, now: Any) -> dict[str, Tensor]:
+    """Return the weights of a model of tokenizer `before` for tokenizer `now`.
+
+    A token that both have keeps its embedding; a new one starts as the mean of the tokens that `before` spells it with.
+    Only for models whose output reads the same embedding (tied), as `build_model` makes them.
+    """
+    whole = dict(weights)
+    rows = -(-len(now) // 64) * 64
+    for name, weight in weights.items():
+        if not name.endswith(_EMBEDDINGS):
+            continue
+        known, table = before.get_vocab(), weight.new_zeros(rows, weight.shape[1])
+        for token, index in now.get_vocab().items():
+            old = known.get(token)
+            pieces = [old] if old is not None else before.encode(now.decode([index]), add_special_tokens=False)
+            table[index] = weight[torch.tensor(pieces)].mean(0) if pieces else weight[: len(before)].mean(0)
+        whole[name] = table
+    return whole
+
+
 def parameters(model: torch.nn.Module) -> int:
     """Return the number of distinct parameters."""
     return sum({id(p): p.numel() for p in model.parameters()}.values())
@@ -138,13 +160,13 @@ def parameters(model: torch.nn.Module) -> int:
 
 def known_objects() -> Vocabulary:
     """Return the objects that the simulator shows and the pair learns to find."""
-    return Vocabulary(tuple(COLOURS), tuple(CLASSES))
+    return Vocabulary(tuple(COLOURS), tuple(CLASSES), form=2)
 
 
 def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
     """Return sentences that hold every word of `wording` with every object: what the tokenizer is trained on."""
     rng = random.Random(0)
-    sides = tuple(wording.SIDES)
+    sides = tuple(SIDE_PHRASES)
 
     def thing() -> Seen:
         return Seen(rng.choice(vocabulary.colours), rng.choice(vocabulary.classes), rng.choice(sides), rng.random() * 5)
@@ -160,12 +182,25 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
             target.object_class,
             target if rng.random() < 0.7 else None,
             rng.choice(ACTIONS).text,
-            rng.choice(("search", "reached", "centre", "approach", "detour")),
+            rng.choice(("search", "reached", "centre", "approach", "detour", "explore", "door", "return", "not here")),
             rng.choice((*blockers, thing_name())),
+            tuple(f"{action.text}{rng.choice(('', ' blocked'))}" for action in rng.sample(MOTIONS, 2)),
+            wish=rng.choice(("", "", f"find a {target.object_class}", f"find something {target.colour}")),
+            memory=_walked(rng),
         )
-        frame = Frame(b"", b"", b"", b"", [thing(), thing()], [task])
-        text += [wording.instruction(task, rng), wording.answer(frame, task, rng)]
+        frame = Frame(b"", b"", b"", b"", [thing(), thing()], [task], (Door(rng.choice(sides), rng.random() * 5),))
+        text += [wording.prompt(task), wording.answer(frame, task, rng)]
     return text
+
+
+def _walked(rng: random.Random) -> tuple[str, ...]:
+    """Return the memory of some walk: all its words."""
+    memory = SearchMemory()
+    for _ in range(rng.randint(1, 4)):
+        memory.look(rng.uniform(-3, 3), rng.uniform(-3, 3), rng.uniform(-3, 3))
+        memory.door(rng.uniform(-0.6, 0.6), rng.uniform(0.5, 4))
+        memory.found(rng.uniform(-0.6, 0.6), rng.uniform(0.5, 4))
+    return memory.lines()
 
 
 def train_tokenizer(lines: list[str], vocabulary_size: int = 1024) -> Any:

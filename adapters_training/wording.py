@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
-from adapters_training.records import Frame, Seen, Task
-from speculation.prompts import ResponseOrder, compose, format_answer, to_navigation_action
-
-INSTRUCTIONS = (
-    "find the {target}",
-    "go to the {target}",
-    "walk to the {target}",
-    "look for the {target}",
-    "please find the {target}",
-    "bring me to the {target}",
+from adapters_training.records import Door, Frame, Seen, Task
+from speculation.memory import DOORWAY, SIDE_PHRASES
+from speculation.prompts import (
+    PROMPT_FORMS,
+    ActionKind,
+    NavigationAction,
+    ResponseOrder,
+    Vocabulary,
+    compose,
+    format_answer,
+    to_navigation_action,
+    to_past,
 )
 
-SIDES = {
-    "left": ("on the left", "to my left"),
-    "slightly left": ("slightly left", "a little to the left"),
-    "ahead": ("straight ahead", "in front of me"),
-    "slightly right": ("slightly right", "a little to the right"),
-    "right": ("on the right", "to my right"),
-}
+_ANY, _KIND = "find something ", "find a "
 _SEE = (
     "I see the {target} {side}, about {distance} away.",
     "The {target} is {side}, about {distance} away.",
@@ -40,6 +37,11 @@ _OTHER = (
     "I also see the {other} {side}.",
     "Next to it I notice the {other} {side}.",
 )
+_NOTHING = (
+    "I do not see anything {colour}.",
+    "Nothing {colour} is in view.",
+    "There is nothing {colour} here.",
+)
 MISSING = (
     "I do not see the {target}.",
     "The {target} is not in view.",
@@ -50,6 +52,11 @@ MISSING_OTHER = (
     "I just see the {other} {side}.",
     "The {other} {side} is not it.",
 )
+_DOORS = 2
+_DOOR = (
+    f"There is a {DOORWAY} {{side}}, about {{distance}} away.",
+    f"I see a {DOORWAY} {{side}}, about {{distance}} away.",
+)
 _WHY = {
     "search": ("I look around.", "I keep searching.", "I turn to look around."),
     "explore": (
@@ -57,6 +64,13 @@ _WHY = {
         "It is not around me, so I walk on.",
         "I walk on to search.",
     ),
+    "door": (
+        "I have searched here, so I go on to the next room.",
+        "It is not here, so I go through the doorway.",
+        "I go where I have not looked yet.",
+    ),
+    "return": ("I have seen it before, so I turn back to it.", "It was there before.", "I go back to where it was."),
+    "not here": ("I have looked everywhere.", "I have searched all of it.", "There is no place left to look."),
     "reached": ("I am close enough, so I stop.", "I have reached it.", "It is right here, so I am done."),
     "centre": ("I am close, so I turn to face it.", "It is near but off to the side, so I turn to it."),
     "turn": ("It is off to the side, so I turn to face it.", "I turn towards it.", "I need to turn to it."),
@@ -80,8 +94,8 @@ def _choose(options: Sequence[str], cue: int, rng: random.Random) -> str:
     return options[cue % len(options)] if rng.random() < 0.7 else rng.choice(options)
 
 
-def _where(seen: Seen, rng: random.Random) -> str:
-    return _choose(SIDES[seen.side], int(seen.distance), rng)
+def _where(seen: Seen | Door, rng: random.Random) -> str:
+    return _choose(SIDE_PHRASES[seen.side], int(seen.distance), rng)
 
 
 def _name(colour: str, object_class: str) -> str:
@@ -96,19 +110,27 @@ def nearest_other(frame: Frame, task: Task) -> Seen | None:
 
 def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
     """Return one wording of what is seen and why the action follows."""
-    target = _name(task.colour, task.object_class)
     other = nearest_other(frame, task)
     cue = len(frame.seen) + len(task.object_class)
     parts = []
     if task.seen is None:
-        parts.append(_choose(MISSING, cue, rng).format(target=target))
+        thing = task.wish.removeprefix(_ANY)
+        if thing != task.wish:
+            parts.append(_choose(_NOTHING, cue, rng).format(colour=thing))
+        else:
+            target = task.wish.removeprefix(_KIND) if task.wish.startswith(_KIND) else _target(task)
+            parts.append(_choose(MISSING, cue, rng).format(target=target))
         if other is not None:
             text = _choose(MISSING_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
+        for door in frame.doors[:_DOORS]:
+            # Sides and distances are read back from answers: `speculation.memory`.
+            distance = describe_distance(door.distance)
+            parts.append(_choose(_DOOR, cue, rng).format(side=_where(door, rng), distance=distance))
     else:
         text = _choose(_SEE, cue + round(task.seen.distance), rng)
         distance = describe_distance(task.seen.distance)
-        parts.append(text.format(target=target, side=_where(task.seen, rng), distance=distance))
+        parts.append(text.format(target=_target(task), side=_where(task.seen, rng), distance=distance))
         look_alike = other is not None and (other.object_class == task.object_class or other.colour == task.colour)
         if other is not None and (look_alike or rng.random() < 0.15):
             text = _choose(_OTHER, cue, rng)
@@ -131,12 +153,32 @@ def answer(frame: Frame, task: Task, rng: random.Random, order: ResponseOrder = 
     return format_answer(reasoning(frame, task, rng), action, order)
 
 
-def instruction(task: Task, rng: random.Random) -> str:
-    """Return one wording of the instruction."""
-    return rng.choice(INSTRUCTIONS).format(target=_name(task.colour, task.object_class))
+def instruction(task: Task) -> str:
+    """Return the instruction, in the one wording in which a model with a word list is asked."""
+    return task.wish or f"find the {_target(task)}"
 
 
-def prompt(task: Task, rng: random.Random, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:
-    """Return the prompt of a task: one wording of the instruction, what was done, and how to answer."""
-    done = [action for action in map(to_navigation_action, task.done) if action is not None]
-    return compose(instruction(task, rng), done, order)
+def fits(task: Task, form: int) -> bool:
+    """Return whether a model of this prompt form can be asked this: one of form 1 knows pairs, and no `not here`."""
+    return form > 1 or (task.wish in ("", f"find the {_target(task)}") and task.action != ActionKind.NOT_HERE.value)
+
+
+def form_of(folder: Path) -> int:
+    """Return the prompt form that the model of a folder was trained on; the newest for one without a word list."""
+    words = Vocabulary.load(folder)
+    return words.form if words is not None else PROMPT_FORMS[-1]
+
+
+def prompt(task: Task, order: ResponseOrder = ResponseOrder.REASON_FIRST, form: int = 2, guide: bool = False) -> str:
+    """Return the prompt of a task: the instruction, what was done, the memory of the search, and how to answer.
+
+    `form` is the model's (`Vocabulary.form`); one of form 1 gets no memory and nothing that was blocked.
+    """
+    done = [past for past in map(to_past, task.done) if past is not None]
+    if form == 1:
+        return compose(instruction(task), [past for past in done if isinstance(past, NavigationAction)], order, guide)
+    return compose(instruction(task), done, order, guide, task.memory)
+
+
+def _target(task: Task) -> str:
+    return _name(task.colour, task.object_class)

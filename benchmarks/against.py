@@ -26,6 +26,7 @@ from evaluation.figures import spread
 from evaluation.setting import machine
 from evaluation.tables import MS, Column, figures_table
 from spec_vlm_nav.graph import PROJECT
+from speculation.wire import frames_of
 
 ROS_PACKAGE = Path("ros_ws/src/spec_vlm_nav")
 CHILD = """
@@ -73,7 +74,7 @@ def checkout(folder: Path, options: argparse.Namespace) -> Iterator[Callable[[st
         sink.flush()
 
     def decode(mode: str, question: Question) -> Answer:
-        send([question.prompt, base64.b64encode(question.jpeg).decode(), mode])
+        send([question.prompt, base64.b64encode(frames_of(question.jpeg)[-1]).decode(), mode])
         if not (line := source.readline()):
             raise ValueError(f"{folder}: its code failed; its error stands above")
         seconds, tokens = json.loads(line)

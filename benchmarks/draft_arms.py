@@ -39,7 +39,7 @@ from evaluation.setting import machine
 from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
 from evaluation.virtual_time.tuning import TUNED, split, tune
-from speculation.frames import Frame, decode_jpeg
+from speculation.frames import Frame, decode_frames
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 
@@ -97,7 +97,7 @@ def sessions_of(folder: Path, dtype: str, frame: Frame) -> dict[str, VlmSession]
 
 def seen(session: VlmSession, question: Question, tokens: Sequence[int], sighted: bool = True) -> Seen:
     """Return what the model drafts at every place of an answer, `sighted` or without the frame."""
-    image = decode_jpeg(question.jpeg) if sighted else None
+    image = decode_frames(question.jpeg) if sighted else None
     started = time.process_time()
     session.begin(question.prompt, image)
     rows = [session.root_logits()[None]]
@@ -208,7 +208,7 @@ def run(options: argparse.Namespace) -> None:
     if options.count < 2 or options.gamma < 1:
         raise ValueError(f"--count {options.count}, --gamma {options.gamma}: give at least 2 frames and 1 draft token")
     recording, asked = recorded(options, options.count), asked_of(options, options.count)
-    sessions = sessions_of(options.draft_model, options.dtype, decode_jpeg(asked[0].jpeg))
+    sessions = sessions_of(options.draft_model, options.dtype, decode_frames(asked[0].jpeg)[0])
     figures, recordings = measured(sessions, recording, asked, options.gamma)
     cloud_forwards = target_prefill(load_vlm(options.target_model, dtype=options.dtype), asked[:5])
     on_virtual_time(figures, recordings, cloud_forwards)

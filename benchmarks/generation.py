@@ -36,7 +36,7 @@ def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
         given["mm_token_type_ids"] = (ids == vlm.image_token).int()
     if inputs.pixel_values is not None:
         given["pixel_values"] = torch.from_numpy(inputs.pixel_values)
-        given["image_grid_thw"] = torch.tensor([inputs.grid])
+        given["image_grid_thw"] = torch.tensor(inputs.grids)
     return {name: value.to(vlm.device) for name, value in given.items()}
 
 

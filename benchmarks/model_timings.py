@@ -69,7 +69,7 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
     }
     if vlm.sees_images:
         pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-        grid = torch.tensor([inputs.grid], device=vlm.device)
+        grid = torch.tensor(inputs.grids, device=vlm.device)
         found["vision_ms"] = _median(vlm, options, lambda: vlm.model.model.get_image_features(pixels, grid))
     cache = KVCache(vlm, 1, context + 2)
     found["prefill_ms"] = _median(vlm, options, lambda: prefill(vlm, cache, 0, inputs))
@@ -94,9 +94,9 @@ def _question(vlm: Vlm, options: argparse.Namespace) -> Inputs:
     grid: Grid = (1, rows, columns)
     tokens = image_token_count(grid, MERGE)
     ids = np.array([0] * 4 + [vlm.image_token] * tokens + [0] * options.prompt, dtype=np.int64)
-    positions, delta = mrope_positions(ids, vlm.image_token, grid, MERGE)
+    positions, delta = mrope_positions(ids, vlm.image_token, [grid], MERGE)
     pixels = np.zeros((rows * columns, 3 * 2 * PATCH * PATCH), dtype=np.float32)
-    return Inputs(ids, pixels, grid, positions, delta)
+    return Inputs(ids, pixels, (grid,), positions, delta)
 
 
 def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) -> dict[str, dict[str, float | None]]:

@@ -136,6 +136,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
     from cloud_verifier.preparation import THREADS
     from cloud_verifier.security import public_key
     from cloud_verifier.server import Server
+    from cloud_verifier.sessions import check_welcome
     from speculation.profiles import load_profile
     from speculation.trace import Trace
 
@@ -164,6 +165,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             blocks = cache_blocks(limits, models)
             rows, most = limits.max_sessions, limits.max_draft
             engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder)
+            check_welcome(engine.model, most, profile.name)
             self_draft = None
             if beside is not None:
                 announce(beside, _log)

@@ -20,7 +20,7 @@ from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
 from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
-from speculation.wire import MAX_DRAFT_TOKENS
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAMES
 
 EXITS_FILE, FED_HEAD_FILE = "exits.json", "fed_head.json"
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGT]?)B?", re.IGNORECASE)
@@ -113,8 +113,21 @@ class Limits(Settings, frozen=True):
     ] = "on"
     frame_pixels: Annotated[
         int,
-        Meta(ge=1 << 12, le=MAX_PIXELS, description="pixels of a robot's frame; one with more is not decoded"),
+        Meta(
+            ge=1 << 12,
+            le=MAX_PIXELS,
+            description="pixels of the frames of a question, all together; if they have more, none is decoded",
+        ),
     ] = MAX_PIXELS
+    frames: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_FRAMES,
+            description=f"frames that a question may hold; 0: {MAX_FRAMES}, but 1 for a model with a list of objects, "
+            "which was trained on one",
+        ),
+    ] = 0
     idle_s: Annotated[
         float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")
     ] = 60.0

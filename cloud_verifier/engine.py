@@ -41,7 +41,7 @@ from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.positions import Ints
 from speculation.vlm.sampling import choose_rows
 from speculation.vlm.speed import synchronise
-from speculation.wire import MAX_DRAFT_TOKENS
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAME_PIXELS, MAX_FRAMES, Jpegs, Sight
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -179,14 +179,24 @@ class VlmEngine:
             reliability=dict(self._exits.table) if self._exits is not None else {},
             features=self._encoder.config.features if self._encoder is not None else "",
             prompt_features=self._encoder.config.prompt_tokens if self._encoder is not None else 0,
+            sight=self._sight,
         )
+
+    @property
+    def _sight(self) -> Sight | None:
+        if not self._vlm.sees_images:
+            return None
+        unit, *pixels = self._vlm.processor.sizes
+        # Models with a list of objects were trained on one frame a question.
+        frames = MAX_FRAMES if self._objects is None else 1
+        return Sight(frames, unit, *(min(each, MAX_FRAME_PIXELS) for each in pixels))
 
     @property
     def blocks(self) -> int:
         """See `Engine.blocks`."""
         return self._cache.blocks
 
-    def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
         """See `Engine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
@@ -323,9 +333,9 @@ class Prefill:
     positions: Ints
     """[3, n + 1]."""
     words: list[int]
-    """The prompt's tokens before the image, which other rows may share."""
+    """The prompt's tokens before its first image, which other rows may share."""
     images: Ints
-    """Which of the prompt's tokens stand for parts of the image; a committed token may look like one."""
+    """Which of the prompt's tokens stand for parts of images; a committed token may look like one."""
     features: Tensor | None = None
     """What is fed in their place."""
 
@@ -339,7 +349,7 @@ class Prefill:
         return cls(inputs, ids, positions, words_before_image(vlm, inputs), image_places(vlm, inputs))
 
     def encode(self, vlm: Vlm, stop: Stop | None = None) -> None:
-        """Encode its image, and wait until the device has done so. Raises Abandoned where `stop` returns True."""
+        """Encode its images, and wait until the device has done so. Raises Abandoned where `stop` returns True."""
         if stop is None or not stop():
             self.features = encode_image(vlm, self.inputs)
             synchronise(vlm.device)

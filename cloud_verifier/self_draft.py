@@ -27,7 +27,7 @@ from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
 from speculation.vlm.speed import synchronise
-from speculation.wire import MAX_DRAFT_TOKENS, ROOT
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT, Jpegs
 
 
 def check_pair(target: Path, draft: Path) -> None:
@@ -113,7 +113,7 @@ class SelfDraft:
         """The draft model's name."""
         return self._vlm.name
 
-    def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
         """See `DraftEngine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 

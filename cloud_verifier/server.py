@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.estimator import Estimator
@@ -82,6 +85,12 @@ class Server:
         self._profile = profile
         self._max_draft = config.limits.max_draft
         self._frame_pixels = config.limits.frame_pixels
+        sight = self._model.sight
+        if sight is not None and config.limits.frames:
+            sight = msgspec.structs.replace(sight, frames=config.limits.frames)
+            self._model = replace(self._model, sight=sight)
+        self._frames = sight.frames if sight is not None else wire.MAX_FRAMES
+        """A question may hold."""
         self._mailbox = mailbox
         self._clock = clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
@@ -533,6 +542,11 @@ class Server:
         """Return the inputs of target and draft model; in a thread of `Preparation`."""
         wants = begin.self_draft or begin.idle is wire.Idle.LEDGER
         beside = self._self_draft if wants else None
+        if (count := len(wire.frames_of(begin.jpeg))) > self._frames:
+            raise ValueError(
+                f"a question of {count} frames, this verifier's model takes {self._frames}; set frames to that on the "
+                "robot, or start the verifier with --frames"
+            )
         if self._frame_pixels < MAX_PIXELS:
             check_pixels(begin.jpeg, self._frame_pixels)
         inputs = self._engine.prepare(begin.prompt, begin.jpeg)

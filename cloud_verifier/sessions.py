@@ -9,7 +9,17 @@ from cloud_verifier.work import ModelInfo
 from speculation.machine import machine_id
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE, service_class
-from speculation.wire import PROTOCOL, Fault, FaultCode, Hello, Welcome
+from speculation.wire import (
+    PROTOCOL,
+    Fault,
+    FaultCode,
+    Hello,
+    Welcome,
+    WireError,
+    check_tokens,
+    decode,
+    encode,
+)
 
 
 @dataclass
@@ -99,7 +109,18 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         classes=list(model.objects.classes) if model.objects is not None else [],
         form=model.objects.form if model.objects is not None else 1,
         machine=machine_id(),
+        sight=model.sight,
     )
+
+
+def check_welcome(model: ModelInfo, max_draft: int, profile: str) -> None:
+    """Raise ValueError, naming the field, for a verifier whose `Welcome` no edge could read."""
+    greeting = welcome(Session(0, secrets.token_hex(8), 0, None, 0.0, 0.0), model, max_draft, profile)
+    try:
+        check_tokens(decode(encode(greeting)), model.vocabulary)
+    except WireError as error:
+        text = str(error).removeprefix("malformed message: ")
+        raise ValueError(f"no robot could read what this verifier is ({text}); change that of {model.name}") from None
 
 
 class SessionTable:

@@ -13,7 +13,7 @@ from speculation.cancellation import Stop
 from speculation.pass_cost import Load
 from speculation.prompts import Vocabulary
 from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
-from speculation.wire import AnyMessage
+from speculation.wire import AnyMessage, Jpegs, Sight
 
 
 class CapacityError(ValueError):
@@ -47,6 +47,8 @@ class ModelInfo:
     """Fingerprint of the features that robots may ask for (`speculation.fed`); empty: there are none."""
     prompt_features: int = 0
     """Tokens at a prompt's end whose features they get."""
+    sight: Sight | None = None
+    """What it takes of frames; None: it sees none."""
 
 
 @dataclass(frozen=True)
@@ -167,17 +169,17 @@ class Engine(Protocol):
     def blocks(self) -> int:
         """Blocks of keys and values that all rows share, see `speculation.vlm.blocks`."""
 
-    def prepare(self, prompt: str, jpeg: bytes) -> Any:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Any:
         """Return the inputs of a prefill; in any thread, in a bounded time.
 
         Raises ValueError for an unusable image or prompt.
         """
 
     def size(self, inputs: Any) -> int:
-        """Return the tokens of image and prompt of what `prepare` gave."""
+        """Return the tokens of images and prompt of what `prepare` gave."""
 
     def image_tokens(self, inputs: Any) -> int:
-        """Return how many of these tokens stand for the image: 0 where there is none, and nothing to `encode`."""
+        """Return how many of these tokens stand for images: 0 where there is none, and nothing to `encode`."""
 
     def release(self, index: int) -> None:
         """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
@@ -192,7 +194,7 @@ class Engine(Protocol):
         """
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
-        """Encode the image of a row that was begun, if it has one; to be done before its first chunk.
+        """Encode the images of a row that was begun, if it has any; to be done before its first chunk.
 
         `stop` is called now and then. Raises Abandoned where it returns True.
         """
@@ -218,7 +220,7 @@ class DraftEngine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, prompt: str, jpeg: bytes) -> Any:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Any:
         """Return the inputs of a prefill, as `Engine.prepare` does."""
 
     def size(self, inputs: Any) -> int:
@@ -238,7 +240,7 @@ class DraftEngine(Protocol):
         """
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
-        """Encode the image of a row that was begun; to be done before its first tokens are fed. Raises Abandoned."""
+        """Encode the images of a row that was begun; to be done before its first tokens are fed. Raises Abandoned."""
 
     def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
         """Feed the next so many tokens of a row that was begun, in one forward.

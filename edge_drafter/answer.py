@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import Commit, begin_digest, extend_digest
+from speculation.wire import Commit, Jpegs, begin_digest, extend_digest
 
 HELD_COMMITS = 64
 
@@ -23,7 +23,7 @@ class Answer:
     def __init__(
         self,
         prompt: str,
-        jpeg: bytes,
+        jpeg: Jpegs,
         ends: Collection[int],
         max_tokens: int,
         committed: Sequence[int] = (),

@@ -46,9 +46,10 @@ from speculation.sampling import question_key
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
+from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import TRACE_BYTES, FaultCode, Hello, Welcome
+from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -191,7 +192,7 @@ class EdgeDecoder:
         """
         return self._connected(limit_s, cancelled=cancelled)[1]
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Question:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Question:
         """Begin to decode in a thread of the decoder's and return at once; `Question.result` is the answer.
 
         A question that still runs is cancelled, as a BeginStep supersedes the step before; this one waits, within its
@@ -206,7 +207,7 @@ class EdgeDecoder:
             self._worker.submit(self._pursue, question, prompt, jpeg, deadline_s, chosen)
         return question
 
-    def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
+    def decode(self, prompt: str, jpeg: Jpegs, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
         """Return the answer's tokens; `mode` decodes this one step in another mode (all but `edge` need a link).
 
         After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds, or
@@ -235,11 +236,11 @@ class EdgeDecoder:
         _, welcome = self._connected(self._patience(limit_s), cancelled=cancelled)
         return Vocabulary.of(welcome.colours, welcome.classes, welcome.form)
 
-    def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
+    def answer(self, prompt: str, jpeg: Jpegs, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""
         return self._reply(self.decode(prompt, jpeg, deadline_s))
 
-    def swap_test(self, prompt: str, answer: str, jpeg: bytes, other: bytes) -> SwapTest | None:
+    def swap_test(self, prompt: str, answer: str, jpeg: Jpegs, other: Jpegs) -> SwapTest | None:
         """Return how far the draft of an answer that was given depends on its frame, see `edge_drafter.swap`.
 
         For idle time, in any thread: None where a question is being answered, and as soon as one comes, which waits for
@@ -251,7 +252,8 @@ class EdgeDecoder:
         try:
             tokens = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
             tokens = tokens[: self.config.decoding.max_tokens]
-            return swap_test(model, prompt, tokens, jpeg, other, self._wanted.is_set)
+            own, swapped = self._scaled(jpeg), self._scaled(other)
+            return swap_test(model, prompt, tokens, own, swapped, self._wanted.is_set)
         except Abandoned:
             return None
         finally:
@@ -293,7 +295,7 @@ class EdgeDecoder:
         if self._vlm is None:
             raise RuntimeError(CLOSED)
 
-    def _pursue(self, question: Question, prompt: str, jpeg: bytes, limit: float, mode: Mode) -> None:
+    def _pursue(self, question: Question, prompt: str, jpeg: Jpegs, limit: float, mode: Mode) -> None:
         outcome: Reply | Exception
         try:
             self._wanted.set()
@@ -313,7 +315,7 @@ class EdgeDecoder:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _decode(
-        self, prompt: str, jpeg: bytes, limit: float, mode: Mode, question: Question | None = None
+        self, prompt: str, jpeg: Jpegs, limit: float, mode: Mode, question: Question | None = None
     ) -> StepResult:
         self._check_open()
         began = time.perf_counter() if question is None else question.began
@@ -323,14 +325,18 @@ class EdgeDecoder:
         key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
         why, lost_at = "", time.perf_counter()
+        # The same for all of an answer, whoever goes on with it.
+        sent: Jpegs | None = None
         while True:
             patient_until = min(lost_at + self._resume_s, began + limit)
             eos, drafter = self._ready(mode, patient_until, stats, why, question)
+            if sent is None:
+                sent = self._scaled(jpeg) if mode.needs_link else jpeg
             since = time.perf_counter() - began
             self._step += 1
             left = max(0.0, limit - since)
             request = StepRequest(
-                self._step, prompt, jpeg, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key,
+                self._step, prompt, sent, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key,
                 trace,
             )  # fmt: skip
             try:
@@ -362,6 +368,17 @@ class EdgeDecoder:
                     self._step, stats.tokens, stats.total_s * 1e3, trace.hex(),
                 )  # fmt: skip
                 return StepResult(result.tokens, stats)
+
+    def _scaled(self, jpeg: Jpegs) -> Jpegs:
+        """Return frames as they are sent: in the size in which the verifier's model sees them, where they are larger.
+
+        The draft model looks at them too, so that both see the same pixels.
+        """
+        welcome = self.link.welcome if self.link is not None else None
+        if not self.config.connection.scale_frames or welcome is None or welcome.sight is None:
+            return jpeg
+        sight = welcome.sight
+        return reduced(jpeg, sight.unit, sight.least, sight.most)
 
     def _ready(
         self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None
@@ -412,6 +429,12 @@ class EdgeDecoder:
             if link.state is LinkState.REFUSED:
                 raise VerifierRefused(link.why)
             raise VerifierLost(why or link.why)
+        taken = welcome.sight.frames if welcome.sight is not None else 1
+        if self.config.frames > taken:
+            raise VerifierRefused(
+                f"frames is {self.config.frames}, but the verifier's model takes {taken} a question; set frames to "
+                f"{taken}, or start the verifier with --frames {self.config.frames}"
+            )
         return link, welcome
 
     def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:

@@ -32,6 +32,7 @@ from edge_drafter.protocols import LinkLost, VerifierBusy
 from edge_drafter.route import Place, RedirectRefused, Route
 from speculation.address import addresses_of, check_address
 from speculation.links import IDEAL, LinkConditions
+from speculation.prompts import PROMPT_FORMS
 from speculation.text import printable
 from speculation.wire import (
     MAX_MESSAGE_BYTES,
@@ -415,6 +416,11 @@ class ZmqLink:
             check_tokens(message, self.config.hello.vocabulary)
         except WireError as error:
             self._note_malformed(error)
+            if kind_of(payload) is Welcome and not self._greeted:
+                why = f"the verifier at {self._route.place.address} answers with a Welcome that cannot be read"
+                self._become(
+                    LinkState.REFUSED, f"{why} ({printable(str(error))}); install the same version on both sides"
+                )
             return False
         if isinstance(message, Welcome):
             self._welcomed(message)
@@ -520,10 +526,14 @@ class ZmqLink:
         _log.warning("ignored %d messages of the verifier, the last: %s", count, printable(str(error)))
 
     def _welcomed(self, welcome: Welcome) -> None:
-        hello = self.config.hello
+        hello, text = self.config.hello, ""
         if (welcome.tokenizer, welcome.vocabulary) != (hello.tokenizer, hello.vocabulary):
-            self._greeted = False
             text = "its tokenizer is not the draft model's; draft and target must share one tokenizer"
+        elif welcome.form not in PROMPT_FORMS:
+            known = ", ".join(map(str, PROMPT_FORMS))
+            text = f"its model is asked in prompts of form {welcome.form}; this program knows {known}: update it"
+        if text:
+            self._greeted = False
             self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} does not fit: {text}")
             return
         if self._greeted:

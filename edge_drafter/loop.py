@@ -20,6 +20,7 @@ from speculation.cancellation import Abandoned
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
+    MAX_FRAMES,
     MAX_IMAGE_BYTES,
     MAX_PROMPT_CHARS,
     MAX_TEXT_CHARS,
@@ -34,6 +35,7 @@ from speculation.wire import (
     Features,
     Fetch,
     Idle,
+    frames_of,
 )
 
 NO_DEADLINE_S = 3600.0
@@ -336,5 +338,8 @@ def _check(request: StepRequest) -> None:
     """Raise ValueError for a prompt or frame that no `BeginStep` can take."""
     if not 1 <= len(request.prompt) <= MAX_PROMPT_CHARS:
         raise ValueError(f"the prompt has {len(request.prompt)} characters, give 1 to {MAX_PROMPT_CHARS}")
-    if len(request.jpeg) > MAX_IMAGE_BYTES:
-        raise ValueError(f"the frame has {len(request.jpeg)} bytes, the limit is {MAX_IMAGE_BYTES}")
+    frames = frames_of(request.jpeg)
+    if len(frames) > MAX_FRAMES:
+        raise ValueError(f"the question has {len(frames)} frames, give at most {MAX_FRAMES}")
+    if (size := sum(map(len, frames))) > MAX_IMAGE_BYTES:
+        raise ValueError(f"the question's frames have {size} bytes, the limit is {MAX_IMAGE_BYTES}")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edge_drafter.protocols import Clock, DraftModel, FedModel
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 
 class PacedModel:
@@ -37,7 +37,7 @@ class PacedModel:
         self._root_is_fed = False
         self._real_s = draft_s
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
         self._root_is_fed = False
         self._model.begin(prompt, image, committed, stop)

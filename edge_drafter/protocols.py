@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
-from speculation.wire import AnyMessage
+from speculation.wire import AnyMessage, Jpegs
 
 Clock = Callable[[], float]
 
@@ -26,7 +26,7 @@ class DraftModel(Protocol):
     the first node after `begin` is 0, and each call of `extend` continues the count. `ROOT` (-1) names the root.
     """
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """Forget everything and read a new frame and question; ValueError for an unreadable image.
 
         `stop` is called between layers; raises Abandoned, with nothing read, where it returns True.

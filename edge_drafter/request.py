@@ -7,17 +7,17 @@ from enum import Enum
 
 from edge_drafter.stats import DecodingStats
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
-from speculation.wire import FaultCode
+from speculation.wire import FaultCode, Jpegs
 
 
 @dataclass(frozen=True)
 class StepRequest:
-    """One question about one frame. Raises ValueError, naming the field, for values that cannot be."""
+    """One question about one frame or several. Raises ValueError, naming the field, for values that cannot be."""
 
     step: int
     """Number of the step on the wire; grows with every request of a session, also for a resumed answer."""
     prompt: str
-    jpeg: bytes
+    jpeg: Jpegs
     eos: tuple[int, ...]
     """Tokens that end an answer (the target's, from `Welcome`)."""
     max_tokens: int = 128

@@ -10,7 +10,7 @@ from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.sampling import DraftSampler, Prefix, SamplingScheme
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 
 def sampled(model: DraftModel, scheme: SamplingScheme, key: int, digest: bytes) -> DraftModel:
@@ -37,7 +37,7 @@ class SampledModel:
         self._nodes: list[Prefix] = []
         """The prefixes that end with each node."""
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
         self._root, self._nodes = Prefix(len(committed), self._digest), []
         self._model.begin(prompt, image, committed, stop)

@@ -16,7 +16,7 @@ from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class
 from speculation.settings import check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
-from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS
+from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS, MAX_FRAMES
 
 MAX_RTT_S = 10.0
 CAPACITY = 2048
@@ -48,6 +48,13 @@ class Connection(msgspec.Struct, frozen=True):
             + ", ".join(f"{each.name} ({each.tokens_per_s:g} tokens/s)" for each in SERVICE_CLASSES.values())
         ),
     ] = INTERACTIVE.name
+    scale_frames: Annotated[
+        bool,
+        Meta(
+            description="larger frames are scaled, before they are sent, to the size in which the verifier's model "
+            "sees them"
+        ),
+    ] = True
     link: Annotated[
         str,
         Meta(description="link of config/links.json to emulate, the profile's delay on top; empty: none"),
@@ -133,12 +140,23 @@ class EdgeConfig(msgspec.Struct, frozen=True):
             ge=1, le=2**20, description="cache slots of the draft model: image, prompt, answer and token tree must fit"
         ),
     ] = CAPACITY
+    frames: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_FRAMES,
+            description="frames of a question: the newest, and before it those of the last views; more than one for "
+            "models that take several",
+        ),
+    ] = 1
     text_only: Annotated[
         bool, Meta(description="the draft model is a language model alone, asked with an empty frame (benchmarks)")
     ] = False
 
     def __post_init__(self) -> None:
         check(self)
+        if self.text_only and self.frames > 1:
+            raise ValueError(f"frames is {self.frames} beside text_only: a language model alone sees none; give 1")
         drafting = self.decoding.settings(self.decoding.mode)
         drafting.check_sampling(self.draws.settings)
         if drafting.needs_link:

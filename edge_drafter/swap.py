@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Abandoned, Stop
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SwapTest:
 
 
 def swap_test(
-    model: DraftModel, prompt: str, answer: Sequence[int], jpeg: bytes, other: bytes, stop: Stop = lambda: False
+    model: DraftModel, prompt: str, answer: Sequence[int], jpeg: Jpegs, other: Jpegs, stop: Stop = lambda: False
 ) -> SwapTest:
     """Draft `answer`, tokens to the question `prompt` about the frame `jpeg`, with that frame and with `other`.
 
@@ -47,7 +47,7 @@ def swap_test(
     return SwapTest(len(answer), int((own == right).sum()), int((swapped == right).sum()), int((own != swapped).sum()))
 
 
-def _drafts(model: DraftModel, prompt: str, answer: Sequence[int], image: bytes, stop: Stop) -> npt.NDArray[np.intp]:
+def _drafts(model: DraftModel, prompt: str, answer: Sequence[int], image: Jpegs, stop: Stop) -> npt.NDArray[np.intp]:
     """Return the likeliest token at each place of `answer` [len(answer)]."""
     if stop():
         raise Abandoned

@@ -10,13 +10,14 @@ from edge_drafter.reply import AnswerLate, VerifierLost
 from evaluation import compare, play, replay, soak
 from evaluation.bags import record
 from evaluation.closed_loop import acting_command as acting
+from evaluation.closed_loop import bars
 from evaluation.closed_loop import command as closed_loop
 from evaluation.demo import command as demo
 from evaluation.fleet import command as fleet
 from evaluation.link_loss import command as link_loss
 from evaluation.report import command as report
 
-MODULES = (demo, play, report, closed_loop, record, replay, compare, acting, link_loss, soak, fleet)
+MODULES = (demo, play, report, closed_loop, bars, record, replay, compare, acting, link_loss, soak, fleet)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from evaluation.tables import Column, figures_table
-from speculation.prompts import ActionKind, NavigationAction
+from speculation.prompts import NOT_HERE, ActionKind, NavigationAction
 
 Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]
 """What was answered (None: no action could be read) and what should have been."""
 KINDS = tuple(kind.value for kind in ActionKind)
+"""The last, `not here`, has a row and a column of the confusion only where it occurs."""
 UNREADABLE = "unreadable"
 
 
@@ -19,13 +20,14 @@ def agreement(pairs: Sequence[Pair]) -> dict[str, Any]:
 
     An unreadable answer agrees with none.
 
-    confusion: rows are the reference's kinds, columns the answers', the last one unreadable. left_right: the same for
+    confusion: rows are the reference's KINDS, columns the answers', the last one unreadable. left_right: the same for
     frames on which both turn. stop_precision / stop_recall: None without stops. Rates are None without pairs.
     """
     count = len(pairs)
-    confusion = [[0] * (len(KINDS) + 1) for _ in KINDS]
+    kinds = KINDS if any(NOT_HERE in pair for pair in pairs) else KINDS[:-1]
+    confusion = [[0] * (len(kinds) + 1) for _ in kinds]
     for answer, truth in pairs:
-        column = len(KINDS) if answer is None else KINDS.index(answer.kind.value)
+        column = len(kinds) if answer is None else KINDS.index(answer.kind.value)
         confusion[KINDS.index(truth.kind.value)][column] += 1
     left, right, stop = (
         KINDS.index(kind.value) for kind in (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT, ActionKind.STOP)

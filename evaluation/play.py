@@ -6,7 +6,8 @@ import argparse
 import time
 from pathlib import Path
 
-from evaluation.bags.files import read
+from evaluation.bags.datasets import KINDS, check_recording
+from evaluation.bags.files import is_inside, read
 from evaluation.live import DECODING, add_graph_flags, prepare
 from evaluation.report.tables import decoding_table
 from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
@@ -18,7 +19,7 @@ PLAYER = "bag_player"
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `play`."""
     line = commands.add_parser("play", help="a bag into the live navigation node", description=__doc__)
-    line.add_argument("bag", type=Path, help="folder of a recorded bag")
+    line.add_argument("bag", type=Path, help=KINDS)
     line.add_argument("--instruction", required=True, help=REPLAY_GRAPH.argument("instruction").description)
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "play", help="folder of the new bag and the log")
     add_graph_flags(line, REPLAY_GRAPH, "camera_topic", "odom_topic", "rate", "start", "laps", *DECODING)
@@ -27,10 +28,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the graph until the bag is over, then print its figures. Raises ValueError or StartError, in a sentence."""
-    if not (options.bag / "metadata.yaml").exists():
-        raise ValueError(f"{options.bag} is no bag: it has no metadata.yaml")
+    check_recording(options.bag)
     new = options.out / "bag"
-    if new.resolve() == options.bag.resolve():
+    if is_inside(options.bag, new):
         raise ValueError(f"--out {options.out} would replace the bag that is played; name another folder")
     arguments = prepare(REPLAY_GRAPH, options, bag=str(options.bag.resolve()), out=str(new.resolve()))
     log = Log(options.out / "log.txt")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -16,10 +17,12 @@ from typing import Any
 
 from msgspec import structs
 
+from adapters_training.sources import LeftOut
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
-from evaluation.bags.frames import FrameSource, LeftOut, Selection
+from evaluation.bags.datasets import KINDS, Questions, files_of, open_questions
+from evaluation.bags.frames import Selection
 from evaluation.experiment.alone import TargetAlone
 from evaluation.experiment.run import Answer, Arm, Question, take_turns
 from evaluation.experiment.sockets import Edges, sockets
@@ -33,7 +36,7 @@ from speculation.prompts import Guidance, parse_answer
 from speculation.service import INTERACTIVE, SERVICE_CLASSES
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import load_vlm
-from speculation.wire import MAX_ANSWER_TOKENS, Welcome
+from speculation.wire import MAX_ANSWER_TOKENS, Welcome, jpeg_of
 
 STEPS = "steps"
 """Name of the journal in the output folder."""
@@ -41,7 +44,7 @@ OWN_VERIFIER = "its own"
 FINGERPRINT_BYTES = 1 << 16
 SETTINGS = (
     "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "fed_head", "max_tokens", "dtype", "topic", "skip",
-    "fps", "limit", "instruction", "anew", "response_order", "check",
+    "fps", "limit", "instruction", "anew", "response_order", "check", "views",
 )  # fmt: skip
 """Options that shape what is measured, beside the bags and the models."""
 
@@ -49,16 +52,20 @@ SETTINGS = (
 class Bags:
     """The frames of some bags as questions, one after the other.
 
-    `notes`: what else a report needs to know, by question; `left_out`: what cannot be used.
+    `notes`: what else a report needs to know, by question; `left_out`: what cannot be used. A question holds at most
+    `views` frames of a bag about one instruction, the newest last.
     """
 
-    def __init__(self, bags: dict[str, Path], selection: Selection, objects: Any, stack: ExitStack) -> None:
+    def __init__(
+        self, bags: dict[str, Path], selection: Selection, objects: Any, stack: ExitStack, views: int = 1
+    ) -> None:
+        self._views = views
         self.left_out: list[dict[str, Any]] = []
         self.notes: dict[str, dict[str, Any]] = {}
-        self._sources: dict[str, FrameSource] = {}
+        self._sources: dict[str, Questions] = {}
         for name, path in bags.items():
             try:
-                self._sources[name] = stack.enter_context(FrameSource(path, selection, objects))
+                self._sources[name] = stack.enter_context(open_questions(path, selection, objects))
             except ValueError as error:
                 self.leave_out(name, None, str(error))
 
@@ -68,11 +75,16 @@ class Bags:
 
     def __iter__(self) -> Iterator[Question]:
         for bag, source in self._sources.items():
+            seen, instruction = deque[bytes](maxlen=self._views), ""
             for item in source:
                 if isinstance(item, LeftOut):
                     self.leave_out(bag, item.index, item.reason)
                     continue
                 name = f"{bag}:{item.index}"
+                if item.instruction != instruction:
+                    seen.clear()
+                    instruction = item.instruction
+                seen.append(item.jpeg)
                 self.notes[name] = {
                     "bag": bag,
                     "index": item.index,
@@ -82,7 +94,7 @@ class Bags:
                     "prompt": item.prompt,
                     "oracle": item.label.action if item.label is not None else "",
                 }
-                yield Question(item.prompt, item.jpeg, name)
+                yield Question(item.prompt, jpeg_of(seen), name)
 
     def leave_out(self, bag: str, frame: int | None, reason: str) -> None:
         """Note a bag, or one of its frames, that is not evaluated."""
@@ -141,9 +153,8 @@ def name_bags(paths: Sequence[Path]) -> dict[str, Path]:
 
 def fingerprint(bag: Path) -> str:
     """Return 12 hex digits that name a bag's files: names, sizes, first and last 64 KiB. '-' where there is nothing."""
-    files = sorted(file for file in bag.rglob("*") if file.is_file()) if bag.is_dir() else [bag]
     digest = hashlib.sha256()
-    for file in files:
+    for file in files_of(bag):
         if not file.is_file():
             return "-"
         size = file.stat().st_size
@@ -192,7 +203,7 @@ def run(options: argparse.Namespace) -> int:
         journal = Journal(options.out, STEPS, settings, options.restart)
         if done := sum(1 for _ in journal.pieces()):
             print(f"going on: {done} results are in {options.out} already")
-        asked = Bags(bags, structs.replace(selection, guide=guide), objects, stack)
+        asked = Bags(bags, structs.replace(selection, guide=guide), objects, stack, options.views)
         ready = [asked.noted(arm, edges, decoders[0]) for arm in arms]
         measured = take_turns(ready, asked, journal=journal, leave_out=True, total=len(asked))
     for name, reason in measured.left_out.items():
@@ -211,7 +222,7 @@ def run(options: argparse.Namespace) -> int:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
-    line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="rosbag2 folder, or a single .mcap or .db3")
+    line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help=KINDS)
     add_decoding(line, [mode.value for mode in Mode], max_tokens=128, out="replay")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")

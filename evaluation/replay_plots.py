@@ -82,29 +82,34 @@ def plot_stages(data: Mapping[str, Any]) -> Figure:
 
 
 def plot_agreement(data: Mapping[str, Any]) -> Figure | None:
-    """Return a heat map per different confusion with the oracle, or with the target where there are no labels."""
+    """Return a heat map per different confusion with the oracle, or with the target where there are no labels.
+
+    None where nothing can be compared: no labels and no target, or no answer that names an action.
+    """
     against = "oracle" if any(arm["oracle"] for arm in data["arms"].values()) else "target"
     panels: dict[str, list[str]] = {}
     for label, arm in data["arms"].items():
-        if arm[against]:
+        # Where no answer of either side named an action there is no share to show.
+        if arm[against] and arm[against]["kind"] is not None:
             panels.setdefault(str(arm[against]["confusion"]), []).append(label)
     if not panels:
         return None
     labels = list(panels.values())[:4]
-    kinds = [kind.replace(" ", "\n") for kind in KINDS]
-    columns = [*kinds, f"{UNREADABLE[:6]}-\n{UNREADABLE[6:]}"]
+    names = [kind.replace(" ", "\n") for kind in KINDS]
     figure = new_figure(4.4, 0.6 + 4.2 * len(labels))
-    for column, names in enumerate(labels):
-        entry = data["arms"][names[0]][against]
+    for column, modes in enumerate(labels):
+        entry = data["arms"][modes[0]][against]
         axes = figure.add_subplot(1, len(labels), column + 1)
         counts = np.asarray(entry["confusion"])
         shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
         heat_map(axes, shares, [[str(count or "") for count in row] for row in counts], "Blues", dark=0.5)
-        axes.set_xticks(range(len(columns)), columns, fontsize=8)
-        axes.set_yticks(range(len(KINDS)), kinds if column == 0 else [], fontsize=8)
+        kinds = names[: len(counts)]
+        axes.set_xticks(range(len(kinds) + 1), [*kinds, f"{UNREADABLE[:6]}-\n{UNREADABLE[6:]}"], fontsize=8)
+        new = column == 0 or len(kinds) != len(data["arms"][labels[0][0]][against]["confusion"])
+        axes.set_yticks(range(len(kinds)), kinds if new else [], fontsize=8)
         axes.set_xlabel("answered")
-        shown = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
-        shown = shown if len(names) < len(data["arms"]) else "all modes alike"
+        shown = ", ".join(modes) if len(modes) <= 3 else f"{', '.join(modes[:2])} and {len(modes) - 2} more"
+        shown = shown if len(modes) < len(data["arms"]) else "all modes alike"
         rates = f"kind {entry['kind']:.0%}, exact {entry['exact']:.0%}"
         axes.set_title(f"{shown}\n{rates}", fontsize=10)
     figure.axes[0].set_ylabel(f"by the {against}")

@@ -21,6 +21,7 @@ from spec_vlm_nav.runner import free_address
 from speculation.predictor import AUTO, OFF
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import DTYPES
+from speculation.wire import MAX_FRAMES
 
 MEASURED_ORDER = ResponseOrder.REASON_FIRST.value
 """What offline figures are made with, so that they go on comparing; launch files ask for the action first."""
@@ -64,6 +65,12 @@ def head_flags(options: argparse.Namespace) -> list[str]:
     """Return a verifier's flags for a fed head that --fed-head names, if it does."""
     folder = getattr(options, "fed_head", OFF)
     return [] if folder == OFF else ["--fed-head", str(Path(folder).resolve())]
+
+
+def frame_flags(options: argparse.Namespace) -> list[str]:
+    """Return a verifier's flags where --frames asks about several frames, whatever its model was trained on."""
+    views = getattr(options, "views", 1)
+    return ["--frames", str(views)] if views > 1 else []
 
 
 def machine() -> str:
@@ -116,6 +123,9 @@ def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], max_tokens
                       help="round trips declared on top of the profile's own (default: 0)")  # fmt: skip
     for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor, add_fed_head):
         add(line)
+    shown = "frames of a question: the newest, and before it those of the last views (default: 1)"
+    line.add_argument("--frames", type=int, dest="views", default=1, metavar="N", choices=range(1, MAX_FRAMES + 1),
+                      help=shown)  # fmt: skip
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
     line.add_argument("--max-tokens", type=int, default=max_tokens, help="(default: %(default)s)")
     line.add_argument("--dtype", default="float32", choices=list(DTYPES))

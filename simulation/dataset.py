@@ -1,10 +1,14 @@
-"""Labelled frames for training: images, what they show, and what the oracle would do for every target."""
+"""Labelled frames for training: images, what they show, and what the teacher would do for every wish.
+
+Every question has a history: the frames that were looked at before (poses), what was done between them, and what the
+robot's memory holds of it (`speculation.memory`). Some are the walk that the frame lies on, the others are made up.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
@@ -12,32 +16,41 @@ import numpy.typing as npt
 
 from simulation.camera import Image, Labels
 from simulation.episode import execute
-from simulation.geometry import Pose, wrap
-from simulation.ground_truth import Sighting, observe
+from simulation.geometry import NOSE, Pose, wrap
+from simulation.ground_truth import Doorway, Sighting, bearing_and_distance, doorways, observe
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
-from simulation.oracle import CIRCLE, SEARCH_TURN, Decision, Oracle
+from simulation.oracle import CIRCLE, HALF_VIEW, SEARCH_TURN, Decision
 from simulation.randomisation import JPEG_QUALITY, Randomisation
 from simulation.scene import Difficulty, Scene, make_scene
+from simulation.searching import SEEN_METRES, Searcher
+from simulation.sight import sight_fraction
 from simulation.stage import PLAIN
 from simulation.world import World
-from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, Target
+from speculation.memory import SearchMemory
+from speculation.prompts import MOTIONS, ActionKind, Blocked, Past, Target, compose, parse_answer
 
 CELLS = 8
 """Token cells along a side: a 224-pixel frame in cells of 28 pixels, one image token each."""
 MIN_COVERAGE = 0.05
-ROLLOUT_SHARE = 0.6
-_PERTURBED = 0.5
-_ASTRAY = 0.2
-_MAX_ROLLOUT = 14
+ROLLOUT_SHARE = 0.7
+_PERTURBED, _ASTRAY, _BUMP = 0.4, 0.2, 0.25
+_MAX_ROLLOUT = 30
+_FROM_START, _NOWHERE = 0.5, 0.25
+"""Shares of walks from the scene's start, and of those for an object that the scene lacks."""
+_MADE_UP = 0.5
+"""Share of a walk's other questions whose history is made up."""
+_NOTED, _NOTE_BEARING, _NOTE_METRES = 0.85, math.radians(6.0), 0.12
+"""What a model's answers would note: how often, and how wrong (standard deviations; distance as a share)."""
+_SMALLEST_SIGHT = 0.3
 _CLEARANCE = 0.1
 """Free space around a random pose's footprint, metres."""
 
-Steer = Callable[[bytes, Target, Sequence[NavigationAction]], NavigationAction | None]
-"""JPEG frame, target and actions so far in, a policy's action out; None where it gives none."""
+Steer = Callable[[bytes, str], str]
+"""JPEG frame and prompt in, a policy's answer out."""
 
-_FORWARDS = tuple(action for action in ACTIONS if action.kind is ActionKind.FORWARD)
-_TURNS = tuple(action for action in ACTIONS if action.radians)
+_FORWARDS = tuple(action for action in MOTIONS if action.kind is ActionKind.FORWARD)
+_TURNS = tuple(action for action in MOTIONS if action.radians)
 
 
 @dataclass(frozen=True)
@@ -55,15 +68,50 @@ class CellLabels:
 
 
 @dataclass(frozen=True)
-class Question:
-    """An instruction about a frame, and the oracle's answer."""
+class Wish:
+    """What is asked for: a colour and a class, or one of them alone (the other is empty)."""
 
-    target: Target
+    colour: str
+    object_class: str
+
+    @property
+    def text(self) -> str:
+        """The instruction, in the one wording that models of prompt form 2 are asked in."""
+        if not self.colour:
+            return f"find a {self.object_class}"
+        if not self.object_class:
+            return f"find something {self.colour}"
+        return f"find the {self.colour} {self.object_class}"
+
+    def objects(self, scene: Scene) -> tuple[int, ...]:
+        """Return the objects any of which is right."""
+        return tuple(
+            item.index
+            for item in scene.objects
+            if self.colour in ("", item.colour) and self.object_class in ("", item.object_class)
+        )
+
+
+@dataclass
+class History:
+    """What one search looked at and did, up to a frame: its poses, the newest last, and the actions between them."""
+
+    views: list[Pose]
+    done: list[Past] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A wish about a frame, and the teacher's answer."""
+
+    wish: Wish
     object_index: int | None
-    """The object that the target is; None: not in the scene."""
+    """The object that the answer is about; None: none that is right is in the scene."""
     decision: Decision
-    done: tuple[NavigationAction, ...] = ()
+    done: tuple[Past, ...] = ()
     """Actions before it: the walk so far, or a made-up history."""
+    memory: tuple[str, ...] = ()
+    """What the robot's memory of that history says."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +126,9 @@ class LabelledFrame:
     sightings: tuple[Sighting, ...]
     cells: CellLabels
     questions: tuple[Question, ...]
-    """About every object of the scene and two absent pairs."""
+    """About every object of the scene, two absent pairs, a class and a colour alone, and what a walk is for."""
+    doorways: tuple[Doorway, ...] = ()
+    """Those in view, nearest first."""
 
 
 def encode_jpeg(image: Image, quality: int = JPEG_QUALITY) -> bytes:
@@ -118,16 +168,16 @@ def sample_frames(
 ) -> Iterator[LabelledFrame]:
     """Yield `frames` labelled frames of one scene; equal arguments yield equal frames.
 
-    About 60 % lie on walks to random targets, half of them knocked off course; the rest are free poses anywhere, most
-    of which look towards some object. The oracle walks, and errs now and then; with `steer` that policy walks, all the
-    time, and the oracle labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
+    About 70 % lie on walks, half of them knocked off course; the rest are free poses anywhere, most of which look
+    towards some object. The teacher walks, and errs now and then; with `steer` that policy walks, all the time, and the
+    teacher labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
     """
     rng = np.random.default_rng([seed, 11])
     scene, strays = make_scene(seed, difficulty, layout=layout), np.random.default_rng([seed, 13])
     if randomisation is not None:
         scene = randomisation.rescale(scene, strays)
-    oracle = Oracle(scene)
+    searcher = Searcher(scene)
     with World(scene, look=randomisation.look(strays) if randomisation else PLAIN) as world:
         walk = _Walk(scene, rng, steer)
         for _ in range(frames):
@@ -138,7 +188,7 @@ def sample_frames(
             image, quality = world.render(), JPEG_QUALITY
             if randomisation is not None:
                 image, quality = randomisation.sense(image, strays), randomisation.quality(strays)
-            frame = _label(world, oracle, encode_jpeg(image, quality), rng, walk if walking else None)
+            frame = _label(world, searcher, encode_jpeg(image, quality), rng, walk if walking else None)
             yield frame
             if walking:
                 walk.follow(world, frame)
@@ -165,70 +215,191 @@ def _glance(scene: Scene, rng: np.random.Generator) -> Pose:
 
 
 class _Walk:
-    """A sequence of walks, one after the other, each to a random target from a random place."""
+    """A sequence of walks, one after the other, each for a random wish from the scene's start or a random place."""
 
     def __init__(self, scene: Scene, rng: np.random.Generator, steer: Steer | None) -> None:
         self._scene, self._rng, self._steer = scene, rng, steer
         self._begin()
 
     def _begin(self) -> None:
-        self.target = int(self._rng.integers(len(self._scene.objects)))
+        scene, rng = self._scene, self._rng
+        item = scene.objects[scene.target_index if rng.random() < 0.5 else int(rng.integers(len(scene.objects)))]
+        kind = rng.random()
+        if kind < _NOWHERE:
+            self.wish = _absent_wish(scene, rng)
+        elif kind < _NOWHERE + 0.15:
+            self.wish = Wish("", item.object_class)
+        elif kind < _NOWHERE + 0.2:
+            self.wish = Wish(item.colour, "")
+        else:
+            self.wish = Wish(item.colour, item.object_class)
         self._left = _MAX_ROLLOUT if self._steer is None else 2 * _MAX_ROLLOUT
-        self.pose = _glance(self._scene, self._rng)
-        self.done: list[NavigationAction] = []
+        self.pose = scene.start if rng.random() < _FROM_START else _glance(scene, rng)
+        self.history, self._answers = History([self.pose]), SearchMemory()
+
+    def memory(self, rng: np.random.Generator) -> SearchMemory:
+        """Return the memory of the walk: what the policy's own answers noted, or what the teacher's would have."""
+        if self._steer is None:
+            return remember(self._scene, self.history, self.wish, rng)
+        self._answers.look(*self.pose)
+        return self._answers
 
     def follow(self, world: World, frame: LabelledFrame) -> None:
         """Take the action that the frame's labels or the policy name, and sometimes knock the robot off its course."""
-        action = frame.questions[self.target].decision.action
+        question = frame.questions[-1]
+        action = question.decision.action
         if self._steer is not None:
-            given = self._steer(frame.jpeg, self._scene.objects[self.target].target, self.done)
+            answer = self._steer(frame.jpeg, compose(self.wish.text, question.done, memory=question.memory))
+            self._answers.read(answer, self.wish.colour, self.wish.object_class)
+            given = parse_answer(answer).action
             # who stops too early has to be shown the way on
-            action = given if given is not None and (given != STOP or action == STOP) else action
+            action = given if given is not None and (given.kind.moves or given == action) else action
         self._left -= 1
-        if action.kind is ActionKind.STOP or self._left == 0:
+        if not action.kind.moves or self._left == 0:
             self._begin()
             return
         if self._steer is None and self._rng.random() < _ASTRAY:
-            action = _TURNS[int(self._rng.integers(len(_TURNS)))]
-        execute(world, action)
-        self.done.append(action)
+            choices = _FORWARDS if self._rng.random() < _BUMP else _TURNS
+            action = choices[int(self._rng.integers(len(choices)))]
+        blocked = execute(world, action)
+        self.history.done.append(Blocked(action) if blocked else action)
         self.pose = world.pose
         if self._steer is None and self._rng.random() < _PERTURBED:
             x, y, yaw = self._rng.normal(0, (0.08, 0.08, 0.2))
             knocked = Pose(self.pose.x + x, self.pose.y + y, wrap(self.pose.yaw + yaw))
             if self._scene.obstacles.footprint_clearance(knocked) >= 0.0:
                 self.pose = knocked
+        self.history.views.append(self.pose)
 
 
-def made_up(rng: np.random.Generator, visible: bool) -> tuple[NavigationAction, ...]:
-    """Return actions that a robot may have done before it came here, often none, often a search."""
+def made_up(scene: Scene, searcher: Searcher, pose: Pose, rng: np.random.Generator) -> History:
+    """Return what a robot may have looked at and done before it came to `pose`: often nothing, often a search."""
+    views, done = [pose], list[Past]()
     kind = rng.random()
     if kind < 0.2:
-        return ()
-    before = [ACTIONS[int(i)] for i in rng.integers(len(ACTIONS) - 1, size=int(rng.integers(4)))]
-    if kind < (0.45 if visible else 0.8):
-        before += [SEARCH_TURN] * int(rng.integers(1, CIRCLE + 4))
-        if rng.random() < 0.25:
-            before.append(_FORWARDS[int(rng.integers(len(_FORWARDS)))])
+        return History(views)
+    if kind < 0.6:
+        turns = int(rng.integers(1, CIRCLE + 2))
+        done = [SEARCH_TURN] * turns
+        views = [Pose(pose.x, pose.y, wrap(pose.yaw - k * SEARCH_TURN.radians)) for k in range(turns, 0, -1)]
+        views.append(pose)
     elif kind < 0.8:
-        before.append(_TURNS[int(rng.integers(len(_TURNS)))])
-    return tuple(before)
+        turn = _TURNS[int(rng.integers(len(_TURNS)))]
+        done, views = [turn], [Pose(pose.x, pose.y, wrap(pose.yaw - turn.radians)), pose]
+    first = views[0]
+    if rng.random() < 0.5:
+        ahead = _FORWARDS[int(rng.integers(len(_FORWARDS)))]
+        back = Pose(
+            first.x - ahead.metres * math.cos(first.yaw), first.y - ahead.metres * math.sin(first.yaw), first.yaw
+        )
+        if scene.obstacles.footprint_clearance(back) >= 0.0:
+            views, done = [back, *views], [ahead, *done]
+    kind = rng.random()
+    elsewhere = [random_pose(scene, rng)] if kind < 0.3 else [p for _, p in searcher.places] if kind < 0.45 else []
+    for place in reversed(elsewhere):
+        turns = CIRCLE if kind >= 0.3 else int(rng.integers(CIRCLE + 1))
+        around = [Pose(place.x, place.y, wrap(place.yaw + k * SEARCH_TURN.radians)) for k in range(turns + 1)]
+        views, done = [*around, *views], [*[SEARCH_TURN] * turns, _FORWARDS[-1], *done]
+    return History(views, done)
 
 
-def _label(world: World, oracle: Oracle, jpeg: bytes, rng: np.random.Generator, walk: _Walk | None) -> LabelledFrame:
+def remember(scene: Scene, history: History, wish: Wish, rng: np.random.Generator) -> SearchMemory:
+    """Return the memory of a history, with what a model's answers would have noted: most things, about where they are.
+
+    The last view's own answer is not given yet.
+    """
+    memory, wanted = SearchMemory(), wish.objects(scene)
+    for view in history.views[:-1]:
+        memory.look(*view)
+        seen = [index for index in wanted if _in_view(scene, view, index)]
+        if seen and rng.random() < _NOTED:
+            index = min(seen, key=lambda i: bearing_and_distance(view, scene.objects[i])[1])
+            bearing, distance = bearing_and_distance(view, scene.objects[index])
+            memory.found(bearing + rng.normal(0, _NOTE_BEARING), distance * (1 + rng.normal(0, _NOTE_METRES)))
+            continue
+        memory.missed()
+        for door in doorways(scene, view):
+            if rng.random() < _NOTED:
+                bearing = door.bearing + rng.normal(0, _NOTE_BEARING)
+                memory.door(bearing, door.distance * (1 + rng.normal(0, _NOTE_METRES)))
+    memory.look(*history.views[-1])
+    return memory
+
+
+def _in_view(scene: Scene, view: Pose, index: int) -> bool:
+    item = scene.objects[index]
+    bearing, distance = bearing_and_distance(view, item)
+    if abs(bearing) > HALF_VIEW or distance > SEEN_METRES:
+        return False
+    eye = (view.x + NOSE * math.cos(view.yaw), view.y + NOSE * math.sin(view.yaw))
+    return sight_fraction(scene.obstacles, eye, item.disc) >= _SMALLEST_SIGHT
+
+
+def _remembered(scene: Scene, memory: SearchMemory, wanted: Sequence[int]) -> int | None:
+    """Return which of the wanted objects the memory's place is nearest to."""
+    if memory.last is None or not wanted:
+        return None
+    last = memory.last
+    return min(wanted, key=lambda index: math.dist(last, (scene.objects[index].x, scene.objects[index].y)))
+
+
+def _label(
+    world: World, searcher: Searcher, jpeg: bytes, rng: np.random.Generator, walk: _Walk | None
+) -> LabelledFrame:
     scene, labels = world.scene, world.segmentation()
     sightings = observe(world, labels)
-    asked: list[tuple[Target, int | None]] = [(item.target, item.index) for item in scene.objects]
-    asked += [(target, None) for target in absent_targets(scene, sightings, rng)]
+    histories = [made_up(scene, searcher, world.pose, rng) for _ in range(2)]
+    wishes = [Wish(item.colour, item.object_class) for item in scene.objects]
+    wishes += [Wish(target.colour, target.object_class) for target in absent_targets(scene, sightings, rng)]
+    wishes += [Wish("", _any(list(CLASSES), rng)), Wish(_any(list(COLOURS), rng), "")]
+    seen = [sighting for sighting in sightings if sighting.visible]
+    if seen:
+        sighting = seen[int(rng.integers(len(seen)))]
+        wishes.append(Wish("", sighting.object_class) if rng.random() < 0.7 else Wish(sighting.colour, ""))
     questions = []
-    for target, index in asked:
-        if walk is not None and index == walk.target:
-            done = tuple(walk.done)
-        else:
-            done = made_up(rng, index is not None and sightings[index].visible)
-        questions.append(Question(target, index, oracle.decide(world.pose, index, sightings, done), done))
+    for wish in wishes:
+        history = histories[int(rng.integers(len(histories)))]
+        if walk is not None and rng.random() >= _MADE_UP:
+            history = walk.history
+        questions.append(_question(scene, searcher, sightings, wish, history, remember(scene, history, wish, rng)))
+    if walk is not None:
+        memory = walk.memory(rng)
+        questions.append(_question(scene, searcher, sightings, walk.wish, walk.history, memory))
     cells = cell_labels(labels, sightings)
-    return LabelledFrame(scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions))
+    return LabelledFrame(
+        scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions),
+        tuple(doorways(scene, world.pose)),
+    )  # fmt: skip
+
+
+def _question(
+    scene: Scene,
+    searcher: Searcher,
+    sightings: Sequence[Sighting],
+    wish: Wish,
+    history: History,
+    memory: SearchMemory,
+) -> Question:
+    wanted = wish.objects(scene)
+    last = _remembered(scene, memory, wanted)
+    decision = searcher.decide(history.views, wanted, sightings, history.done, last)
+    visible = [index for index in wanted if sightings[index].visible]
+    index = min(visible, key=lambda i: sightings[i].distance) if visible else wanted[0] if wanted else None
+    return Question(wish, index, decision, tuple(history.done), memory.lines())
+
+
+def _any(words: Sequence[str], rng: np.random.Generator) -> str:
+    return words[int(rng.integers(len(words)))]
+
+
+def _absent_wish(scene: Scene, rng: np.random.Generator) -> Wish:
+    present = {item.target for item in scene.objects}
+    pairs = [Target(c, k) for c in COLOURS for k in CLASSES if Target(c, k) not in present]
+    target = pairs[int(rng.integers(len(pairs)))]
+    classes = [k for k in CLASSES if all(item.object_class != k for item in scene.objects)]
+    if classes and rng.random() < 0.15:
+        return Wish("", _any(classes, rng))
+    return Wish(target.colour, target.object_class)
 
 
 def absent_targets(scene: Scene, sightings: list[Sighting], rng: np.random.Generator) -> tuple[Target, Target]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,12 +12,15 @@ from simulation.geometry import Pose
 from simulation.ground_truth import observe
 from simulation.oracle import Oracle
 from simulation.scene import Scene
+from simulation.searching import Searcher
 from simulation.world import World
 from speculation.prompts import ActionKind, NavigationAction
 
 SUCCESS_GAP = 1.0
 """Metres from the nose to the target's surface within which a stop, with the target in view, is a success."""
 MAX_ACTIONS = 40
+MAX_BLOCKED = 5
+"""So many blocked actions in a row end an episode, as they end a robot's goal."""
 
 Policy = Callable[[Image, World], NavigationAction | None]
 """Frame and world in, action out; None where the policy gives no action, which ends the episode."""
@@ -30,11 +33,16 @@ class Outcome(str, Enum):
     STOPPED_AWAY = "stopped away from the target"
     OUT_OF_ACTIONS = "ran out of actions"
     NO_ACTION = "gave no readable action"
+    NOT_FOUND = "said that it is not here"
+    BLOCKED = "was blocked too often"
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """An episode's score. `path_length` is metres walked, `collisions` the actions that something cut short."""
+    """An episode's score. `path_length` is metres walked, `collisions` the actions that something cut short.
+
+    `final_gap` is the distance to the nearest object that is right, metres; infinite where there is none.
+    """
 
     success: bool
     outcome: Outcome
@@ -46,8 +54,12 @@ class EpisodeResult:
 
 
 def execute(world: World, action: NavigationAction) -> bool:
-    """Carry out an action in one go; return whether something blocked it. The robot stands still after it."""
-    return world.displace(action.metres, action.radians)
+    """Carry out an action in one go; return whether something blocked it. The robot stands still after it.
+
+    `world.blocked` keeps that for a policy that lists what it did.
+    """
+    world.blocked = world.displace(action.metres, action.radians)
+    return world.blocked
 
 
 def run_episode(
@@ -56,13 +68,17 @@ def run_episode(
     max_actions: int = MAX_ACTIONS,
     size: int = 224,
     world_type: Callable[[Scene, int], World] = World,
+    wanted: Sequence[int] | None = None,
 ) -> EpisodeResult:
-    """Run `policy` from the scene's start until it stops, gives no action, or `max_actions` are used up.
+    """Run `policy` from the scene's start until it ends the search, gives no action, is blocked MAX_BLOCKED times in a
+    row, or `max_actions` are used up.
 
-    `world_type` is `World` (motion is exact) or `WalkingWorld` (a policy walks, physics decides).
+    `wanted` are the objects any of which is right (None: the scene's target); where there is none, to say so is the
+    success. `world_type` is `World` (motion is exact) or `WalkingWorld` (a policy walks, physics decides).
     """
     actions: list[NavigationAction] = []
-    poses, length, collisions = [scene.start], 0.0, 0
+    poses, length, collisions, in_a_row = [scene.start], 0.0, 0, 0
+    wanted = (scene.target_index,) if wanted is None else wanted
     with world_type(scene, size) as world:
         outcome = Outcome.OUT_OF_ACTIONS
         while len(actions) < max_actions:
@@ -72,24 +88,46 @@ def run_episode(
                 break
             actions.append(action)
             if action.kind is ActionKind.STOP:
-                sighting = observe(world)[scene.target_index]
-                near = sighting.visible and sighting.distance <= SUCCESS_GAP
+                sightings = observe(world)
+                near = any(sightings[i].visible and sightings[i].distance <= SUCCESS_GAP for i in wanted)
                 outcome = Outcome.FOUND if near else Outcome.STOPPED_AWAY
                 break
-            collisions += execute(world, action)
+            if action.kind is ActionKind.NOT_HERE:
+                outcome = Outcome.NOT_FOUND
+                break
+            blocked = execute(world, action)
+            collisions, in_a_row = collisions + blocked, in_a_row + 1 if blocked else 0
             length += math.dist(poses[-1][:2], world.pose[:2])
             poses.append(world.pose)
-        gap = observe(world)[scene.target_index].distance
-    success = outcome is Outcome.FOUND
+            if in_a_row >= MAX_BLOCKED:
+                outcome = Outcome.BLOCKED
+                break
+        sightings = observe(world)
+        gap = min((sightings[i].distance for i in wanted), default=math.inf)
+    success = outcome is (Outcome.FOUND if wanted else Outcome.NOT_FOUND)
     return EpisodeResult(success, outcome, tuple(actions), tuple(poses), length, collisions, gap)
 
 
-def oracle_policy(scene: Scene) -> Policy:
-    """Return the oracle as a policy for one run of `run_episode`: it remembers what it did."""
+def oracle_policy(scene: Scene, wanted: Sequence[int] | None = None) -> Policy:
+    """Return the oracle as a policy for one run of `run_episode`: it remembers what it did.
+
+    It goes to the scene's target, or to the first of `wanted` where that one is not right. For what is not there it
+    searches as `simulation.searching` does.
+    """
     oracle, done = Oracle(scene), list[NavigationAction]()
+    searcher, views = Searcher(scene, oracle), list[Pose]()
+    right = (scene.target_index,) if wanted is None else tuple(wanted)
+    goal = scene.target_index if scene.target_index in right else right[0] if right else None
 
     def policy(_: Image, world: World) -> NavigationAction:
-        done.append(oracle.decide(world.pose, scene.target_index, observe(world), done).action)
+        sightings = observe(world)
+        views.append(world.pose)
+        decision = (
+            searcher.decide(views, (), sightings, done)
+            if goal is None
+            else oracle.decide(world.pose, goal, sightings, done)
+        )
+        done.append(decision.action)
         return done[-1]
 
     return policy

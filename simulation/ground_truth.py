@@ -9,12 +9,15 @@ from enum import Enum
 import numpy as np
 
 from simulation.camera import Labels
-from simulation.geometry import Pose, nose_of, wrap
-from simulation.scene import SceneObject
+from simulation.geometry import Obstacles, Pose, nose_of, wrap
+from simulation.scene import Scene, SceneObject
+from simulation.sight import ranges
 from simulation.world import World
 
 MIN_PIXELS = 20
 """An object counts as visible from this many pixels of a 224-pixel frame; other sizes scale with the area."""
+DOOR_VIEW, DOOR_RANGE, DOOR_DEPTH = math.radians(40.0), (0.3, 5.0), 0.1
+"""A doorway is in view up to so far off the axis, within these distances (metres), if nothing stands before it."""
 _AHEAD, _SLIGHTLY = math.radians(8.0), math.radians(24.0)
 
 
@@ -62,6 +65,32 @@ def bearing_and_distance(pose: Pose, item: SceneObject) -> tuple[float, float]:
     x, y = nose_of(pose)
     dx, dy = item.x - x, item.y - y
     return wrap(math.atan2(dy, dx) - pose.yaw), max(0.0, math.hypot(dx, dy) - item.radius)
+
+
+@dataclass(frozen=True)
+class Doorway:
+    """A doorway in view: `bearing` of its middle at the camera, radians, `distance` from the nose, metres."""
+
+    bearing: float
+    distance: float
+
+    @property
+    def side(self) -> Side:
+        """In the words of the reasoning."""
+        return side_of(self.bearing)
+
+
+def doorways(scene: Scene, pose: Pose) -> list[Doorway]:
+    """Return the doorways whose middle a camera at `pose` sees, nearest first. By geometry: nothing is rendered."""
+    eye, found = nose_of(pose), []
+    for door in scene.plan.doorways:
+        angle, distance = math.atan2(door.y - eye[1], door.x - eye[0]), math.dist((door.x, door.y), eye)
+        bearing = wrap(angle - pose.yaw)
+        if abs(bearing) > DOOR_VIEW or not DOOR_RANGE[0] <= distance <= DOOR_RANGE[1]:
+            continue
+        if ranges(Obstacles(scene.boxes, []), eye, np.array([angle]))[0] >= distance - DOOR_DEPTH:
+            found.append(Doorway(bearing, distance))
+    return sorted(found, key=lambda door: door.distance)
 
 
 def observe(world: World, labels: Labels | None = None) -> list[Sighting]:

@@ -53,8 +53,10 @@ _RECOGNISED = 2.0
 _CLOSE_RADIUS = FOOTPRINT_RADIUS + 0.07
 _SLACK = 0.05
 _HIDDEN = 0.3
-_VIEW_LIMIT = math.radians(42.0)
+HALF_VIEW = math.radians(42.0)
+"""Of the camera's field of view: what is further off its axis is out of view."""
 _TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
+_FACING = math.radians(24.0)
 _TURN_BACK_LIMIT, _STOP_ASKEW = math.radians(25.0), math.radians(35.0)
 _SQUEEZE, _LOSE_AHEAD, _LOSE_BY_TURN, _NO_PROGRESS = 1.5, 3.0, 20.0, 60.0
 
@@ -68,6 +70,9 @@ class Reason(str, Enum):
     CENTRE = "centre"
     APPROACH = "approach"
     DETOUR = "detour"
+    DOOR = "door"
+    RETURN = "return"
+    NOT_HERE = "not here"
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Oracle:
         decision = self._decide(pose, target_index, sightings)
         if decision.reason is Reason.SEARCH:
             return self._explore(pose, done) or decision
-        if target_index is None or not done or not _undoes(decision.action, done[-1]):
+        if target_index is None or not done or not undoes(decision.action, done[-1]):
             return decision
         return self._go_on(pose, target_index, decision)
 
@@ -166,17 +171,40 @@ class Oracle:
         away = math.hypot(item.x - pose.x, item.y - pose.y) - item.radius - NOSE - REACHED_GAP
         blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, away <= CLOSE_GAP - REACHED_GAP)
         if blocker is not None:
-            return self._follow(pose, index, heading, blocker)
+            return self.follow(pose, self._field(index), heading, blocker)
         if away < _RECOGNISED:
             return None
         return Decision(self._steer(pose, heading, away + REACHED_GAP), Reason.APPROACH)
 
-    def _follow(self, pose: Pose, index: int, heading: float, blocker: str) -> Decision | None:
-        """Return the first action of the best plan 'turn to any side, go forward once' along the path, if any.
+    def turn_back(self, pose: Pose, index: int) -> Decision | None:
+        """Return the next action towards an object that was in view before; None where it only has to be looked for.
 
-        Every forward has to come nearer along the path, so that no turn is traded for a step away.
+        It is out of view now, or hidden behind something that a way leads around.
         """
-        grid, field = self._scene.grid, self._field(index)
+        item = self._scene.objects[index]
+        bearing, _ = bearing_and_distance(pose, item)
+        if abs(bearing) > _FACING:
+            return Decision(turn_by(bearing), Reason.RETURN)
+        step = self.follow(pose, self._field(index), bearing, "")
+        return None if step is None else replace(step, reason=Reason.RETURN, blocker=None, way=None)
+
+    def forward_instead(self, pose: Pose, field: Array) -> NavigationAction | None:
+        """Return the longest forward that is free and comes nearer along a field of ways, if any."""
+        reach = self._reach(pose, pose.yaw)
+        ahead = np.array([math.cos(pose.yaw), math.sin(pose.yaw)])
+        here = self._scene.grid.sample(field, np.array([pose[:2]]))[0]
+        for size, metres in zip(reversed(_SIZES), reversed(_FORWARDS), strict=True):
+            end = np.array(pose[:2]) + metres * ahead
+            if metres <= reach + 1e-6 and self._scene.grid.sample(field, end[None])[0] < here - _SAMPLE:
+                return NavigationAction(ActionKind.FORWARD, size)
+        return None
+
+    def follow(self, pose: Pose, field: Array, heading: float, blocker: str) -> Decision | None:
+        """Return the first action of the best plan 'turn to any side, go forward once' along a field of ways, if any.
+
+        Every forward has to come nearer along the way, so that no turn is traded for a step away.
+        """
+        grid = self._scene.grid
         yaws = pose.yaw + _FOLLOW_TURNS
         rays = np.stack([np.cos(yaws), np.sin(yaws)], axis=1)
         ends = np.array(pose[:2]) + np.array(_FORWARDS)[None, :, None] * rays[:, None]
@@ -297,11 +325,12 @@ class Oracle:
         x = item.x - bases[..., 0] - NOSE * np.cos(yaws)
         y = item.y - bases[..., 1] - NOSE * np.sin(yaws)
         bearing = (np.arctan2(y, x) - yaws + np.pi) % (2 * np.pi) - np.pi
-        out: Mask = np.abs(bearing) > _VIEW_LIMIT
+        out: Mask = np.abs(bearing) > HALF_VIEW
         return out
 
 
-def _undoes(action: NavigationAction, last: NavigationAction) -> bool:
+def undoes(action: NavigationAction, last: NavigationAction) -> bool:
+    """Return whether an action turns back what the last one turned."""
     # what a search turn brings into view may well stand on the other side
     return last != SEARCH_TURN and {action.kind, last.kind} == {ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT}
 

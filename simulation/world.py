@@ -38,6 +38,8 @@ class World:
         self.scene, self.size = scene, size
         self.pose = scene.start
         self.height = BASE_HEIGHT
+        self.blocked = False
+        """Whether something cut the last action short (`simulation.episode.execute`)."""
         self._phase = self._stride = 0.0
         self._look, self._kind = look, camera
         self._model = build_spec(scene, size, size, look).compile()

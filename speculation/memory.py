@@ -26,6 +26,8 @@ SIDE_PHRASES: dict[str, tuple[str, ...]] = {
     "right": ("on the right", "to my right"),
 }
 """Sides of a frame, from left to right, and how answers word them."""
+GO2_CAMERA = 0.33
+"""The Go2's front camera ahead of its base, metres."""
 DOORWAY = "doorway"
 """What answers call an opening that leads on."""
 
@@ -58,6 +60,11 @@ class _Place:
         self.x, self.y = view.x, view.y
         self.looked = [False] * SECTORS
 
+    def copy(self) -> _Place:
+        twin = _Place(View(self.x, self.y, 0.0))
+        twin.looked = [*self.looked]
+        return twin
+
     def add(self, view: View) -> None:
         for sector in range(SECTORS):
             if abs(_wrap(sector * math.tau / SECTORS - view.yaw)) <= _HALF_VIEW:
@@ -69,13 +76,25 @@ class _Place:
 
 
 class SearchMemory:
-    """What one search has looked at so far. `look` at each frame, `lines` for its prompt, `read` its answer."""
+    """What one search has looked at so far. `look` at each frame, `lines` for its prompt, `read` its answer.
 
-    def __init__(self) -> None:
+    `camera` is how far the camera stands ahead of the point whose pose is given, metres: distances in answers count
+    from there.
+    """
+
+    def __init__(self, camera: float = GO2_CAMERA) -> None:
+        self._camera = camera
         self._views: list[View] = []
         self._places: list[_Place] = []
         self._doors: list[tuple[float, float]] = []
         self._last: tuple[float, float] | None = None
+
+    def copy(self) -> SearchMemory:
+        """Return another memory of the same: for a frame that may not count in the end."""
+        twin = SearchMemory()
+        twin._views, twin._doors, twin._last = [*self._views], [*self._doors], self._last
+        twin._places = [place.copy() for place in self._places]
+        return twin
 
     def look(self, x: float, y: float, yaw: float) -> None:
         """Note that a frame was taken here: metres, radians. It is `here` until the next one."""
@@ -156,8 +175,9 @@ class SearchMemory:
         return self._places[index] if distance <= PLACE_METRES else None
 
     def _at(self, bearing: float, metres: float) -> tuple[float, float]:
-        here = self._here
-        return here.x + metres * math.cos(here.yaw + bearing), here.y + metres * math.sin(here.yaw + bearing)
+        here, along = self._here, self._here.yaw + bearing
+        x, y = here.x + self._camera * math.cos(here.yaw), here.y + self._camera * math.sin(here.yaw)
+        return x + metres * math.cos(along), y + metres * math.sin(along)
 
     def _seen_from_here(self, at: tuple[float, float]) -> tuple[float, float]:
         """Return bearing and distance of a point."""

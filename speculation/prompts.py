@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -286,11 +286,12 @@ def compose(
     return "\n".join(lines)
 
 
-def chat(instruction: str, image: bool = True) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: the frame first, if there is one, then the instruction."""
-    if not image:
+def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction."""
+    if not images:
         return [{"role": "user", "content": instruction.strip()}]
-    return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction.strip()}]}]
+    frames = [{"type": "image"} for _ in range(images)]
+    return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]
 
 
 @dataclass(frozen=True)
@@ -357,36 +358,3 @@ class Target:
     def text(self) -> str:
         """E.g. 'silver bottle'."""
         return f"{self.colour} {self.object_class}"
-
-
-def find_target(instruction: str, vocabulary: Vocabulary) -> Target:
-    """Return the object that `instruction` names.
-
-    Raises ValueError, with the known words, if it names none or several.
-    """
-    words = re.findall(r"[a-z]+", instruction.lower())
-    pairs = [
-        Target(first, second)
-        for first, second in pairwise(words)
-        if first in vocabulary.colours and second in vocabulary.classes
-    ]
-    if len(set(pairs)) == 1:
-        return pairs[0]
-    known = f"known colours: {', '.join(vocabulary.colours)}; known objects: {', '.join(vocabulary.classes)}"
-    what = "names no known object" if not pairs else "names more than one object"
-    raise ValueError(f"instruction {instruction!r} {what}; say for example 'find the silver bottle'; {known}")
-
-
-def instruction_problem(instruction: str, vocabulary: Vocabulary | None) -> str:
-    """Return why an instruction cannot be followed, in a sentence; empty if it can. Without a vocabulary any may."""
-    if not instruction.strip() or len(instruction) > MAX_INSTRUCTION_CHARS:
-        return (
-            f"the instruction is empty or longer than {MAX_INSTRUCTION_CHARS} characters; say for example "
-            "'find the silver bottle'"
-        )
-    if vocabulary is not None:
-        try:
-            find_target(instruction, vocabulary)
-        except ValueError as error:
-            return str(error)
-    return ""

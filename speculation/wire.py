@@ -13,6 +13,7 @@ import hashlib
 import math
 import re
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Annotated, TypeAlias, get_args
 
@@ -24,6 +25,11 @@ PROTOCOL = 8
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
+"""Of all frames of a question together."""
+MAX_FRAMES = 4
+"""Of one question."""
+MAX_FRAME_PIXELS = 1 << 24
+MAX_UNIT = 1024
 MAX_PROMPT_CHARS = 12_000
 MAX_DRAFT_MS = 3_600_000
 MAX_TEXT_CHARS = 1000
@@ -36,6 +42,8 @@ MAX_PROMPT_FEATURES = 64
 TRACE_BYTES = 16
 """Of a trace's id, as W3C's Trace Context has it."""
 MAX_TICKET_BYTES = 512
+MAX_END_TOKENS = 64
+"""Of a model; published checkpoints have one to three."""
 PREFIX_CHARS = 64
 """Of a prompt, that `prefix_of` names."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
@@ -56,6 +64,13 @@ Layer: TypeAlias = Annotated[int, Meta(ge=0, lt=1024)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DRAFT_MS)]
+Jpeg: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=MAX_IMAGE_BYTES)]
+Jpegs: TypeAlias = (
+    Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)]
+    | Annotated[tuple[Jpeg, ...], Meta(min_length=2, max_length=MAX_FRAMES)]
+)
+"""The one frame of a question or several, the oldest first; see `frames_of`."""
+Pixels: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_FRAME_PIXELS)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Ticket: TypeAlias = Annotated[bytes, Meta(max_length=MAX_TICKET_BYTES)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
@@ -117,6 +132,19 @@ class Masses(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     tail: Probability = 0.0
 
 
+class Sight(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a target makes of a question's frames, of which it takes at most `frames`.
+
+    Each is resized by the rule of `speculation.vlm.processing.fit`: to sides that are multiples of `unit` pixels, and
+    to `least` to `most` pixels.
+    """
+
+    frames: Annotated[int, Meta(ge=1, le=MAX_FRAMES)]
+    unit: Annotated[int, Meta(ge=1, le=MAX_UNIT)]
+    least: Pixels
+    most: Pixels
+
+
 class Hello(Message, tag=1, frozen=True):
     """Edge to cloud: open or resume a session.
 
@@ -146,6 +174,7 @@ class Welcome(Message, tag=2, frozen=True):
     `colours` and `classes` are the objects that the target was trained to find; empty: it takes any instruction.
     `form` is the form of the prompts that it was trained on (`speculation.prompts.Vocabulary`).
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
+    `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     """
 
     session: Name
@@ -154,7 +183,7 @@ class Welcome(Message, tag=2, frozen=True):
     vocabulary: Annotated[int, Meta(gt=0, lt=2**20)]
     num_layers: Annotated[int, Meta(gt=0, le=1024)]
     exit_layers: Annotated[list[Layer], Meta(max_length=64)]
-    eos: Annotated[list[Token], Meta(min_length=1, max_length=16)]
+    eos: Annotated[list[Token], Meta(min_length=1, max_length=MAX_END_TOKENS)]
     max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
     profile: Name = ""
     protocol: Version = PROTOCOL
@@ -162,12 +191,14 @@ class Welcome(Message, tag=2, frozen=True):
     classes: Words = []
     machine: Name = ""
     form: Annotated[int, Meta(ge=1, le=255)] = 1
+    sight: Sight | None = None
 
 
 class BeginStep(Message, tag=3, frozen=True):
     """Edge to cloud: a new frame and question; supersedes the step before.
 
-    `jpeg` is empty for a language model; a vision-language model refuses an empty one.
+    `jpeg` is empty for a language model; a vision-language model refuses an empty one. Several frames are a tuple, the
+    oldest first.
     `committed` holds the answer so far (empty, or after a reconnect). `hints` are token sequences that the answer may
     begin with or contain (earlier answers): drafts that cost nothing. `self_draft` asks a verifier that has a draft
     model of its own to draft so many tokens by itself (mode `server_sd`), a tree of `self_depth` levels, or a chain
@@ -179,7 +210,7 @@ class BeginStep(Message, tag=3, frozen=True):
 
     step: Step
     prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
-    jpeg: Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)]
+    jpeg: Jpegs
     committed: Answer = []
     max_tokens: Annotated[int, Meta(gt=0, le=MAX_ANSWER_TOKENS)] = 128
     idle: Idle = Idle.WAIT
@@ -381,6 +412,8 @@ def decode(payload: bytes) -> AnyMessage:
             _check_masses("Commit.rest", message.rest)
         if message.features:
             _check_features("Commit.features", message.features, len(message.tokens))
+    elif isinstance(message, BeginStep):
+        _check_frames(message)
     elif isinstance(message, Features):
         _check_features("Features.features", message.features, len(message.tokens))
     return message
@@ -453,6 +486,15 @@ def _check_tree(draft: Draft) -> None:
             raise WireError(f"malformed message: Draft.parents[{node}] = {parent} does not come before its child")
 
 
+def _check_frames(begin: BeginStep) -> None:
+    size = sum(map(len, frames_of(begin.jpeg)))
+    if size > MAX_IMAGE_BYTES:
+        raise WireError(
+            f"malformed message: BeginStep.jpeg: {len(begin.jpeg)} frames of {size} bytes exceed the limit of "
+            f"{MAX_IMAGE_BYTES} for all of them"
+        )
+
+
 def _check_masses(field: str, masses: Masses) -> None:
     if not masses.weights or len(masses.weights) % 4 or (masses.ids and len(masses.ids) != len(masses.weights)):
         raise WireError(
@@ -481,11 +523,23 @@ def prefix_of(prompt: str) -> bytes:
     return hashlib.blake2b(prompt[:PREFIX_CHARS].encode(), digest_size=8).digest()
 
 
-def begin_digest(prompt: str, jpeg: bytes, sampling: str = "greedy", key: int = 0) -> bytes:
+def frames_of(jpeg: Jpegs) -> tuple[bytes, ...]:
+    """Return the frames of a question, the oldest first; the one empty frame of a question in words is one too."""
+    return (jpeg,) if isinstance(jpeg, bytes) else jpeg
+
+
+def jpeg_of(frames: Sequence[bytes]) -> Jpegs:
+    """Return frames, the oldest first, as a question carries them: one alone, several as a tuple."""
+    return frames[0] if len(frames) == 1 else tuple(frames)
+
+
+def begin_digest(prompt: str, jpeg: Jpegs, sampling: str = "greedy", key: int = 0) -> bytes:
     """Return the 8-byte digest of an empty answer: all that shapes it, in `BeginStep` and `Hello.sampling`."""
     text = prompt.encode()
+    frames = frames_of(jpeg)
     head = struct.pack("<IIIQ", PROTOCOL, len(text), len(sampling), key)
-    return hashlib.blake2b(head + text + sampling.encode() + jpeg, digest_size=8).digest()
+    sizes = struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames))
+    return hashlib.blake2b(b"".join((head, text, sampling.encode(), sizes, *frames)), digest_size=8).digest()
 
 
 def extend_digest(digest: bytes, tokens: list[int]) -> bytes:

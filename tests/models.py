@@ -125,7 +125,7 @@ def tiny_model(
     )
     build: Any = model_class._from_config
     model = build(config, attn_implementation="sdpa", dtype=torch.float32)
-    _randomise(model, seed, len(tokenizer))
+    randomise(model, seed, len(tokenizer))
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
     model.to(dtype).save_pretrained(str(folder))
@@ -174,7 +174,7 @@ def tiny_text_model(
     )
     build: Any = model_class._from_config
     model = build(config, attn_implementation="sdpa", dtype=torch.float32)
-    _randomise(model, seed, len(tokenizer))
+    randomise(model, seed, len(tokenizer))
     model.to(torch.bfloat16).save_pretrained(str(folder))
     Processor(tokenizer, None, template).save(folder)
     if not template:
@@ -182,7 +182,8 @@ def tiny_text_model(
     return folder
 
 
-def _randomise(model: Any, seed: int, vocabulary: int) -> None:
+def randomise(model: Any, seed: int, vocabulary: int) -> None:
+    """Fill a model with random weights, see `tiny_model`; of the embedding's rows `vocabulary` stand for a token."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim < 2:
@@ -211,7 +212,7 @@ def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict
     return words | {
         "mm_token_type_ids": (ids == vlm.image_token).int(),
         "pixel_values": torch.from_numpy(inputs.pixel_values),
-        "image_grid_thw": torch.tensor([inputs.grid]),
+        "image_grid_thw": torch.tensor(inputs.grids),
     }
 
 

@@ -180,3 +180,23 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: lis
             figure = getattr(robot.stats, name)
             lived[name] += sum(figure.values()) if isinstance(figure, dict) else figure
     assert {name for name in HAPPENS[mode] if not lived[name]} == set(), lived
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("mode", [Mode.CLOUD, Mode.SD, Mode.FULL])
+def test_answers_about_several_frames_are_the_targets_own(mode: Mode, count: int, pairs: list[Pair]) -> None:
+    """Their prompt is fed in pieces that end within an image, links break, and another robot asks about one frame."""
+    for number, pair in enumerate(pairs):
+        frames = tuple(jpeg(seed) for seed in range(count))
+        several = StepRequest(1, PROMPTS[0], frames, pair.target.eos, 14, sampling=HOW[number], key=number)
+        asked = [several, replace(several, jpeg=frames[::-1])]
+        weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.1, cut_after=4, seed=count)
+        config = DraftingConfig.of(mode, effort=1.0, exit_gain=0.0)
+        robot = Robot(pair.drafts[1], config, asked, weather, resumes=number == 0)
+        other = Robot(pair.drafts[0], DraftingConfig.of(Mode.SD), [replace(several, jpeg=frames[0])], Weather())
+        server = SERVER.changed(frames=count, prefill_chunk=(3, 0)[number])
+        run(pair.target, [robot, other], config=server, exits=noisy_exits(pair.target, 0.6), self_draft=pair.drafts[0])
+        assert robot.answers == [alone(pair.target, request) for request in asked]
+        assert other.answers == [alone(pair.target, replace(several, jpeg=frames[0]))]
+        assert robot.answers[0] != other.answers[0] != robot.answers[1], "the frames before it matter"
+        assert robot.stats.interruptions > 0

@@ -17,9 +17,10 @@ from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import fingerprint
 from speculation.fed.head import FedHead
 from speculation.vlm.load import Vlm
+from speculation.wire import jpeg_of
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
-from tests.pair import Robot, run
+from tests.pair import SERVER, Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 from tests.test_exactness import HOW, alone
 
@@ -78,3 +79,18 @@ def test_a_fed_edge_drafts_without_a_prefill(
     assert robot.answers == [alone(target, request)]
     assert robot.stats.draft_forwards > 0 and robot.stats.drafted > 0
     assert robot.stats.prefill_s == 0.0 and robot.stats.resent == 0
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_fed_edge_is_exact_about_several_frames(
+    count: int, target: Vlm, draft: Vlm, fed: tuple[FeatureEncoder, FedHead]
+) -> None:
+    encoder, head = fed
+    frames = tuple(jpeg(seed) for seed in range(count))
+    several = StepRequest(1, PROMPTS[1], frames, target.eos, 14, sampling=HOW[1], key=3)
+    requests = [several, replace(several, jpeg=jpeg_of(frames[1:]))]
+    weather = Weather(one_way_s=0.05, cut_after=4)
+    robot = Robot(draft, DraftingConfig.of(Mode.FULL), requests, weather, head=head)
+    run(target, [robot], encoder=encoder, config=SERVER.changed(frames=count))
+    assert robot.answers == [alone(target, request) for request in requests]
+    assert robot.stats.draft_forwards > 0 and robot.stats.interruptions > 0

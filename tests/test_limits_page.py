@@ -10,11 +10,11 @@ import pytest
 from msgspec import inspect
 
 from speculation import wire
-from speculation.wire import Masses
+from speculation.wire import Masses, Sight
 from tests.test_docs import ROOT, cells, table
 
 PAGE = "docs/limits.md"
-STRUCTS = (*get_args(wire.AnyMessage), Masses)
+STRUCTS = (*get_args(wire.AnyMessage), Masses, Sight)
 
 
 def number(value: float) -> str:
@@ -30,7 +30,7 @@ def between(least: str | None, most: str | None) -> str:
     return f"{least} to {most}" if least and most else f"at most {most}" if most else f"at least {least}"
 
 
-def counted(kind: inspect.StrType | inspect.BytesType | inspect.ListType, what: str) -> str:
+def counted(kind: inspect.StrType | inspect.BytesType | inspect.ListType | inspect.VarTupleType, what: str) -> str:
     assert kind.max_length is not None, f"{kind} has no upper limit"
     if kind.min_length == kind.max_length:
         return f"{number(kind.max_length)} {what}"
@@ -63,7 +63,7 @@ def limits(kind: inspect.Type) -> str:
             return counted(kind, "characters" if kind.pattern is None else "printable characters")
         case inspect.BytesType():
             return counted(kind, "bytes")
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             return f"{counted(kind, 'entries')}, each {limits(kind.item_type)}"
         case inspect.StructType():
             return f"`{kind.cls.__name__}`"
@@ -93,7 +93,7 @@ def test_every_constant_is_as_the_code_has_it() -> None:
         assert number(getattr(import_module(module), constant)) == value, name
 
 
-@pytest.mark.parametrize("name", ["Draft.parents", "Masses.weights", "Commit.features"])
+@pytest.mark.parametrize("name", ["Draft.parents", "Masses.weights", "Commit.features", "BeginStep.jpeg"])
 def test_what_fields_must_be_together_is_named(name: str) -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     section = text.split("## Fields that must fit each other\n")[1].split("\n## ")[0]

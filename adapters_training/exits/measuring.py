@@ -26,13 +26,15 @@ class _Tally:
     bare: int = 0
     cross_entropy: float = 0.0
     divergence: float = 0.0
+    bare_cross_entropy: float = 0.0
+    bare_divergence: float = 0.0
 
 
 @torch.no_grad()
 def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: int) -> dict[str, Any]:
     """Measure every exit, as it is served, and set its reliability table.
 
-    Returns by layer how often an exit's first choice is the last layer's, with its adapter and without, and the mean
+    Returns by layer, with its adapter and without, how often an exit's first choice is the last layer's, and the mean
     cross-entropy to the data and divergence (nats) from the last layer; `tokens` is how many were judged. Raises
     ValueError without a token to judge.
     """
@@ -62,6 +64,8 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
         "agreement without adapter": {layer: tally.bare / tokens for layer, tally in tallies.items()},
         "cross-entropy": {layer: tally.cross_entropy / tokens for layer, tally in tallies.items()},
         "divergence": {layer: tally.divergence / tokens for layer, tally in tallies.items()},
+        "cross-entropy without adapter": {layer: each.bare_cross_entropy / tokens for layer, each in tallies.items()},
+        "divergence without adapter": {layer: each.bare_divergence / tokens for layer, each in tallies.items()},
     }
 
 
@@ -73,6 +77,9 @@ def _judge(
     final = truth.argmax(-1)
     tally.confidences.append(confidence.cpu())
     tally.agreed.append((token == final).cpu())
-    tally.bare += int((final_logits(vlm, hidden).argmax(-1) == final).sum())
+    bare = final_logits(vlm, hidden).float().log_softmax(-1)
+    tally.bare += int((bare.argmax(-1) == final).sum())
+    tally.bare_cross_entropy += float(F.nll_loss(bare, labels, reduction="sum"))
+    tally.bare_divergence += float(F.kl_div(bare, truth, log_target=True, reduction="sum"))
     tally.cross_entropy += float(F.nll_loss(log, labels, reduction="sum"))
     tally.divergence += float(F.kl_div(log, truth, log_target=True, reduction="sum"))

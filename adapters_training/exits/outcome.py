@@ -12,6 +12,7 @@ from adapters_training import settings
 from adapters_training.exits.config import FrozenTargetConfig
 from adapters_training.exits.preparation import Prepared
 from adapters_training.exits.trainer import Trainer
+from adapters_training.files import replacing, resumable
 from speculation.vlm.memory import gigabytes
 
 RESULTS_FILE = "results.json"
@@ -21,17 +22,21 @@ DRY_STEPS, DRY_SAMPLES = 2, 4
 C = TypeVar("C", bound=FrozenTargetConfig)
 
 
-def train_to_end(trainer: Trainer[C]) -> C | None:
+def train_to_end(trainer: Trainer[C], *, trial: bool = False) -> C | None:
     """Write the settings as they are used, go on to the last step, wait for all processes; return these settings.
 
-    None in every process but the first.
+    None in every process but the first. Raises TrainingFailed where the loss is no number or, unless this is a `trial`
+    of a few steps, has risen, and OSError for a full disk.
     """
     prepared = trainer.prepared
     config = prepared.config
     effective = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=prepared.layers)
     if prepared.accelerator.is_main_process:
-        settings.write(effective, Path(config.out) / CONFIG_FILE)
+        with resumable(trainer.checkpoint):
+            settings.write(effective, Path(config.out) / CONFIG_FILE)
     trainer.train()
+    if not trial:
+        trainer.check()
     prepared.accelerator.wait_for_everyone()
     return effective if prepared.accelerator.is_main_process else None
 
@@ -53,7 +58,8 @@ def write_results(trainer: Trainer[C], effective: C, found: dict[str, Any]) -> d
         "records passed over": counts.passed_over,
         **found,
     }
-    (trainer.out / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    with replacing(trainer.out / RESULTS_FILE) as part:
+        part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     trainer.checkpoint.unlink(missing_ok=True)
     return results
 

@@ -19,6 +19,7 @@ from adapters_training.exits import memory
 from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
 from adapters_training.exits.config import Dtype, FrozenTargetConfig, TrainingConfig
 from adapters_training.sources.mixture import Mixture, open_mixture
+from adapters_training.wording import form_of
 from speculation.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
 from speculation.vlm.load import Vlm, load_vlm
@@ -117,9 +118,11 @@ def _open_data(config: FrozenTargetConfig, folder: Path, report: bool) -> tuple[
     images = Path(config.images) if config.images else None
     if images is not None and not images.is_dir():
         raise ValueError(f"--images {images} is no folder")
-    guide = not (folder / VOCABULARY_FILE).exists()
-    data = open_mixture(config.data, "data", images, forbidden, guide)
-    held_out = open_mixture(config.held_out, "held-out", images, forbidden, guide) if config.held_out else data
+    guide, form = not (folder / VOCABULARY_FILE).exists(), form_of(folder)
+    data = open_mixture(config.data, "data", images, forbidden, guide, form)
+    held_out = data
+    if config.held_out:
+        held_out = open_mixture(config.held_out, "held-out", images, forbidden, guide, form)
     if report:
         data.report("data")
         if held_out is not data:

@@ -7,6 +7,7 @@ from (seed, epoch), wording and mirroring from (seed, place), the learning rate 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,10 +22,11 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training import devices
+from adapters_training.course import PROBE_STEPS, LossCourse, remedy
 from adapters_training.exits.batches import Maker, Run
 from adapters_training.exits.config import FREE, FrozenTargetConfig, Schedule
 from adapters_training.exits.preparation import C, Prepared
-from adapters_training.files import read_checkpoint, replacing
+from adapters_training.files import read_checkpoint, resumable, write_checkpoint
 
 CHECKPOINT_FILE = "checkpoint.pt"
 END_SHARE = 0.02
@@ -74,6 +76,7 @@ class Trainer(ABC, Generic[C]):
         config, accelerator = prepared.config, prepared.accelerator
         self.optimiser = torch.optim.AdamW(list(modules.parameters()), lr=0.0, weight_decay=config.weight_decay)
         self.step, self.counts = 0, Counts()
+        self.course = LossCourse("the loss", remedy(config.learning_rate))
         self.out = Path(config.out)
         self.checkpoint = self.out / CHECKPOINT_FILE
         self._run = Run(prepared.plan, self._maker(), config.seed, accelerator.process_index)
@@ -113,8 +116,12 @@ class Trainer(ABC, Generic[C]):
         """Add the gradients of one step's forwards, summed over their tokens."""
 
     @abstractmethod
-    def log(self, writer: SummaryWriter, means: Tensor) -> float:
-        """Write the mean losses of a step, `StepLosses.losses` by token; return the one that is minimised."""
+    def loss_of(self, means: Tensor) -> float:
+        """Return the loss that is minimised, of the mean losses of a step: `StepLosses.losses` by token."""
+
+    @abstractmethod
+    def log(self, writer: SummaryWriter, means: Tensor) -> None:
+        """Write the mean losses of a step."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -131,8 +138,31 @@ class Trainer(ABC, Generic[C]):
         }
 
     def train(self) -> None:
-        """Go on to the last step, with a progress bar, TensorBoard and checkpoints."""
+        """Go on to the last step, with a progress bar, TensorBoard and checkpoints.
+
+        Raises TrainingFailed for a loss that is no number, before it is learned from, and OSError for a full disk.
+        """
+        with resumable(self.checkpoint):
+            self._train()
+
+    def check(self) -> None:
+        """Raise TrainingFailed where the loss is higher than it was before the first step."""
+        self.course.check(self._loss_now())
+
+    def _loss_now(self) -> float:
+        """Return the loss that is minimised on the first steps' batches; the weights stay as they are."""
+        losses, learned = torch.zeros(()), 0.0
+        for batches in self._run.stream(0, PROBE_STEPS, 0):
+            done = self.learn(batches)
+            learned += self._average(done)
+            losses = losses + done.losses
+        self.optimiser.zero_grad(set_to_none=True)
+        return self.loss_of(losses / learned) if learned else 0.0
+
+    def _train(self) -> None:
         config, first = self.prepared.config, self.prepared.accelerator.is_main_process
+        if self.step == 0:
+            self.course.start = self._loss_now()
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
         device = self.prepared.accelerator.device
         on_gpu, workers = device.type == "cuda", devices.workers(config.workers, device)
@@ -158,6 +188,10 @@ class Trainer(ABC, Generic[C]):
         """Take one optimiser step on the mean gradient over all tokens of all processes."""
         config = self.prepared.config
         learned = self._average(done)
+        if learned:
+            warning = self.course.enter(self.loss_of(done.losses / learned), self.step + 1)
+            if warning and self.prepared.accelerator.is_main_process:
+                tqdm.write(f"warning: {warning}", file=sys.stderr)
         for module in self.clipped_apart:
             for parameter in module.parameters():
                 if parameter.grad is not None:
@@ -218,9 +252,9 @@ class Trainer(ABC, Generic[C]):
             "steps": self.steps,
             "settings": self.settings,
             "counts": vars(self.counts),
+            "course": self.course.state,
         }
-        with replacing(self.checkpoint) as file:
-            torch.save(state, file)
+        write_checkpoint(state, self.checkpoint)
 
     def _found(self) -> dict[str, Any] | None:
         return read_checkpoint(self.checkpoint, "delete it to begin anew") if self.checkpoint.exists() else None
@@ -237,9 +271,12 @@ class Trainer(ABC, Generic[C]):
         self.modules.load_state_dict(state["weights"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.counts = int(state["step"]), Counts(**state["counts"])
+        self.course.take(state.get("course", {}))
 
     def _log(self, writer: SummaryWriter, bar: Any, done: StepLosses) -> None:
-        loss = self.log(writer, done.losses / done.learned)
+        means = done.losses / done.learned
+        loss = self.loss_of(means)
+        self.log(writer, means)
         speed = self.counts.tokens / max(self.counts.seconds, 1e-9)
         writer.add_scalar("loss", loss, self.step)
         writer.add_scalar("tokens_per_second", speed, self.step)

@@ -80,11 +80,15 @@ class ExitTrainer(Trainer[TrainingConfig]):
             self.prepared.accelerator.backward(loss)
         return losses
 
-    def log(self, writer: SummaryWriter, means: Tensor) -> float:
+    def loss_of(self, means: Tensor) -> float:
+        """See `Trainer.loss_of`."""
+        weight = ce_weight(self.prepared.config)
+        return float((weight * means[:, 0] + (1 - weight) * means[:, 1]).mean())
+
+    def log(self, writer: SummaryWriter, means: Tensor) -> None:
         """See `Trainer.log`."""
         weight = ce_weight(self.prepared.config)
         for row, layer in enumerate(self.heads.layers):
             writer.add_scalar(f"cross-entropy/exit_{layer}", float(means[row, 0]), self.step)
             if weight < 1:
                 writer.add_scalar(f"divergence/exit_{layer}", float(means[row, 1]), self.step)
-        return float((weight * means[:, 0] + (1 - weight) * means[:, 1]).mean())

@@ -12,6 +12,7 @@ from adapters_training.exits.preparation import Prepared
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.training import FedTrainer, prepare
+from adapters_training.files import filling, resumable
 from speculation.features import SCALE_BYTES
 from speculation.fed.files import load_encoder, load_head, round_weights, save
 from speculation.vlm.load import load_vlm
@@ -20,14 +21,21 @@ SHOWN_DEPTHS = 16
 """Depths of a draft whose shares of right tokens results.json has."""
 
 
-def train(config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None) -> dict[str, Any]:
+def train(
+    config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None, *, trial: bool = False
+) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the head's folder; return what results.json holds.
 
-    `prepared` is of the same settings. Raises ValueError, in one sentence, for what cannot be trained.
+    `prepared` is of the same settings; a `trial` of a few steps need not come to anything. Raises ValueError, in one
+    sentence, for what cannot be trained, OSError for a full disk, and TrainingFailed where the loss has risen: nothing
+    is written then.
     """
     trainer = FedTrainer(prepared or prepare(config))
-    effective = train_to_end(trainer)
-    return {} if effective is None else _finish(trainer, effective)
+    effective = train_to_end(trainer, trial=trial)
+    if effective is None:
+        return {}
+    with resumable(trainer.checkpoint):
+        return _finish(trainer, effective)
 
 
 def _finish(trainer: FedTrainer, config: FedHeadConfig) -> dict[str, Any]:
@@ -40,7 +48,8 @@ def _finish(trainer: FedTrainer, config: FedHeadConfig) -> dict[str, Any]:
         round_weights(module)  # before they are measured: those that are measured are those that are served
     batches = prepared.held_out(config.held_out_samples)
     found = measure(prepared.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
-    shape = save(trainer.out, trainer.encoder, trainer.head)
+    with filling(trainer.out) as part:
+        shape = save(part, trainer.encoder, trainer.head)
     return write_results(trainer, config, {
         "weights of the head": sum(weight.numel() for weight in trainer.head.parameters()),
         "weights of the bottleneck": sum(weight.numel() for weight in trainer.encoder.parameters()),
@@ -59,7 +68,7 @@ def dry_run(config: FedHeadConfig) -> str:
     with tempfile.TemporaryDirectory(prefix="fed-head-") as folder:
         small = dry_settings(config, folder, kept="")
         seconds = FedTrainer(replace(prepared, config=small)).seconds_a_step()
-        results = train(small, replace(prepared, config=small))
+        results = train(small, replace(prepared, config=small), trial=True)
         if not results:
             return ""
         load_encoder(Path(folder), prepared.vlm)

@@ -145,12 +145,15 @@ class FedTrainer(Trainer[FedHeadConfig]):
         with self.prepared.accelerator.autocast():
             return gather(vlm, batch.to(vlm.device), self.head.config.layers, config.prompt_tokens)
 
-    def log(self, writer: SummaryWriter, means: Tensor) -> float:
+    def loss_of(self, means: Tensor) -> float:
+        """See `Trainer.loss_of`; the first depth's, which the others follow."""
+        return float(means[0, 0])
+
+    def log(self, writer: SummaryWriter, means: Tensor) -> None:
         """See `Trainer.log`."""
         for depth, (loss, hits) in enumerate(means.tolist(), start=1):
             writer.add_scalar(f"cross-entropy/depth_{depth}", loss, self.step)
             writer.add_scalar(f"right/depth_{depth}", hits, self.step)
-        return float(means[0, 0])
 
 
 def take_words(vlm: Vlm, head: FedHead) -> None:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from adapters_training import wording
 from adapters_training.files import replacing
-from adapters_training.records import Frame, Task, read_shard, shards
+from adapters_training.records import Task, read_shard, shards
 from speculation.predictor import FEATURES, features
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
@@ -143,6 +143,7 @@ class _Decoder:
         from speculation.vlm.session import VlmSession
 
         self._draft, self._target = VlmSession(draft, CAPACITY), VlmSession(target, CAPACITY)
+        self.form = wording.form_of(target.folder)
         self._ends = frozenset(target.eos)
         self._config = config
         self._rule = Greedy()
@@ -191,9 +192,11 @@ def _log_shard(decoder: _Decoder, path: Path, share: int, seed: int, bar: Any) -
     number = 0
     asked = [index for index, frame in enumerate(frames) if frame.tasks]
     for index in sorted(rng.sample(asked, min(share, len(asked)))):
-        task = _choose(frames[index], rng)
+        task = _choose([task for task in frames[index].tasks if wording.fits(task, decoder.form)], rng)
         scene = scene_of(path, index, len(frames))
-        for drafted, accepted in decoder.run(task.prompt or wording.prompt(task, rng), frames[index].jpeg):
+        for drafted, accepted in decoder.run(
+            task.prompt or wording.prompt(task, form=decoder.form), frames[index].jpeg
+        ):
             rows += drafted
             labels += _labels(len(drafted), accepted)
             numbers += [number] * len(drafted)
@@ -204,10 +207,10 @@ def _log_shard(decoder: _Decoder, path: Path, share: int, seed: int, bar: Any) -
     return dict(zip(_ARRAYS, (np.array(rows).reshape(-1, len(FEATURES)), *columns), strict=True))
 
 
-def _choose(frame: Frame, rng: random.Random) -> Task:
+def _choose(tasks: list[Task], rng: random.Random) -> Task:
     """Half of the questions are about something in view, where there is something: most of a frame's tasks are not."""
-    seen = [task for task in frame.tasks if task.seen is not None]
-    return rng.choice(seen if seen and rng.random() < 0.5 else frame.tasks)
+    seen = [task for task in tasks if task.seen is not None]
+    return rng.choice(seen if seen and rng.random() < 0.5 else tasks)
 
 
 def _labels(drafted: int, accepted: int) -> list[int]:

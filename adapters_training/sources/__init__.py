@@ -1,12 +1,16 @@
 """Training data of many kinds as one thing: a `Sample`, a conversation with at most one image.
 
-`conversations` reads ShareGPT and LLaVA files, `shards` the simulator's frames, `bags` runs of the robot; `mixture`
-finds out which is which, reports what is bad and decides in which order an epoch goes through them.
+`conversations` reads ShareGPT and LLaVA files, `shards` the simulator's frames, `bags` runs of the robot, `lerobot`
+LeRobot's data sets; `mixture` finds out which is which, reports what is bad and decides in which order an epoch goes
+through them.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +40,58 @@ class Sample:
     turns: tuple[Turn, ...]
     where: str
     image: Path | bytes | None = None
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One camera frame of recorded data, in order of time, not decoded yet.
+
+    `index` counts the camera's frames from 0; `stamp_ns` is its time, in nanoseconds. `instruction` and `answer` are
+    what was recorded with it; empty: nothing was.
+    """
+
+    index: int
+    stamp_ns: int
+    jpeg: Callable[[], bytes]
+    """Returns the frame as a robot would send it up; to be called before the next shot is taken.
+
+    Raises ValueError, in one sentence, where it cannot be read.
+    """
+    instruction: str = ""
+    answer: str = ""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that is not used, and why; `index` names the frame where it is one."""
+
+    reason: str
+    index: int | None = None
+
+
+class Spool:
+    """JPEGs that wait in a temporary file, so that long recordings fill no memory. Read it after `flush`."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the source
+        self._places: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, jpeg: bytes) -> None:
+        """Append a JPEG."""
+        self._places.append((self._file.tell(), len(jpeg)))
+        self._file.write(jpeg)
+
+    def flush(self) -> None:
+        """Make what was added readable."""
+        self._file.flush()
+
+    def __getitem__(self, index: int) -> bytes:
+        begin, length = self._places[index]
+        # Not seek and read: processes that load data share one file position.
+        return os.pread(self._file.fileno(), length, begin)
 
 
 class Source(Protocol):

@@ -15,10 +15,13 @@ from adapters_training.records import WINDOW
 from adapters_training.sources import Sample, Source
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.conversations import ConversationFile
+from adapters_training.sources.lerobot import LeRobotAnswers, is_lerobot
 from adapters_training.sources.shards import ShardFolder
 
 SHOWN_PROBLEMS = 5
-_KINDS = "a .json or .jsonl file of conversations, a folder of simulator shards, or a rosbag2 bag"
+_KINDS = (
+    "a .json or .jsonl file of conversations, a folder of simulator shards, a rosbag2 bag, or a LeRobot v3 data set"
+)
 
 
 class Mixture:
@@ -71,15 +74,20 @@ class Mixture:
 
 
 def open_mixture(
-    paths: Sequence[str], name: str, images: Path | None = None, forbidden: tuple[str, ...] = (), guide: bool = False
+    paths: Sequence[str],
+    name: str,
+    images: Path | None = None,
+    forbidden: tuple[str, ...] = (),
+    guide: bool = False,
+    form: int = 2,
 ) -> Mixture:
     """Open files and folders. Raises ValueError for a path of no known kind, or if no record is usable.
 
-    `name` is the setting that holds the paths, for messages. `images`, `forbidden` and `guide` are the sources'.
+    `name` is the setting that holds the paths, for messages. The rest is the sources'.
     """
     if not paths:
         raise ValueError(f"--{name} is missing: give {_KINDS}")
-    mixture = Mixture([_open(Path(path), name, images, forbidden, guide) for path in paths])
+    mixture = Mixture([_open(Path(path), name, images, forbidden, guide, form) for path in paths])
     if not len(mixture):
         first = f"; the first: {mixture.problems[0]}" if mixture.problems else ""
         left_out = f"{len(mixture.problems)} records were left out{first}"
@@ -87,15 +95,17 @@ def open_mixture(
     return mixture
 
 
-def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...], guide: bool) -> Source:
+def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...], guide: bool, form: int) -> Source:
     if not path.exists():
         raise ValueError(f"--{name} {path} does not exist: give {_KINDS}")
     if path.suffix in (".json", ".jsonl"):
         return ConversationFile(path, images, forbidden)
+    if is_lerobot(path):
+        return LeRobotAnswers(path, guide, forbidden)
     if path.suffix in (".mcap", ".db3") or (path / "metadata.yaml").exists():
         return RecordedBag(path if path.is_dir() or path.suffix == ".mcap" else path.parent, guide)
     if path.is_dir() and any(path.glob("*.mcap")):
         raise ValueError(f"--{name} {path} is a bag without metadata.yaml: give its .mcap file, or reindex it")
     if path.is_dir():
-        return ShardFolder(path, guide)
+        return ShardFolder(path, guide, form)
     raise ValueError(f"--{name} {path} is data of no known kind: give {_KINDS}")

@@ -12,23 +12,24 @@ from adapters_training import wording
 from adapters_training.packing import ACTION_FIRST_SHARE
 from adapters_training.records import WINDOW, Frame, Task, read_shard, shards
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
-from speculation.prompts import ResponseOrder, compose, to_navigation_action
+from speculation.prompts import ResponseOrder
 
 EMPTY_KEPT = 3
 """Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
 
 
 class ShardFolder:
-    """The frames of a folder of shards. `guide` explains the robot to a target that was not trained on its actions.
+    """The frames of a folder of shards. `guide` explains the robot to a target that was not trained on its actions;
+    `form` is the form of its prompts (`speculation.prompts.Vocabulary`), and only what suits it is asked.
 
     Raises ValueError for a folder without shards or with a broken one.
     """
 
     has_images = True
 
-    def __init__(self, folder: Path, guide: bool = False) -> None:
+    def __init__(self, folder: Path, guide: bool = False, form: int = 2) -> None:
         self.folder, self.problems = folder, list[str]()
-        self._guide, self._paths = guide, shards(folder)
+        self._guide, self._form, self._paths = guide, form, shards(folder)
         if not self._paths:
             raise ValueError(f"no training data in {folder}: run 'python -m adapters_training data' first")
         self._cache: OrderedDict[int, list[Frame]] = OrderedDict()
@@ -60,8 +61,9 @@ class ShardFolder:
         frame = self.frame(index)
         where = f"{self.folder}: frame {index}"
         answered = [task for task in frame.tasks if task.answer]
-        visible = [task for task in frame.tasks if task.seen is not None]
-        hidden = [task for task in frame.tasks if task.seen is None]
+        fitting = [task for task in frame.tasks if wording.fits(task, self._form)]
+        visible = [task for task in fitting if task.seen is not None]
+        hidden = [task for task in fitting if task.seen is None]
         pool = answered or (visible if visible and (not hidden or rng.random() < 0.7) else hidden)
         task = rng.choice(pool)
         prompt, answer = (task.prompt, task.answer) if task.answer else self._words(frame, task, rng)
@@ -69,9 +71,7 @@ class ShardFolder:
 
     def _words(self, frame: Frame, task: Task, rng: random.Random) -> tuple[str, str]:
         order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
-        done = [action for action in map(to_navigation_action, task.done) if action is not None]
-        prompt = compose(wording.instruction(task, rng), done, order, self._guide)
-        return prompt, wording.answer(frame, task, rng, order)
+        return wording.prompt(task, order, self._form, self._guide), wording.answer(frame, task, rng, order)
 
     def _shard(self, index: int) -> list[Frame]:
         if index not in self._cache:

@@ -76,7 +76,6 @@ class Profiler:
         found = []
         for rows, columns in tqdm(sides, unit="image", disable=None):
             inputs = self._image_inputs((1, rows * merge, columns * merge))
-            assert inputs.grid is not None
             cache = KVCache(self._vlm, 1, len(inputs.ids))
             encodes, prefills = [], []
             for _ in range(self._config.warm_up + self._config.runs):
@@ -84,8 +83,9 @@ class Profiler:
                 whole = self._timed(partial(prefill, self._vlm, cache, 0, inputs))
                 prefills.append(max(0.0, whole - encodes[-1]))
             encode_s, prefill_s = (median(each[-self._config.runs :]) for each in (encodes, prefills))
-            tokens = image_token_count(inputs.grid, merge)
-            found.append(ImageTimes(inputs.grid, tokens, len(inputs.ids), encode_s, prefill_s))
+            (grid,) = inputs.grids
+            tokens = image_token_count(grid, merge)
+            found.append(ImageTimes(grid, tokens, len(inputs.ids), encode_s, prefill_s))
         return found
 
     def _median(self, configuration: Configuration) -> float:
@@ -95,7 +95,7 @@ class Profiler:
         for row, (_, cached) in enumerate(rows):
             if cached:
                 ids = np.append(prompts[row][:cached], 0)
-                prefill(self._vlm, cache, row, Inputs(ids, None, None, text_positions(len(ids)), 0))
+                prefill(self._vlm, cache, row, Inputs(ids, None, (), text_positions(len(ids)), 0))
         times = []
         for run in range(self._config.warm_up + self._config.runs):
             chunks: list[Chunk | PrefillChunk] = []
@@ -147,7 +147,7 @@ class Profiler:
         words = self._tokens(WORDS)
         words[words == self._vlm.image_token] = 0
         ids = np.concatenate([words[:4], np.full(tokens, self._vlm.image_token), words[4:]])
-        positions, delta = mrope_positions(ids, self._vlm.image_token, grid, merge)
+        positions, delta = mrope_positions(ids, self._vlm.image_token, [grid], merge)
         width = 3 * int(images.temporal_patch_size) * patch * patch
         pixels = self._rng.normal(size=(grid[1] * grid[2], width)).astype(np.float32)
-        return Inputs(ids, pixels, grid, positions, delta)
+        return Inputs(ids, pixels, (grid,), positions, delta)

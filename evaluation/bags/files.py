@@ -57,6 +57,11 @@ def header_stamp(message: Any) -> int:
     return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether `path` is a folder or lies in it, so that it goes where the folder is replaced."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 class BagWriter:
     """Takes serialized messages from any thread. An existing bag in `folder` is replaced."""
 

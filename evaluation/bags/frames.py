@@ -7,18 +7,20 @@ memory. What cannot be used is passed on as a sentence, and the frames around it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from adapters_training.sources import LeftOut
 from evaluation.bags.files import BagReader, Topic, header_stamp
-from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import ResponseOrder, Vocabulary, compose, instruction_problem, to_navigation_action
+from speculation.images import COMPRESSED, RAW, to_jpeg
+from speculation.instructions import sentence_for
+from speculation.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
 from speculation.settings import check
 
 TEXT = "std_msgs/msg/String"
@@ -65,7 +67,9 @@ Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 class Selection(msgspec.Struct, frozen=True):
     """Which frames of a bag are asked about what. Raises ValueError, naming the setting, for a value out of range."""
 
-    topic: Annotated[str, Meta(description="camera topic; empty: the bag's only one")] = ""
+    topic: Annotated[
+        str, Meta(description="camera: topic of a bag, key of a LeRobot data set, channel of nuScenes; empty: its own")
+    ] = ""
     skip: Annotated[int, Meta(ge=0, description="frames passed over at the start of each bag")] = 0
     fps: Annotated[float, Meta(ge=0, description="at most so many frames per second of the bag's time; 0: all")] = 0.0
     limit: Annotated[int, Meta(ge=0, description="at most so many frames of each bag; 0: all")] = 0
@@ -79,12 +83,19 @@ class Selection(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check(self)
 
+    def expected(self, count: int, seconds: float) -> int:
+        """Return about how many frames are chosen of `count` in so many seconds."""
+        count = max(0, count - self.skip)
+        if self.fps:
+            count = min(count, int(seconds * self.fps) + 1)
+        return min(count, self.limit) if self.limit else count
+
 
 @dataclass(frozen=True)
 class BagFrame:
     """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received.
 
-    `instruction` is the one that was valid then; `prompt` is made of it.
+    `instruction` is the one that was valid then; `prompt` is made of the sentence that the model is asked for it.
     """
 
     index: int
@@ -95,12 +106,63 @@ class BagFrame:
     label: OracleLabel | None = None
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Something that is not evaluated, and why; `index` names the frame where it is one."""
+class CameraFrame(NamedTuple):
+    """A camera message as it was taken: the JPEG, and stamp (ns) and name of its header."""
 
-    reason: str
-    index: int | None = None
+    jpeg: bytes
+    stamp_ns: int
+    frame_id: str
+
+
+def read_camera(bag: BagReader, camera: Topic, raw: bytes) -> CameraFrame:
+    """Return what a message on a camera topic shows. Raises ValueError, in one sentence, for what is no picture."""
+    message = bag.decode(camera.name, raw)
+    return CameraFrame(to_jpeg(message, camera.kind), header_stamp(message), str(message.header.frame_id))
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    index: int
+    stamp_ns: int
+    raw: bytes
+
+
+class _Timed(Protocol):
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def stamp_ns(self) -> int: ...
+
+
+Entry = TypeVar("Entry", bound=_Timed)
+
+
+def choose(entries: Iterable[Entry], selection: Selection) -> Iterator[Entry]:
+    """Yield those of a camera's frames, in order of time, that a selection takes; nothing is decoded for that."""
+    taken, first, last = 0, None, -1
+    period_ns = round(1e9 / selection.fps) if selection.fps else 0
+    for entry in entries:
+        if entry.index < selection.skip:
+            continue
+        if period_ns:
+            # One frame for each tick since the first, so that jitter does not add up; a tenth early is on time.
+            first = entry.stamp_ns if first is None else first
+            tick = (entry.stamp_ns - first + period_ns // 10) // period_ns
+            if tick <= last:
+                continue
+            last = tick
+        yield entry
+        taken += 1
+        if taken == selection.limit:
+            return
+
+
+def asked_sentence(instruction: str, vocabulary: Vocabulary | None) -> str:
+    """Return what a model is asked about a frame (`sentence_for`). Raises ValueError where nothing can be asked."""
+    if not instruction:
+        raise ValueError("no instruction had been given yet; give one with --instruction")
+    return sentence_for(instruction, vocabulary)
 
 
 class FrameSource(BagReader):
@@ -120,11 +182,7 @@ class FrameSource(BagReader):
 
     def __len__(self) -> int:
         """About how many frames come, for a progress bar."""
-        selection = self._selection
-        count = max(0, self.topic.count - selection.skip)
-        if selection.fps:
-            count = min(count, int(self.seconds * selection.fps) + 1)
-        return min(count, selection.limit) if selection.limit else count
+        return self._selection.expected(self.topic.count, self.seconds)
 
     def __iter__(self) -> Iterator[BagFrame | LeftOut]:
         """Yield the frames in order of time; a damaged end, an undecodable image or a bad label is a `LeftOut`."""
@@ -144,46 +202,24 @@ class FrameSource(BagReader):
             prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
             yield from problems
         seen = False
-        for index, stamp_ns, raw in self._selected():
+        messages = enumerate(self.messages([self.topic.name]))
+        recorded = (_Recorded(index, stamp_ns, raw) for index, (_, stamp_ns, raw) in messages)
+        for entry in choose(recorded, selection):
+            index, stamp_ns = entry.index, entry.stamp_ns
             seen = True
             while instructions and instructions[0][0] <= stamp_ns:
                 _, instruction = instructions.popleft()
-            problem = "no instruction had been given yet; give one with --instruction"
-            if instruction:
-                problem = instruction_problem(instruction, self._vocabulary)
-            if problem:
-                yield LeftOut(problem, index)
-                continue
             try:
-                message = self.decode(self.topic.name, raw)
-                jpeg = to_jpeg(message, self.topic.kind)
+                sentence = asked_sentence(instruction, self._vocabulary)
+                taken = read_camera(self, self.topic, entry.raw)
             except ValueError as error:
                 yield LeftOut(str(error), index)
                 continue
-            taken_ns = header_stamp(message)
-            asked = prompts.get(taken_ns)
-            prompt = asked.prompt if asked else compose(instruction, (), selection.order, selection.guide)
-            yield BagFrame(index, stamp_ns, jpeg, instruction, prompt, labels.get(taken_ns))
+            asked = prompts.get(taken.stamp_ns)
+            prompt = asked.prompt if asked else compose(sentence, (), selection.order, selection.guide)
+            yield BagFrame(index, stamp_ns, taken.jpeg, instruction, prompt, labels.get(taken.stamp_ns))
         if not seen and self.topic.count > selection.skip:
             yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
-
-    def _selected(self) -> Iterator[tuple[int, int, bytes]]:
-        selection, taken, first, last = self._selection, 0, 0, -1
-        period_ns = round(1e9 / selection.fps) if selection.fps else 0
-        for index, (_, stamp_ns, raw) in enumerate(self.messages([self.topic.name])):
-            if index < selection.skip:
-                continue
-            if period_ns:
-                # One frame for each tick since the first, so that jitter does not add up; a tenth early is on time.
-                first = first or stamp_ns
-                tick = (stamp_ns - first + period_ns // 10) // period_ns
-                if tick <= last:
-                    continue
-                last = tick
-            yield index, stamp_ns, raw
-            taken += 1
-            if taken == selection.limit:
-                return
 
     def _instructions(self) -> list[tuple[int, str]]:
         if self._selection.instruction:

@@ -10,8 +10,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from adapters_training.sources import LeftOut
+from evaluation.bags.datasets import open_dataset, shots_of
 from evaluation.bags.files import BagReader, typestore
-from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
+from evaluation.bags.frames import read_camera
+from speculation.images import COMPRESSED, RAW
 from speculation.settings import check
 
 CAMERAS = (RAW, COMPRESSED)
@@ -39,24 +42,56 @@ class Pace(msgspec.Struct, frozen=True):
         check(self)
 
 
-def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[Item]:
-    """Yield the camera frames and the odometry of a bag in order of time; without a name the first topic of each kind.
+def items(
+    path: Path, camera_topic: str = "", odom_topic: str = "", left_out: Callable[[LeftOut], None] = lambda _: None
+) -> Iterator[Item]:
+    """Yield the camera frames and the odometry of a recording in order of time.
 
-    Raises ValueError, in one sentence, for what is no bag, for one without such frames, and for an image that cannot be
-    read.
+    Without a name the first topic of each kind is taken; data sets that are no bag have no odometry here. What cannot
+    be read is handed to `left_out`, and the rest is good: of a damaged bag all before the damage. Raises ValueError, in
+    one sentence, for what is no recording and for one without such frames.
     """
-    types = typestore()
-    with BagReader(bag) as reader:
-        camera, odometry = reader.find(CAMERAS, camera_topic), reader.find((ODOMETRY,), odom_topic)
+    dataset = open_dataset(path, camera_topic)
+    if dataset is None:
+        yield from _bag_items(path, camera_topic, odom_topic, left_out)
+        return
+    for shot in shots_of(dataset, left_out):
+        try:
+            yield Item(shot.stamp_ns, shot.jpeg(), True)
+        except ValueError as error:
+            left_out(LeftOut(str(error), shot.index))
+
+
+def _bag_items(path: Path, camera_topic: str, odom_topic: str, left_out: Callable[[LeftOut], None]) -> Iterator[Item]:
+    types, index = typestore(), 0
+    with BagReader(path) as bag:
+        camera, odometry = bag.find(CAMERAS, camera_topic), bag.find((ODOMETRY,), odom_topic)
         if camera is None:
-            cameras = [topic.name for topic in reader.topics.values() if topic.kind in CAMERAS]
+            cameras = [topic.name for topic in bag.topics.values() if topic.kind in CAMERAS]
             missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
-            raise ValueError(f"bag {bag} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
-        for name, stamp_ns, message in reader.decoded([topic.name for topic in (camera, odometry) if topic]):
-            if name == camera.name:
-                yield Item(stamp_ns, to_jpeg(message, camera.kind), True, str(message.header.frame_id))
+            raise ValueError(f"bag {path} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
+        messages = bag.messages([topic.name for topic in (camera, odometry) if topic])
+        while True:
+            try:
+                entry = next(messages, None)
+            except ValueError as error:
+                left_out(LeftOut(f"{error}; what comes after is left out"))
+                return
+            if entry is None:
+                return
+            name, stamp_ns, raw = entry
+            is_frame = name == camera.name
+            index += is_frame
+            try:
+                if is_frame:
+                    taken = read_camera(bag, camera, raw)
+                    item = Item(stamp_ns, taken.jpeg, True, taken.frame_id)
+                else:
+                    item = Item(stamp_ns, bytes(types.serialize_cdr(bag.decode(name, raw), ODOMETRY)), False)
+            except ValueError as error:
+                left_out(LeftOut(str(error), index - 1 if is_frame else None))
             else:
-                yield Item(stamp_ns, bytes(types.serialize_cdr(message, ODOMETRY)), False)
+                yield item
 
 
 def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
@@ -81,6 +116,8 @@ def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float
                 last_frame = due
             yield begun + due, item
         if last_frame is None:
-            raise ValueError(f"the bag has no camera frame after its first {pace.start:g} s; choose a smaller start")
+            raise ValueError(
+                f"the bag has no readable camera frame after its first {pace.start:g} s; choose a smaller start"
+            )
         begun += due + gap
         lap_number += 1

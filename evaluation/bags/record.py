@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from adapters_training.wording import describe_distance
 from evaluation.bags.files import BagWriter, make
 from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from evaluation.bags.playback import ODOMETRY
@@ -20,17 +21,27 @@ from evaluation.setting import MEASURED_ORDER
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.geometry import Pose
-from simulation.ground_truth import observe
+from simulation.ground_truth import Sighting, observe
 from simulation.oracle import Decision, Oracle, Reason
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene
 from simulation.world import World
 from spec_vlm_nav.graph import RESPONSE_ORDER
-from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.messages import AskedPrompt
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import ACTIONS, ActionKind, ActionSize, NavigationAction, ResponseOrder, compose
+from speculation.images import COMPRESSED
+from speculation.memory import SIDE_PHRASES, SearchMemory
+from speculation.prompts import (
+    ACTIONS,
+    PROMPT_FORMS,
+    ActionSize,
+    Blocked,
+    NavigationAction,
+    Past,
+    ResponseOrder,
+    compose,
+)
 
 START_NS = 1_700_000_000 * 1_000_000_000
 """Stamps begin here whenever the bag is made, so that the same command makes the same bag."""
@@ -47,7 +58,7 @@ TURNS = tuple(action for action in ACTIONS if action.radians and action.size is 
 class Look(NamedTuple):
     """A camera frame, taken `seconds` after the walk began, with what the oracle sees in it and would do.
 
-    `done`: the actions that the walk had carried out by then.
+    `done`: the actions that the walk had carried out by then; `past`: the same, those that were blocked as such.
     """
 
     seconds: float
@@ -55,6 +66,9 @@ class Look(NamedTuple):
     decision: Decision
     visible: tuple[str, ...]
     done: tuple[NavigationAction, ...]
+    past: tuple[Past, ...]
+    pose: Pose
+    target: Sighting
 
 
 class Odometry(NamedTuple):
@@ -77,6 +91,7 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
     rate = ODOMETRY_HZ * TICKS_PER_ODOMETRY
     motion: Motion | None = None
     done: list[NavigationAction] = []
+    past: list[Past] = []
     with World(scene, size) as world:
         looks = tick = 0
         while looks < FRAMES_PER_ROOM:
@@ -86,8 +101,9 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
                 sightings = observe(world)
                 decision = oracle.decide(world.pose, scene.target_index, sightings, done)
                 seen = tuple(f"{item.colour} {item.object_class}" for item in sightings if item.visible)
-                yield Look(now, world.render(), decision, seen, tuple(done))
-                if motion is None and decision.action.kind is ActionKind.STOP:
+                target = sightings[scene.target_index]
+                yield Look(now, world.render(), decision, seen, tuple(done), tuple(past), world.pose, target)
+                if motion is None and not decision.action.kind.moves:
                     return
                 if motion is None:
                     strays = decision.reason is Reason.APPROACH and rng.random() < ASTRAY
@@ -99,6 +115,7 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
                 velocity = step.velocity
                 if step.outcome is not Outcome.RUNNING:
                     done.append(motion.action)
+                    past.append(Blocked(motion.action) if step.outcome is Outcome.BLOCKED else motion.action)
                     motion = None
             if tick % TICKS_PER_ODOMETRY == 0:
                 yield Odometry(now, world.pose, velocity)
@@ -133,6 +150,31 @@ def _header(bag: BagWriter, stamp_ns: int, frame: str) -> Any:
     return make(bag.types, "std_msgs/msg/Header", stamp=stamp, frame_id=frame)
 
 
+class Prompts:
+    """The prompts of one walk, in one of `PROMPT_FORMS`. Takes its looks in order."""
+
+    def __init__(self, scene: Scene, order: ResponseOrder, form: int) -> None:
+        self.instruction = f"find the {scene.target.text}"
+        self._target, self._order = scene.target, order
+        self._memory = SearchMemory() if form > 1 else None
+
+    def ask(self, look: Look) -> str:
+        """Return the prompt about a look, and note what an answer about it would name of the target."""
+        memory = self._memory
+        if memory is None:
+            return compose(self.instruction, look.done, self._order)
+        memory.look(*look.pose)
+        prompt = compose(self.instruction, look.past, self._order, memory=memory.lines())
+        memory.read(self._answer(look.target), self._target.colour, self._target.object_class)
+        return prompt
+
+    def _answer(self, seen: Sighting) -> str:
+        if not seen.visible:
+            return ""
+        side = SIDE_PHRASES[seen.side.value][0]
+        return f"The {self._target.text} is {side}, about {describe_distance(seen.distance)} away."
+
+
 def record(bag: BagWriter, options: argparse.Namespace) -> int:
     """Write as many frames as the options want, room after room; return the number of rooms begun."""
     room, left, start_ns = options.seed, options.frames, START_NS
@@ -141,15 +183,15 @@ def record(bag: BagWriter, options: argparse.Namespace) -> int:
         while left:
             scene = scene_of(room, options.difficulty, options.target)
             room += 1
-            instruction = f"find the {scene.target.text}"
-            bag.put(f"/{INSTRUCTION}", start_ns, make(bag.types, TEXT, data=instruction))
+            prompts = Prompts(scene, order, options.form)
+            bag.put(f"/{INSTRUCTION}", start_ns, make(bag.types, TEXT, data=prompts.instruction))
             end_ns = start_ns
             for moment in walk(scene, options.camera_hz, options.size):
                 end_ns = start_ns + round(moment.seconds * 1e9)
                 if isinstance(moment, Odometry):
                     write_odometry(bag, end_ns, moment)
                     continue
-                write_look(bag, end_ns, moment, compose(instruction, moment.done, order))
+                write_look(bag, end_ns, moment, prompts.ask(moment))
                 bar.update()
                 left -= 1
                 if not left:
@@ -184,5 +226,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
     line.add_argument("--response-order", default=MEASURED_ORDER, choices=RESPONSE_ORDER.choices,
                       help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
+    line.add_argument("--form", type=int, default=PROMPT_FORMS[0], choices=PROMPT_FORMS, help="form of the recorded "
+                      "prompts; 2: with what was searched and blocked (default: %(default)s)")  # fmt: skip
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
     line.set_defaults(run=run)

@@ -30,6 +30,7 @@ from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
 from speculation.prompts import Vocabulary
+from speculation.wire import Jpegs, frames_of
 
 TICK_S = 0.02
 """Of executor, bridge and odometry."""
@@ -212,13 +213,15 @@ class VirtualRobot:
         """See `spec_vlm_nav.body.Decoder`."""
         return self._objects
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
         """See `spec_vlm_nav.body.Decoder`."""
         alone = mode == Mode.EDGE.value
         self.log.questions += 1
         self.log.alone += alone
         return VirtualQuestion(
-            self._timelines.answer(prompt, jpeg, mode or self._mode, self._rtt_s), self, alone or self._mode == mode
+            self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self._mode, self._rtt_s),
+            self,
+            alone or self._mode == mode,
         )
 
     # -- the body
@@ -239,6 +242,9 @@ class VirtualRobot:
     def place(self) -> PlanarPose:
         """See `spec_vlm_nav.body.Body`."""
         return PlanarPose(*self.world.pose)
+
+    def understood(self, instruction: str) -> None:
+        """See `spec_vlm_nav.body.Body`."""
 
     def asked(self, prompt: str, frame: Frame) -> None:
         """See `spec_vlm_nav.body.Body`."""
@@ -327,7 +333,11 @@ def run_acting(
         sighting = observe(robot.world)[scene.target_index]
         stopped = result.end is End.STOPPED
         near = stopped and sighting.visible and sighting.distance <= SUCCESS_GAP
-        outcome = Outcome.FOUND.value if near else Outcome.STOPPED_AWAY.value if stopped else result.message
+        if stopped:
+            outcome = Outcome.FOUND.value if near else Outcome.STOPPED_AWAY.value
+        else:
+            # An end by NOT HERE is one outcome, whatever its reasons are.
+            outcome = result.end.value if result.end is End.NOT_FOUND else result.message
         log = robot.log
         return ActingEpisode(
             behaviour.name, mode, rtt_ms, scene.seed, near, outcome, result.actions, round(robot.now, 3),

@@ -36,10 +36,20 @@ from evaluation.closed_loop.episodes import (
     run_one,
 )
 from evaluation.closed_loop.plots import write_plots
-from evaluation.closed_loop.scores import LEVELS, class_table, different_walks, figures, main_table, outcome_table
+from evaluation.closed_loop.scores import (
+    LAYOUTS,
+    LEVELS,
+    class_table,
+    different_walks,
+    figures,
+    main_table,
+    outcome_table,
+    place_name,
+    place_of,
+)
 from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
-from evaluation.setting import add_decoding, draft_flags, head_flags, machine, verifier
+from evaluation.setting import add_decoding, draft_flags, frame_flags, head_flags, machine, verifier
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
@@ -57,6 +67,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line = commands.add_parser("closed-loop", help="find objects in simulated rooms", description=__doc__)
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
+    line.add_argument("--layout", default="room", choices=(*LAYOUTS, "all"), help="floor plan (default: %(default)s)")
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
     add_decoding(line, MODES, max_tokens=96, out="closed_loop")
     line.add_argument("--max-actions", type=int, default=40)
@@ -85,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
     with bar, served(options, missing) as address:
         edge = edge_config(options, address, mode=Mode.EDGE.value)
         order = ResponseOrder(options.response_order)
-        shared = Setting(edge, options.target_model, object_name, options.max_actions, order, guided(options))
+        form = form_of(options)
+        shared = Setting(edge, options.target_model, object_name, options.max_actions, order, guided(options), form)
         for episode in episodes(missing, shared, options.processes):
             journal.add(asdict(episode))
             done[episode.key] = episode
@@ -99,9 +111,9 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     rows = figures(finished)
     declared = declared_name(options.profile, options.link)
     parts = []
-    for level in dict.fromkeys(row["difficulty"] for row in rows):
-        some = [row for row in rows if row["difficulty"] == level]
-        parts.append(f"{level} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
+    for where in dict.fromkeys(map(place_of, rows)):
+        some, name = [row for row in rows if place_of(row) == where], place_name(where)
+        parts.append(f"{name} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
         parts += [class_table(some), outcome_table(some)]
     differ, compared = different_walks(finished)
     if compared:
@@ -134,8 +146,9 @@ def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
     """
     links = sorted(options.rtt_ms)
     return [
-        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None)
+        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None, layout)
         for rtt_ms in links
+        for layout in (LAYOUTS if options.layout == "all" else (options.layout,))
         for level in (LEVELS if options.difficulty == "all" else (options.difficulty,))
         for seed in seeds(options.seeds)
         for policy in (ORACLE, *options.modes)
@@ -158,7 +171,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     names = (
         "target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "fed_head", "dtype",
-        "response_order",
+        "response_order", "views",
     )  # fmt: skip
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     for name, folder, without in (
@@ -175,9 +188,18 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def guided(options: argparse.Namespace) -> bool:
     """Whether prompts explain the robot: by the target's vocabulary, or the draft's where there is no target."""
+    return Guidance(options.guide).applies(_vocabulary(options))
+
+
+def form_of(options: argparse.Namespace) -> int:
+    """Return the form of the prompts, by the same vocabulary; 1 for models without one."""
+    words = _vocabulary(options)
+    return 1 if words is None else words.form
+
+
+def _vocabulary(options: argparse.Namespace) -> Vocabulary | None:
     target = _found(options.target_model)
-    folder = target if target.is_dir() else _found(options.draft_model)
-    return Guidance(options.guide).applies(Vocabulary.load(folder))
+    return Vocabulary.load(target if target.is_dir() else _found(options.draft_model))
 
 
 def _found(name: Path) -> Path:
@@ -196,7 +218,7 @@ def served(options: argparse.Namespace, keys: Sequence[EpisodeKey]) -> AbstractC
     sessions = max(8, 2 * options.processes)
     flags = ["--profile", options.profile, "--dtype", options.dtype, "--max-sessions", str(sessions)]
     flags += ["--exits", str(options.exits)] if options.exits else []
-    flags += head_flags(options)
+    flags += [*head_flags(options), *frame_flags(options)]
     return verifier(options.target_model, *flags, *draft_flags([key.policy for key in keys], options.draft_model))
 
 

@@ -7,26 +7,35 @@ in time alone. Motion takes what the robot's own control loop takes on an ideal 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from simulation.camera import Image
-from simulation.dataset import encode_jpeg
+from simulation.dataset import Wish, encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.geometry import Pose
+from simulation.layouts import Layout
+from simulation.objects import CLASSES, COLOURS
+from simulation.scene import Scene
 from simulation.world import World
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_answer
+from speculation.memory import SearchMemory
+from speculation.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.wire import Jpegs, jpeg_of
 
 ORACLE, TARGET, DRAFT = "oracle", "target", "draft"
 MODES = (TARGET, DRAFT, *(mode.value for mode in Mode))
@@ -62,6 +71,28 @@ class Setting:
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How models are asked, as in `speculation.prompts.compose`."""
+    form: int = 1
+    """Form of the target's prompts, see `speculation.prompts.Vocabulary`."""
+
+
+class Asked(str, Enum):
+    """What a room is searched for."""
+
+    TARGET = "target"
+    ABSENT = "absent"
+    CLASS = "class"
+    COLOUR = "colour"
+
+    def wish(self, scene: Scene) -> Wish:
+        """Return the wish. What is absent is a pair that the room lacks, the same for every policy."""
+        target = scene.target
+        if self is Asked.ABSENT:
+            rng = np.random.default_rng([scene.seed, 17])
+            pairs = [Wish(colour, kind) for colour in COLOURS for kind in CLASSES]
+            missing = [pair for pair in pairs if not pair.objects(scene)]
+            return missing[int(rng.integers(len(missing)))]
+        colour = "" if self is Asked.CLASS else target.colour
+        return Wish(colour, "" if self is Asked.COLOUR else target.object_class)
 
 
 @dataclass(frozen=True)
@@ -73,9 +104,11 @@ class EpisodeKey:
     policy: str
     rtt_ms: float | None
     """A round trip on top of the profile's own, ms; None for a policy without a link."""
+    layout: str = Layout.ROOM.value
+    asked: str = Asked.TARGET.value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Episode(EpisodeKey):
     """A finished episode: what was walked, and where its time went."""
 
@@ -100,7 +133,7 @@ class Episode(EpisodeKey):
     @property
     def key(self) -> EpisodeKey:
         """Which episode this is."""
-        return EpisodeKey(self.difficulty, self.seed, self.policy, self.rtt_ms)
+        return EpisodeKey(self.difficulty, self.seed, self.policy, self.rtt_ms, self.layout, self.asked)
 
     @property
     def total_s(self) -> float | None:
@@ -108,8 +141,8 @@ class Episode(EpisodeKey):
         return None if self.standing_s is None else self.standing_s + self.moving_s
 
 
-Answerer = Callable[[str, bytes], "tuple[str, DecodingStats | None]"]
-"""Prompt and JPEG in; the answer's text and what it took out, None where it was not decoded by the edge."""
+Answerer = Callable[[str, Jpegs], "tuple[str, DecodingStats | None]"]
+"""Prompt and frames in; the answer's text and what it took out, None where it was not decoded by the edge."""
 
 
 class Answerers:
@@ -143,7 +176,7 @@ class Answerers:
             self._edge = EdgeDecoder(config.changed(mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
         edge = self._edge
 
-        def answer(prompt: str, jpeg: bytes) -> tuple[str, DecodingStats | None]:
+        def answer(prompt: str, jpeg: Jpegs) -> tuple[str, DecodingStats | None]:
             if policy not in self._warm:
                 # The first answer pays for the handshake, for first calls into the libraries and for estimates.
                 edge.decode(prompt, jpeg, mode=policy)
@@ -162,43 +195,68 @@ class Answerers:
 
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
-    scene = scene_of(key.seed, key.difficulty, setting.object_name)
-    instruction = f"find the {scene.target.text}"
+    scene = scene_of(key.seed, key.difficulty, setting.object_name, key.layout)
+    wish = Asked(key.asked).wish(scene)
+    wanted = wish.objects(scene)
     answers: list[tuple[str, DecodingStats | None]] = []
     if key.policy == ORACLE:
-        policy = oracle_policy(scene)
+        policy = oracle_policy(scene, wanted)
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
-        done: list[NavigationAction] = []
+        search = Search(wish, setting)
+        seen = deque[bytes](maxlen=setting.edge.frames)
 
-        def policy(frame: Image, _: World) -> NavigationAction | None:
-            answers.append(ask(compose(instruction, done, setting.order, setting.guide), encode_jpeg(frame)))
+        def policy(frame: Image, world: World) -> NavigationAction | None:
+            seen.append(encode_jpeg(frame))
+            answers.append(ask(search.prompt(world), jpeg_of(seen)))
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
-            action = parse_answer(answers[-1][0]).action
-            if action is not None:
-                done.append(action)
-            return action
+            return search.read(answers[-1][0])
 
-    result = run_episode(scene, policy, setting.max_actions)
+    result = run_episode(scene, policy, setting.max_actions, wanted=wanted)
     stats = [entry for _, entry in answers if entry is not None]
     answers_s = tuple(entry.total_s for entry in stats)
     looks = len(result.actions) if key.policy == ORACLE else len(answers)
     legs = zip(result.actions, result.poses, result.poses[1:], strict=False)
     return Episode(
         **vars(key),
-        target=scene.target.text,
-        object_class=scene.target.object_class,
+        target=wish.text.removeprefix("find the ").removeprefix("find "),
+        object_class=wish.object_class or scene.target.object_class,
         outcome=result.outcome.value,
         success=result.success,
         actions=tuple(action.text for action in result.actions),
         path_m=round(result.path_length, 4),
         collisions=result.collisions,
-        gap_m=round(result.final_gap, 4),
+        gap_m=round(result.final_gap, 4) if wanted else 0.0,
         moving_s=round(sum(motion_seconds(action, progress(action, a, b)) for action, a, b in legs), 4),
         standing_s=round(sum(answers_s) + looks * SETTLE_S, 6) if is_timed(key.policy) else None,
         answers_s=tuple(round(seconds, 6) for seconds in answers_s),
         **{name: sum(getattr(entry, name) for entry in stats) for name in COUNTS},
     )
+
+
+class Search:
+    """What one search asks, step by step, as the robot asks it: a prompt lists what was done, and what was searched."""
+
+    def __init__(self, wish: Wish, setting: Setting) -> None:
+        self._wish, self._setting = wish, setting
+        self._done: list[Past] = []
+        self._under_way: NavigationAction | None = None
+        self._memory = SearchMemory()
+
+    def prompt(self, world: World) -> str:
+        """Return the prompt about what the robot sees now."""
+        setting, before = self._setting, self._under_way
+        if before is not None:
+            self._done.append(Blocked(before) if world.blocked and setting.form > 1 else before)
+        self._memory.look(*world.pose)
+        lines = self._memory.lines() if setting.form > 1 else ()
+        return compose(self._wish.text, self._done, setting.order, setting.guide, lines)
+
+    def read(self, answer: str) -> NavigationAction | None:
+        """Return the action that an answer names, None for none; note what else it says."""
+        self._memory.read(answer, self._wish.colour, self._wish.object_class)
+        self._under_way = parse_answer(answer).action
+        return self._under_way
 
 
 def progress(action: NavigationAction, before: Pose, after: Pose) -> float:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from evaluation.closed_loop.episodes import Episode, is_timed
-from evaluation.closed_loop.scores import Row, first_links, found_of_asked, group, name_of
+from evaluation.closed_loop.scores import Row, first_links, found_of_asked, group, name_of, place_name, place_of
 from evaluation.plots import MODE_COLOURS, heat_map, name_rows, new_figure, stacked_bars
 from simulation.episode import Outcome
 
@@ -22,6 +22,8 @@ OUTCOME_COLOURS = {
     Outcome.STOPPED_AWAY.value: "#d62728",
     Outcome.OUT_OF_ACTIONS.value: "#ffbb55",
     Outcome.NO_ACTION.value: "#9e9e9e",
+    Outcome.NOT_FOUND.value: "#9467bd",
+    Outcome.BLOCKED.value: "#8c564b",
 }
 SHARES = LinearSegmentedColormap.from_list("shares", ["#f2a39b", "#fff4c2", "#9fd6a0"])
 STANDING, MOVING = "#d9534f", "#5b8db8"
@@ -30,8 +32,8 @@ STANDING, MOVING = "#d9534f", "#5b8db8"
 def write_plots(folder: Path, rows: Sequence[Row], episodes: Sequence[Episode], profile: str) -> list[Path]:
     """Write success.png, time_to_goal.png and outcomes.png into `folder` and return their paths."""
     shown = {
-        level: [row for row in first_links(rows) if row["difficulty"] == level]
-        for level in dict.fromkeys(row["difficulty"] for row in rows)
+        name: [row for row in first_links(rows) if place_name(place_of(row)) == name]
+        for name in dict.fromkeys(place_name(place_of(row)) for row in rows)
     }
     plots = {
         "success": plot_success(shown),
@@ -78,10 +80,10 @@ def plot_success(shown: Mapping[str, Sequence[Row]]) -> Figure:
 def plot_times(episodes: Sequence[Episode], profile: str) -> Figure:
     """Return mean moving and standing time to the goal by policy and link, each over the rooms that it solves."""
     levels: dict[str, dict[str, list[Episode]]] = {}
-    for (level, policy, rtt_ms), members in group(episodes).items():
+    for (where, policy, rtt_ms), members in group(episodes).items():
         if is_timed(policy):
             solved = [episode for episode in members if episode.success]
-            levels.setdefault(level, {})[f"{name_of(policy, rtt_ms)}  (n={len(solved)})"] = solved
+            levels.setdefault(place_name(where), {})[f"{name_of(policy, rtt_ms)}  (n={len(solved)})"] = solved
     figure, rows = _stacked([0.5 * len(bars) + 1.3 for bars in levels.values()])
     for axes, (level, bars) in zip(rows, levels.items(), strict=True):
         moving = [mean([episode.moving_s for episode in solved] or [0.0]) for solved in bars.values()]

@@ -6,17 +6,21 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from operator import attrgetter
 from statistics import mean, median
 from typing import Any, TypeAlias
 
-from evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Episode, is_linked
+from evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Asked, Episode, is_linked
 from evaluation.tables import MS, Column, figures_table, table
+from simulation.layouts import Layout
 from simulation.scene import Difficulty
 
 Z95 = 1.959964
 LEVELS = tuple(level.name.lower() for level in Difficulty)
-Group: TypeAlias = tuple[str, str, "float | None"]
+LAYOUTS = tuple(layout.value for layout in Layout)
+WISHES = tuple(asked.value for asked in Asked)
+Place: TypeAlias = tuple[str, str, str]
+"""Difficulty, layout, and what is searched for."""
+Group: TypeAlias = tuple[Place, str, "float | None"]
 Row: TypeAlias = dict[str, Any]
 """The figures of a group, see `figures`."""
 COLUMNS = (
@@ -58,18 +62,24 @@ def spl(walks: Iterable[tuple[bool, float, float]]) -> float | None:
 
 
 def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
-    """Return the episodes by (difficulty, policy, round trip): policies without a link first, then link by link."""
+    """Return the episodes by (place, policy, round trip): policies without a link first, then link by link."""
 
-    def place(episode: Episode) -> tuple[float, ...]:
+    def order(episode: Episode) -> tuple[float, ...]:
         rtt_ms = -1.0 if episode.rtt_ms is None else episode.rtt_ms
-        return LEVELS.index(episode.difficulty), rtt_ms, POLICIES.index(episode.policy), episode.seed
+        places = LAYOUTS.index(episode.layout), LEVELS.index(episode.difficulty), WISHES.index(episode.asked)
+        return *places, rtt_ms, POLICIES.index(episode.policy), episode.seed
 
-    members = groupby(sorted(episodes, key=place), attrgetter("difficulty", "policy", "rtt_ms"))
+    members = groupby(sorted(episodes, key=order), lambda one: (place(one), one.policy, one.rtt_ms))
     return {key: list(some) for key, some in members}
 
 
+def place(episode: Episode) -> Place:
+    """Return in which kind of room an episode was, and what was searched for."""
+    return episode.difficulty, episode.layout, episode.asked
+
+
 def figures(episodes: Iterable[Episode]) -> list[Row]:
-    """Return one row per difficulty, policy and round trip. SPL needs the oracle's episodes among them.
+    """Return one row per place, policy and round trip. SPL needs the oracle's episodes among them.
 
     Times are seconds; None where the policy has no times or nothing was found. low, high: 95 % interval of the success
     rate. spl_episodes: rooms that the oracle solves; SPL is over these, and its path counts as the shortest. path_m,
@@ -78,7 +88,7 @@ def figures(episodes: Iterable[Episode]) -> list[Row]:
     """
     groups = group(episodes)
     shortest = {
-        (episode.difficulty, episode.seed): episode.path_m
+        (place(episode), episode.seed): episode.path_m
         for (_, policy, _), members in groups.items()
         for episode in members
         if policy == ORACLE and episode.success
@@ -86,10 +96,10 @@ def figures(episodes: Iterable[Episode]) -> list[Row]:
     return [_row(key, members, shortest) for key, members in groups.items()]
 
 
-def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int], float]) -> Row:
+def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, int], float]) -> Row:
     found = [episode for episode in episodes if episode.success]
     low, high = wilson(len(found), len(episodes))
-    solved = [episode for episode in episodes if (episode.difficulty, episode.seed) in shortest]
+    solved = [episode for episode in episodes if (place(episode), episode.seed) in shortest]
     times = [episode for episode in found if episode.total_s is not None]
     standing = [episode for episode in episodes if episode.standing_s is not None]
     whole = sum(episode.total_s or 0.0 for episode in standing)
@@ -99,14 +109,16 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int]
     for episode in episodes:
         classes[episode.object_class].append(episode.success)
     return {
-        "difficulty": key[0],
+        "difficulty": key[0][0],
+        "layout": key[0][1],
+        "asked": key[0][2],
         "policy": key[1],
         "rtt_ms": key[2],
         "episodes": len(episodes),
         "found": len(found),
         "low": low,
         "high": high,
-        "spl": spl((e.success, e.path_m, shortest[e.difficulty, e.seed]) for e in solved),
+        "spl": spl((e.success, e.path_m, shortest[place(e), e.seed]) for e in solved),
         "spl_episodes": len(solved),
         "path_m": mean(episode.path_m for episode in episodes),
         "collisions": mean(episode.collisions for episode in episodes),
@@ -124,12 +136,28 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int]
 
 def different_walks(episodes: Iterable[Episode]) -> tuple[int, int]:
     """Return in how many rooms the policies that give the target's answers act differently, and of how many rooms."""
-    walks: dict[tuple[str, int], list[tuple[str, ...]]] = defaultdict(list)
+    walks: dict[tuple[Place, int], list[tuple[str, ...]]] = defaultdict(list)
     for episode in episodes:
         if is_linked(episode.policy) or episode.policy == TARGET:
-            walks[episode.difficulty, episode.seed].append(episode.actions)
+            walks[place(episode), episode.seed].append(episode.actions)
     several = [entries for entries in walks.values() if len(entries) > 1]
     return sum(len(set(entries)) > 1 for entries in several), len(several)
+
+
+def place_of(row: Row) -> Place:
+    """Return the place of a row of `figures`."""
+    return row["difficulty"], row["layout"], row["asked"]
+
+
+def place_name(where: Place) -> str:
+    """Return e.g. 'hard', 'middle, two rooms' or 'middle, asked for what is absent'."""
+    difficulty, layout, asked = where
+    parts = [difficulty]
+    if layout != Layout.ROOM.value:
+        parts.append(layout.replace("_", " "))
+    if asked != Asked.TARGET.value:
+        parts.append("asked for what is absent" if asked == Asked.ABSENT.value else f"asked by {asked} alone")
+    return ", ".join(parts)
 
 
 def name_of(policy: str, rtt_ms: float | None) -> str:
@@ -174,8 +202,8 @@ def _by_policy(head: str, rows: Sequence[Row], counted: str, cell: Callable[[Row
 
 
 def first_links(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per difficulty and policy, that of the smallest round trip: links change times, not walks."""
-    seen: dict[tuple[str, str], Row] = {}
+    """Return one row per place and policy, that of the smallest round trip: links change times, not walks."""
+    seen: dict[tuple[Place, str], Row] = {}
     for row in rows:
-        seen.setdefault((row["difficulty"], row["policy"]), row)
+        seen.setdefault((place_of(row), row["policy"]), row)
     return list(seen.values())

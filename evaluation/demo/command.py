@@ -15,13 +15,17 @@ from evaluation.bags.files import BagWriter
 from evaluation.live import DECODING, add_graph_flags, prepare
 from evaluation.report.tables import decoding_table, step_lines
 from simulation.episode import SUCCESS_GAP
+from simulation.objects import CLASSES, COLOURS
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
-from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, to_action
+from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
 from spec_vlm_nav.runner import Log, Runner
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.instructions import understand
+from speculation.prompts import Vocabulary
 
 READY_LIMIT_S = 120.0
 MODEL, FED = "model", "fed"
+PROMPT = "vlm_nav/prompt"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,7 +34,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", *DECODING, seed="3")
     shown = "who drafts: the draft model, or the fed head beside the target (default: %(default)s)"
     line.add_argument("--draft", default=MODEL, choices=(MODEL, FED), help=shown)
-    line.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
+    asked = line.add_mutually_exclusive_group()
+    asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
+    asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "demo", help="bag, log and report go here")
     line.add_argument("--no-movie", action="store_true", help="leave the movie out of the report, which takes longest")
@@ -38,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 class StepPrinter:
-    """Prints each decision once its decoding figures are there, and keeps the figures.
+    """Prints what is looked for, then each decision once its decoding figures are there, and keeps the figures.
 
     Figures and decision of a step come on two topics, in either order; a decision may come twice, and before its answer
     is complete.
@@ -49,9 +55,15 @@ class StepPrinter:
         self._stats: dict[tuple[int, int], Any] = {}
         self._decisions: dict[tuple[int, int], Any] = {}
         self._printed: set[tuple[int, int]] = set()
+        self._understood = ""
 
     def __call__(self, topic: str, message: Any) -> None:
         """Take a message of the graph."""
+        if topic == PROMPT:
+            understood = AskedPrompt.from_json(message.data).instruction
+            if understood != self._understood:
+                self._understood = understood
+                print(f"Understood: {understood}", flush=True)
         if topic not in ("decoding_stats", "navigation_action"):
             return
         key = message.goal, message.step
@@ -83,8 +95,23 @@ def head_beside(target: str) -> Path:
     return folder
 
 
+def target_of(sentence: str, vocabulary: Vocabulary | None, seed: int) -> str:
+    """Return the object that a room must hold so that a sentence can be followed in it.
+
+    Where any colour or class is right, `seed` chooses. Raises ValueError, in one sentence, where none can be hidden.
+    """
+    known = vocabulary or Vocabulary(tuple(COLOURS), tuple(CLASSES))
+    understood = understand(sentence, known)
+    if understood.relation is not None:
+        raise ValueError(f"--say: rooms are not arranged by {understood.relation.text!r}; name the object alone")
+    colour = understood.colour or known.colours[seed % len(known.colours)]
+    return f"{colour} {understood.object_class or known.classes[seed % len(known.classes)]}"
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit status. Raises ValueError or StartError, in one sentence, if it cannot."""
+    if options.say is not None:
+        options.target = target_of(options.say, Vocabulary.load(Path(options.target_model)), options.seed)
     scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
     trace = options.out / "trace.json"
     head = {"fed_head": str(head_beside(options.target_model))} if options.draft == FED else {}
@@ -94,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     from evaluation.report.command import write_report
 
     trace.unlink(missing_ok=True)
-    instruction = options.instruction or f"find the {scene.target.text}"
+    instruction = options.say or options.instruction or f"find the {scene.target.text}"
     log, printer = Log(options.out / "log.txt"), StepPrinter()
     with (
         closing(BagWriter(options.out / "bag")) as bag,

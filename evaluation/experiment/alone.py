@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Arm, Question, Run
 from speculation.vlm.load import Vlm
+from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 
 TARGET = "target"
@@ -32,10 +33,11 @@ class Flip:
 
 
 class TargetAlone:
-    """Greedy decoding of the target, without edge or link."""
+    """Greedy decoding of the target, without edge or link, about frames in the size in which edges send them."""
 
     def __init__(self, vlm: Vlm, max_tokens: int) -> None:
         self._session = VlmSession(vlm, CAPACITY)
+        self._sizes = vlm.processor.sizes if vlm.sees_images else None
         self._max_tokens = max_tokens
 
     def decode(self, question: Question) -> Answer:
@@ -65,7 +67,9 @@ class TargetAlone:
         return found
 
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
-        return list(self._session.greedy(question.prompt, question.jpeg, self._max_tokens))
+        # The frames that edges send, see `EdgeConfig.scale_frames`.
+        jpeg = question.jpeg if self._sizes is None else reduced(question.jpeg, *self._sizes)
+        return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
 
 
 def first_flip(

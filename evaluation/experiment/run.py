@@ -14,6 +14,7 @@ from tqdm import tqdm
 from edge_drafter import DecodingStats, StepResult
 from evaluation.figures import summary, times_faster
 from evaluation.journal import Journal
+from speculation.wire import Jpegs
 
 WARM_UP = 2
 """Answers of every arm that are not counted: first forwards pay for what libraries put off."""
@@ -21,12 +22,12 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Question:
-    """One step: a prompt about a frame."""
+    """One step: a prompt about a frame, or about several."""
 
     prompt: str
     """Word for word."""
-    jpeg: bytes
-    """Empty for a language model alone."""
+    jpeg: Jpegs
+    """Empty for a language model alone; several frames are a tuple, the oldest first."""
     name: str = ""
     """Identifies the question in a journal and in reports; empty: its number in the run."""
 

@@ -15,13 +15,13 @@ from evaluation.experiment.processor import Cores, placed, processor_s
 from evaluation.experiment.questions import check_prompts, in_words, text_flags
 from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from evaluation.journal import Journal
-from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, head_flags, verifier
+from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, frame_flags, head_flags, verifier
 from speculation.settings import fields_of
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 
 Q = TypeVar("Q", bound=Question)
-UNUSED = ("mode", "target", "device", "seed", "verifier")
+UNUSED = ("mode", "target", "device", "seed", "verifier", "frames")
 """Options that have a field's name and another meaning."""
 
 
@@ -33,6 +33,7 @@ def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) 
     known = {field.name for field in fields_of(EdgeConfig)}.difference(UNUSED)
     given = {name: value for name, value in vars(options).items() if name in known}
     base: dict[str, Any] = {"mode": Mode.FSD.value, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}
+    base["frames"] = getattr(options, "views", 1)
     base["text_only"] = in_words(getattr(options, "frames", ""))
     verifier_at = {"verifier": address} if address else {}
     return EdgeConfig.flat(**{**base, **given, **verifier_at, **changes})
@@ -125,7 +126,7 @@ def sockets(
     named = [name for name in ("profile", "dtype", "threads") if hasattr(options, name)]
     own = [word for name in named for word in (f"--{name}", str(getattr(options, name)))]
     own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
-    own += head_flags(options)
+    own += [*head_flags(options), *frame_flags(options)]
     vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
     cores = getattr(options, "cores", Cores.FREE)
     with ExitStack() as stack:

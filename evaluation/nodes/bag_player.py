@@ -28,7 +28,8 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
-from evaluation.bags.files import BagWriter, kind_of
+from adapters_training.sources import LeftOut
+from evaluation.bags.files import BagWriter, is_inside, kind_of
 from evaluation.bags.playback import Item, Pace, items, timed
 from spec_vlm_nav.body import State
 from spec_vlm_nav.nodes.common import run, settings
@@ -57,10 +58,12 @@ FATAL = (_RESULT.INVALID_INPUT, _RESULT.LINK_LOST)
 class PlayerSettings(msgspec.Struct, frozen=True):
     """What the node depends on."""
 
-    bag: Annotated[Path, Meta(description="folder of the bag that is played")] = Path()
+    bag: Annotated[Path, Meta(description="bag (folder or file) or data set that is played")] = Path()
     instruction: Annotated[str, Meta(description="what is asked about its frames")] = ""
     out: Annotated[str, Meta(description="folder of a new bag with played frames and answers; empty: none")] = ""
-    camera_topic: Annotated[str, Meta(description="Image or CompressedImage topic of the bag; empty: its first")] = ""
+    camera_topic: Annotated[
+        str, Meta(description="camera topic of the bag, or camera of the data set; empty: its first")
+    ] = ""
     odom_topic: Annotated[str, Meta(description="Odometry topic of the bag; empty: its first")] = ""
     pace: Pace = Pace()
     wait_s: Annotated[float, Meta(ge=1.0, le=3600.0, description="how long the first frame waits for its answer")] = (
@@ -84,9 +87,11 @@ class BagPlayer(Node):
         self._instruction, self._wait_s = chosen.instruction, chosen.wait_s
         if not self._instruction.strip():
             raise ValueError("no instruction; give for example instruction:='find the silver bottle'")
-        self._items = timed(partial(items, bag, chosen.camera_topic, chosen.odom_topic), chosen.pace)
+        self._left_out: set[LeftOut] = set()
+        lap = partial(items, bag, chosen.camera_topic, chosen.odom_topic, self._leave_out)
+        self._items = timed(lap, chosen.pace)
         self._next: tuple[float, Item] | None = next(entry for entry in self._items if entry[1].is_frame)
-        if out and Path(out).resolve() == bag.resolve():
+        if out and is_inside(bag, Path(out)):
             raise ValueError(f"out {out} is the bag that is played; name another folder")
         self._writer = BagWriter(Path(out)) if out else None
         self.status = 0
@@ -138,6 +143,13 @@ class BagPlayer(Node):
                 return
             self._show(due, item)
             self._step()
+
+    def _leave_out(self, problem: LeftOut) -> None:
+        """Name what cannot be shown, once, however often the bag is played."""
+        if problem not in self._left_out:
+            self._left_out.add(problem)
+            which = "" if problem.index is None else f"frame {problem.index}: "
+            self.get_logger().warning(f"left out: {which}{problem.reason}")
 
     def _step(self) -> None:
         try:
@@ -200,7 +212,8 @@ class BagPlayer(Node):
             return
         self._over = True
         if not self.status:
-            self.get_logger().info(f"the bag is over: {self._answers} answers")
+            left_out = f", {len(self._left_out)} parts left out" if self._left_out else ""
+            self.get_logger().info(f"the bag is over: {self._answers} answers{left_out}")
         # The way in which any node ends, so that the new bag is closed.
         signal.raise_signal(signal.SIGTERM)
 

@@ -75,6 +75,7 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
     instruction = f'Instruction: "{run.instructions[-1]}". ' if run.instructions else ""
     bumps = f", {run.truth['collisions']} collisions" if run.truth else ""
     held = sum(decision.action == HELD for decision in run.decisions)
+    instruction += f"Understood: {run.understood}. " if run.understood else ""
     lead = f"{instruction}Walked {run.length:.2f} m in {len(run.decisions)} decisions, of these {held} HOLD{bumps}."
     return write_page(folder / PAGE, headline or run.headline(), sections, [lead])
 

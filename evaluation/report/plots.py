@@ -59,7 +59,10 @@ def plot_top(run: Run, scene: Scene | None) -> Figure:
             axes.plot([], [], ">", color=BODY, markersize=10, label="end")
     _decisions(axes, run)
     axes.set_aspect("equal")
-    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=11)
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=11)
+    else:
+        axes.set_title("no odometry was recorded", fontsize=11)
     return figure
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation.bags.files import header_stamp, read
-from evaluation.bags.frames import TEXT
+from evaluation.bags.frames import PROMPT, TEXT
 from evaluation.bags.playback import ODOMETRY
 from simulation.episode import SUCCESS_GAP
 from simulation.scene import Scene
 from spec_vlm_nav.body import State
-from spec_vlm_nav.images import COMPRESSED
-from spec_vlm_nav.messages import HOLD, to_action
+from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import STOP
+from speculation.images import COMPRESSED
+from speculation.prompts import NOT_HERE, STOP
 
 _MOVED_M, _TURNED, _TOGETHER_NS = 0.005, 0.02, 1_000_000_000
 HELD = "HOLD"
@@ -66,6 +66,8 @@ class Run:
     path: list[Place] = field(default_factory=list)
     """An entry wherever the robot moved."""
     instructions: list[str] = field(default_factory=list)
+    understood: str = ""
+    """What the model was asked to find for the last instruction; empty where the bag holds no prompts."""
     truth: dict[str, Any] = field(default_factory=dict)
     """The simulator's last ground truth, empty for a real robot."""
 
@@ -113,6 +115,8 @@ class Run:
         if visible and float(distance) <= SUCCESS_GAP and last == STOP.text:
             return f"FOUND the {target} after {count}"
         view = "in view" if visible else "out of view"
+        if last == NOT_HERE.text:
+            return f"NOT HERE was the answer after {count}; the {target} is {distance} m away, {view}"
         return f"NOT FOUND the {target} after {count}, the last {last}; {distance} m away, {view}"
 
 
@@ -145,6 +149,9 @@ def load_run(bag: Path) -> Run:
             run.truth = json.loads(message.data)
         elif topic.endswith("instruction"):
             run.instructions.append(message.data)
+            run.understood = ""
+        elif topic.rpartition("/")[2] == PROMPT:
+            run.understood = _understood(message.data)
         elif topic.endswith("navigation_state") and message.data.startswith(HOLDING):
             holds.append((at_ns, message.data.removeprefix(HOLDING)))
     run.decisions = list(decisions.values())
@@ -159,6 +166,14 @@ def load_run(bag: Path) -> Run:
         if decision.action == HELD and reasons and min(reasons)[0] < _TOGETHER_NS:
             decision.reasoning = min(reasons)[1]
     return run
+
+
+def _understood(prompt: str) -> str:
+    """Return what a recorded prompt asks to find; empty for what is no prompt."""
+    try:
+        return AskedPrompt.from_json(prompt).instruction
+    except ValueError:
+        return ""
 
 
 def _walk(path: list[Place], at_ns: int, pose: Any) -> None:

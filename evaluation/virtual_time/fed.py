@@ -12,7 +12,7 @@ from evaluation.virtual_time.recording import Recording
 from evaluation.virtual_time.timings import Timings
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 
 class RecordedFedModel(RecordedDraftModel):
@@ -47,7 +47,7 @@ class RecordedFedModel(RecordedDraftModel):
         """See `FedModel.root_is_new`."""
         return self._has_root and not self._known
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`. It takes no time: a head reads no frame and no prompt."""
         self._take_step(self._recording.of_image(image), committed)
         self._depths = []

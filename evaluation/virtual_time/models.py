@@ -21,7 +21,7 @@ from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
 from speculation.pass_cost import Load
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 Sleep = Callable[[float], None]
 FINGERPRINT = "model"
@@ -136,7 +136,7 @@ class RecordedDraftModel:
         self._tokens: list[int] = []
         self._parents: list[int] = []
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
         self._spend(self._timings.edge_prefill_s, stop)
         step = self._recording.of_image(image)
@@ -286,7 +286,7 @@ class RecordedEngine:
         """See `Engine.model`."""
         return self._model
 
-    def prepare(self, prompt: str, jpeg: bytes) -> bytes:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Jpegs:
         """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
         return jpeg
 
@@ -295,11 +295,11 @@ class RecordedEngine:
         """See `Engine.blocks`. Memory is no limit here."""
         return 1 << 30
 
-    def size(self, inputs: bytes) -> int:
+    def size(self, inputs: Jpegs) -> int:
         """See `Engine.size`."""
         return max(1, self._prompt)
 
-    def image_tokens(self, inputs: bytes) -> int:
+    def image_tokens(self, inputs: Jpegs) -> int:
         """See `Engine.image_tokens`. How large the image is was not recorded."""
         return 1
 
@@ -307,7 +307,7 @@ class RecordedEngine:
         """See `Engine.release`."""
         self._sessions.pop(index, None)
 
-    def begin(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
+    def begin(self, index: int, inputs: Jpegs, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
         """See `Engine.begin`. No row shares anything."""
         step = self._recording.of_image(inputs)
         lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
@@ -456,22 +456,22 @@ class RecordedServerDraft:
         """See `DraftEngine.name`."""
         return FINGERPRINT
 
-    def prepare(self, prompt: str, jpeg: bytes) -> bytes:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Jpegs:
         """See `DraftEngine.prepare`."""
         return jpeg
 
-    def size(self, inputs: bytes) -> int:
+    def size(self, inputs: Jpegs) -> int:
         """See `DraftEngine.size`."""
         return max(1, self._timings.prompt_tokens)
 
     def release(self, index: int) -> None:
         """See `DraftEngine.release`. A row's model is used again."""
 
-    def image_tokens(self, inputs: bytes) -> int:
+    def image_tokens(self, inputs: Jpegs) -> int:
         """See `DraftEngine.image_tokens`. A recorded prefill is one figure, which the chunks take."""
         return 0
 
-    def begin(self, index: int, inputs: bytes, max_tokens: int) -> int:
+    def begin(self, index: int, inputs: Jpegs, max_tokens: int) -> int:
         """See `DraftEngine.begin`."""
         self._steps[index] = self._recording.of_image(inputs)
         return self._prompt

@@ -17,6 +17,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from speculation.wire import Jpegs, frames_of
+
 FORMAT = 1
 _ID_BYTES = 8
 
@@ -113,9 +115,9 @@ class Recording:
         size = max(_ID_BYTES, self.steps[step].image_bytes)
         return step.to_bytes(_ID_BYTES, "big") + bytes(size - _ID_BYTES)
 
-    def of_image(self, image: bytes) -> RecordedStep:
+    def of_image(self, image: Jpegs) -> RecordedStep:
         """Return the step that `image` names. Raises ValueError for an image that is none of these."""
-        number = int.from_bytes(image[:_ID_BYTES], "big")
+        number = int.from_bytes(frames_of(image)[-1][:_ID_BYTES], "big")
         if number >= len(self.steps):
             raise ValueError(f"the image names step {number}, the recording has {len(self.steps)}")
         return self.steps[number]

@@ -17,7 +17,7 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.features import Numbers, unpack
 from speculation.fed.head import FedHead
-from speculation.wire import MAX_PROMPT_FEATURES, ROOT
+from speculation.wire import MAX_PROMPT_FEATURES, ROOT, Jpegs
 
 _FIRST_ROOM = 256
 
@@ -49,7 +49,7 @@ class FedSession:
         """Whether what follows the root is to be computed, for the first time or with another feature."""
         return self._length > 0 and not self._known[self._length - 1]
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """Forget everything; the answer so far is `committed`, and nothing is known of the text before it.
 
         Raises ValueError for a token outside the vocabulary.

@@ -12,6 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from speculation.wire import MAX_END_TOKENS
+
 WHOLE_FILE_BYTES = 64 << 20
 SAMPLES = 64
 SAMPLE_BYTES = 4096
@@ -21,6 +23,10 @@ BLIND = ("llama", "mistral", "qwen2", "qwen3")
 """Language models without a vision tower."""
 STATEFUL_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings that change with the longest sequence seen: one model could not serve two sessions."""
+INT8_GROUPS = "spec_vlm_nav_int8"
+"""quant_method of a folder whose weights `speculation.vlm.storage` has stored."""
+INT8_FILE = "model.int8.safetensors"
+SCALE_SUFFIX = ".int8_scale"
 DOWNLOAD_VARIABLE = "SPEC_VLM_NAV_DOWNLOAD"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SNAPSHOT = re.compile(r"models--(?P<name>[^/\\]+)[/\\]snapshots[/\\][^/\\]+$")
@@ -106,6 +112,11 @@ def model_name(folder: Path) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json. Raises ModelFolderError where there is none, or it is of a type that is not known."""
+    if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))):
+        raise ModelFolderError(
+            f"{folder} is of GGUF files, which hold no vision tower and are not read here; take the original "
+            "checkpoint with quantisation set to nf4 or int8_weight_only"
+        )
     if not folder.is_dir():
         raise ModelFolderError(f"model folder {folder} does not exist; give the path of a model's folder")
     path = folder / "config.json"
@@ -152,7 +163,8 @@ def weight_files(folder: Path) -> list[Path]:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ModelFolderError(f"{index} is no index of weights; fetch it again") from None
     else:
-        names = ["model.safetensors"]
+        whole = (folder / "model.safetensors").is_file() or not (folder / INT8_FILE).is_file()
+        names = ["model.safetensors" if whole else INT8_FILE]
     for name in names:
         if (folder / name).is_file():
             continue
@@ -178,7 +190,10 @@ def read_header(path: Path) -> bytes:
 
 
 def stored_tensors(files: Iterable[Path]) -> list[StoredTensor]:
-    """Return all tensors of the files by their headers. Raises ModelFolderError for a file without one."""
+    """Return all tensors of the files by their headers. Raises ModelFolderError for a file without one.
+
+    Weights in 8 bits with scales, see `speculation.vlm.storage`, are listed as the floats that they become in memory.
+    """
     tensors = []
     for path in files:
         try:
@@ -191,7 +206,12 @@ def stored_tensors(files: Iterable[Path]) -> list[StoredTensor]:
             if isinstance(error, ModelFolderError):
                 raise
             raise ModelFolderError(f"{path} has no readable safetensors header; fetch it again") from None
-    return tensors
+    scaled = {each.name.removesuffix(SCALE_SUFFIX) for each in tensors if each.name.endswith(SCALE_SUFFIX)}
+    return [
+        StoredTensor(each.name, "BF16", each.shape, 2 * each.count) if each.name in scaled else each
+        for each in tensors
+        if not each.name.endswith(SCALE_SUFFIX)
+    ]
 
 
 def model_fingerprint(config: dict[str, Any], weights: list[Path], quantisation: str = "none") -> str:
@@ -271,10 +291,27 @@ def suggested_sampling(folder: Path) -> dict[str, Any]:
 
 
 def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """Return the tokens that end an answer: tokenizer's and generation_config's. ModelFolderError without any."""
+    """Return the tokens that end an answer: tokenizer's and generation_config's, as far as the tokenizer has them.
+
+    Raises ModelFolderError without any, and for more than a verifier's Welcome may have.
+    """
     tokens = {int(tokenizer.eos_token_id)} if tokenizer.eos_token_id is not None else set()
     stops = generation_config(folder).get("eos_token_id")
-    tokens.update([stops] if isinstance(stops, int) else stops or ())
-    if not tokens:
+    try:
+        tokens.update(
+            int(stop) for stop in (stops if isinstance(stops, list) else [stops] if stops is not None else ())
+        )
+    except (TypeError, ValueError):
+        raise ModelFolderError(
+            f"{folder / 'generation_config.json'}: eos_token_id is {stops!r}, not a token or a list of tokens"
+        ) from None
+    # Logits are cut to the tokenizer's length, so no other token can ever end an answer.
+    known = sorted(token for token in tokens if 0 <= token < len(tokenizer))
+    if not known:
         raise ModelFolderError(f"model folder {folder} names no token that ends an answer; set eos_token_id")
-    return tuple(sorted(tokens))
+    if len(known) > MAX_END_TOKENS:
+        raise ModelFolderError(
+            f"model folder {folder} names {len(known)} tokens that end an answer, robots take {MAX_END_TOKENS} at "
+            "most; shorten eos_token_id in its generation_config.json"
+        )
+    return tuple(known)

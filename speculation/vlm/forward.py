@@ -97,27 +97,27 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | Non
 
 
 def words_before_image(vlm: Vlm, inputs: Inputs) -> list[int]:
-    """Return the prompt's tokens before its image, or all but the last: what rows may share (`KVCache.open`)."""
+    """Return the prompt's tokens before its first image, or all but the last: what rows may share (`KVCache.open`)."""
     images = image_places(vlm, inputs)
     end = images[0] if len(images) else len(inputs.ids) - 1
     return [int(token) for token in inputs.ids[:end]]
 
 
 def image_places(vlm: Vlm, inputs: Inputs) -> Ints:
-    """Return which of the prompt's tokens stand for parts of its image, [k]; none without one."""
+    """Return which of the prompt's tokens stand for parts of its images, [k]; none without one."""
     return np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
 
 
 @torch.no_grad()
 def encode_image(vlm: Vlm, inputs: Inputs, stop: Stop | None = None) -> Tensor | None:
-    """Return what the vision tower makes of the image, [image tokens, hidden]; None without one.
+    """Return what the vision tower makes of the images, [image tokens, hidden]; None without one.
 
     `stop` is called before each of its layers; raises Abandoned where it returns True.
     """
     if inputs.pixel_values is None:
         return None
     pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    grid = torch.tensor([inputs.grid], device=vlm.device)
+    grid = torch.tensor(inputs.grids, device=vlm.device)
     with ExitStack() as stack:
         if stop is not None:
             hook = _abandoning(stop)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from speculation.frames import Frame, decode_jpeg
+from speculation.frames import Frame, decode_frames
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.wire import MAX_FRAMES, Jpegs
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """One prompt with one image or none."""
+    """One prompt with its images, if it has any."""
 
     ids: Ints
     """[n]."""
     pixel_values: npt.NDArray[np.float32] | None
-    """[patches, patch_dim]; None without an image."""
-    grid: Grid | None
-    """(time, rows, columns) of patches; None without an image."""
+    """[patches, patch_dim] of all images, one after the other; None without an image."""
+    grids: tuple[Grid, ...]
+    """(time, rows, columns) of each image's patches."""
     positions: Ints
     """M-RoPE positions [3, n]; without an image all three are the count."""
     delta: int
     """What later tokens add to their count to get their position."""
 
 
-def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
+def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None) -> Inputs:
     """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
+
+    Several frames are given the oldest first, and the chat has them in that order. Each is prepared by itself, as
+    qwen-vl-utils does with several images.
 
     Empty bytes are "no image" on the wire: words alone to a language model, but never to a model that sees,
     which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
@@ -37,15 +43,25 @@ def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
     """
     if image is None or (isinstance(image, bytes) and not image and not vlm.sees_images):
         ids = vlm.processor.encode_text(prompt, 0)
-        return Inputs(ids, None, None, text_positions(len(ids)), 0)
+        return Inputs(ids, None, (), text_positions(len(ids)), 0)
     if not vlm.sees_images:
         raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
-    frame = decode_jpeg(image) if isinstance(image, bytes) else _check_frame(image)
-    pixel_values, grid = vlm.processor.encode_image(frame)
+    encoded = [vlm.processor.encode_image(frame) for frame in _frames(image)]
+    pixel_values, grids = np.concatenate([pixels for pixels, _ in encoded]), tuple(grid for _, grid in encoded)
     merge = int(vlm.processor.images.merge_size)
-    ids = vlm.processor.encode_text(prompt, image_token_count(grid, merge))
-    positions, delta = mrope_positions(ids, vlm.image_token, grid, merge)
-    return Inputs(ids, pixel_values, grid, positions, delta)
+    ids = vlm.processor.encode_text(prompt, [image_token_count(grid, merge) for grid in grids])
+    positions, delta = mrope_positions(ids, vlm.image_token, grids, merge)
+    return Inputs(ids, pixel_values, grids, positions, delta)
+
+
+def _frames(image: Jpegs | Frame | Sequence[Frame]) -> list[Frame]:
+    if isinstance(image, np.ndarray):
+        return [_check_frame(image)]
+    if not isinstance(image, bytes) and not 1 <= len(image) <= MAX_FRAMES:
+        raise ValueError(f"a question has {len(image)} frames; give 1 to {MAX_FRAMES}")
+    if isinstance(image, bytes) or isinstance(image[0], bytes):
+        return decode_frames(cast("Jpegs", image))
+    return [_check_frame(frame) for frame in cast("Sequence[Frame]", image)]
 
 
 def _check_frame(frame: Frame) -> Frame:

@@ -27,7 +27,7 @@ from speculation.vlm.folder import (
 )
 from speculation.vlm.memory import available_bytes, gigabytes, head_width, kv_bytes, text_config, weight_bytes
 from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
-from speculation.vlm.quantise import stored_quantisation
+from speculation.vlm.quantise import check_stored, stored_quantisation
 from speculation.vlm.settings import Quantisation
 
 DTYPES = ("float32", "bfloat16")
@@ -228,6 +228,8 @@ def _image_tokens(processor: Processor) -> int:
 def _problem(folder: Path, config: dict[str, Any], tokens: int, rows: int) -> str:
     try:
         check_attention(folder, config)
+        if stored := stored_quantisation(config):
+            check_stored(folder, stored)
     except ModelFolderError as error:
         return str(error)
     if tokens > rows:

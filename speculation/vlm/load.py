@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 from transformers import (
+    AutoConfig,
     LlamaForCausalLM,
     MistralForCausalLM,
     Qwen2_5_VLForConditionalGeneration,
@@ -24,6 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from speculation.vlm.attention import BY_ROWS, attend_by_rows
 from speculation.vlm.folder import (
+    INT8_GROUPS,
     SEEING,
     ModelFolderError,
     StoredTensor,
@@ -45,6 +47,7 @@ from speculation.vlm.placement import Span, device_map, spans_of
 from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
 from speculation.vlm.quantise import quantisation_config, stored_quantisation
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
+from speculation.vlm.storage import read_unpacked
 
 __all__ = [
     "DTYPES",
@@ -194,10 +197,11 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     config = read_config(folder)
     check_attention(folder, config)
     weights = weight_files(folder)
-    processor = _load_processor(folder, config["model_type"], settings)
     rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
+    processor = _load_processor(folder, config["model_type"], settings)
+    eos = end_tokens(folder, processor.tokenizer)
     places = _places(folder, config, _readable(weights), settings)
-    model = _load_model(folder, config["model_type"], settings, rounding, places).eval().requires_grad_(False)
+    model = _load_model(folder, config, weights, settings, rounding, places).eval().requires_grad_(False)
     if settings.dtype == "float64":
         _use_exact_norms(model)
     text = _decoder(model)
@@ -209,7 +213,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         processor=processor,
         num_layers=len(text.layers),
         vocabulary=len(processor.tokenizer),
-        eos=end_tokens(folder, processor.tokenizer),
+        eos=eos,
         fingerprint=model_fingerprint(config, weights, settings.quantisation),
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
@@ -302,13 +306,23 @@ def _places(
     return {"": settings.device} if settings.device != "cpu" else None
 
 
-def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any, places: dict[str, str] | None) -> Any:
+def _load_model(
+    folder: Path,
+    config: dict[str, Any],
+    weights: list[Path],
+    settings: ModelSettings,
+    rounding: Any,
+    places: dict[str, str] | None,
+) -> Any:
     # On any device but the CPU, and for rounded weights, tensors go where they belong one by one.
     if rounding is not None and places is None:
         places = {"": settings.device}
+    where: dict[str, Any] = {"pretrained_model_name_or_path": str(folder)}
+    if stored_quantisation(config) == INT8_GROUPS:
+        where = _unpacked(folder, config, weights, DTYPES[settings.dtype])
     try:
-        model, report = MODEL_CLASSES[kind].from_pretrained(
-            str(folder),
+        model, report = MODEL_CLASSES[config["model_type"]].from_pretrained(
+            **where,
             dtype=DTYPES[settings.dtype],
             attn_implementation=settings.attention,
             local_files_only=True,
@@ -345,6 +359,17 @@ def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any,
     # The head may turn out to be the embedding after all.
     _decoder(model).norm.to(model.lm_head.weight.device)
     return model
+
+
+def _unpacked(folder: Path, config: dict[str, Any], weights: list[Path], dtype: torch.dtype) -> dict[str, Any]:
+    """Return what `from_pretrained` takes in place of a folder whose weights are in 8 bits."""
+    described = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    del described.quantization_config  # which transformers would refuse
+    return {
+        "pretrained_model_name_or_path": None,
+        "config": described,
+        "state_dict": read_unpacked(folder, config, weights, dtype),
+    }
 
 
 def _use_exact_norms(model: nn.Module) -> None:

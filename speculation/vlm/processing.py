@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from PIL import Image
 from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
-from speculation.frames import Frame
+from speculation.frames import Frame, jpeg_size, scale_jpeg
 from speculation.prompts import chat
 from speculation.vlm.positions import Grid, Ints
+from speculation.wire import MAX_FRAMES, Jpegs, frames_of, jpeg_of
 
 PATCH = 14
 MERGE = 2
@@ -104,27 +105,29 @@ class Processor:
         """Id of the token that stands for a piece of the image."""
         return int(self.tokenizer.convert_tokens_to_ids(IMAGE_PLACE))
 
-    def encode_text(self, prompt: str, image_tokens: int) -> Ints:
+    def encode_text(self, prompt: str, image_tokens: int | Sequence[int]) -> Ints:
         """Return the token ids [n] of the chat around `prompt`, its image place repeated `image_tokens` times.
 
-        0 image tokens: the chat has no image. Raises ValueError for an empty prompt, one with special tokens, or a
-        template without one image place.
+        Several numbers: so many images, each with its own. 0 image tokens: the chat has no image. Raises ValueError for
+        an empty prompt, one with special tokens, or a template without an image place for each image.
         """
+        counts = [count for count in ([image_tokens] if isinstance(image_tokens, int) else image_tokens) if count]
         if not prompt.strip():
             raise ValueError("the instruction is empty; say for example 'find the silver bottle'")
         for special in self.tokenizer.get_added_vocab():
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
         text = self.tokenizer.apply_chat_template(
-            chat(prompt, image=image_tokens > 0),
+            chat(prompt, len(counts)),
             chat_template=self.template,
             tokenize=False,
             add_generation_prompt=True,
         )
-        if text.count(IMAGE_PLACE) != (1 if image_tokens else 0):
-            needed = "one is" if image_tokens else "none is"
-            raise ValueError(f"the chat template renders {text.count(IMAGE_PLACE)} image places, {needed} needed")
-        text = text.replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
+        parts = text.split(IMAGE_PLACE)
+        if len(parts) != len(counts) + 1:
+            needed = {0: "none is", 1: "one is"}.get(len(counts), f"{len(counts)} are")
+            raise ValueError(f"the chat template renders {len(parts) - 1} image places, {needed} needed")
+        text = "".join(part + IMAGE_PLACE * count for part, count in zip(parts, [*counts, 0], strict=True))
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
 
     def encode_image(self, frame: Frame) -> tuple[npt.NDArray[np.float32], Grid]:
@@ -133,9 +136,15 @@ class Processor:
         Where qwen-vl-utils can be imported it resizes, to the same pixels. Raises ValueError for a frame that is more
         than 200 times longer than wide or the reverse.
         """
-        if self.resized(*frame.shape[:2]) != frame.shape[:2]:
-            frame = self._fetched(frame)
-        pixels = self.images.preprocess(images=frame, input_data_format="channels_last", return_tensors="np")
+        wanted = self.resized(*frame.shape[:2])
+        if wanted != frame.shape[:2]:
+            frame = self._fetched(frame, wanted)
+        pixels = self.images.preprocess(
+            images=frame,
+            do_resize=wanted != frame.shape[:2],
+            input_data_format="channels_last",
+            return_tensors="np",
+        )
         time, rows, columns = (int(size) for size in pixels["image_grid_thw"][0])
         return np.ascontiguousarray(pixels["pixel_values"], dtype=np.float32), (time, rows, columns)
 
@@ -159,23 +168,27 @@ class Processor:
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width in pixels that a frame is resized to."""
-        unit, size = self.images.patch_size * self.images.merge_size, self.images.size
-        resized: tuple[int, int] = smart_resize(height, width, unit, size["shortest_edge"], size["longest_edge"])
-        return resized
+        return fit(height, width, *self.sizes)
 
-    def _fetched(self, frame: Frame) -> Frame:
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """What `fit` makes a frame's size of: the unit of its sides, its least and its most pixels."""
+        size = self.images.size
+        return self.images.patch_size * self.images.merge_size, size["shortest_edge"], size["longest_edge"]
+
+    def _fetched(self, frame: Frame, wanted: tuple[int, int]) -> Frame:
         fetch = qwen_fetch()
         if fetch is None:
             return frame
         size = self.images.size
-        wanted = {
+        asked = {
             "image": Image.fromarray(frame),
             "min_pixels": size["shortest_edge"],
             "max_pixels": size["longest_edge"],
         }
-        resized = np.asarray(fetch(wanted, image_patch_size=self.images.patch_size))
+        resized = np.asarray(fetch(asked, image_patch_size=self.images.patch_size))
         # Of a strip narrower than a patch the two make different sizes; the model's own processor decides.
-        return resized if resized.shape[:2] == self.resized(*frame.shape[:2]) else frame
+        return resized if resized.shape[:2] == wanted else frame
 
     def _levels(self) -> npt.NDArray[np.float32]:
         # Normalising the 256 levels with the processor's own arithmetic makes the table equal to it bit for bit.
@@ -183,6 +196,39 @@ class Processor:
         scaled = self.images.rescale(ramp, self.images.rescale_factor)
         levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
         return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+def fit(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
+    """Return the height and width in pixels that Qwen2-VL's processor resizes a frame to.
+
+    Sides are multiples of `unit`, and it has `least` to `most` pixels. What a frame may have been reduced to stays as
+    it is: where `most` is less than four times `least`, the processor's own rule (`smart_resize`) may enlarge it again.
+    Raises ValueError
+    for a frame that is more than 200 times longer than wide or the reverse.
+    """
+    if height % unit == width % unit == 0 and height * width <= most <= (height + unit) * (width + unit):
+        return height, width
+    resized: tuple[int, int] = smart_resize(height, width, unit, least, most)
+    return resized
+
+
+def reduced(jpeg: Jpegs, unit: int, least: int, most: int) -> Jpegs:
+    """Return frames in the size that a processor with these values of `fit` would give them, so that it need not.
+
+    A frame of that size, one that would be enlarged or take more bytes, and one that cannot be read stay as they are.
+    """
+    return jpeg_of([_reduced(frame, unit, least, most) for frame in frames_of(jpeg)])
+
+
+@functools.lru_cache(maxsize=MAX_FRAMES)  # a question may hold frames of the one before
+def _reduced(jpeg: bytes, unit: int, least: int, most: int) -> bytes:
+    try:
+        height, width = jpeg_size(jpeg)
+        size = fit(height, width, unit, least, most)
+        larger = size[0] > height or size[1] > width
+        return jpeg if larger or size == (height, width) else min(scale_jpeg(jpeg, *size), jpeg, key=len)
+    except ValueError:
+        return jpeg
 
 
 @functools.cache

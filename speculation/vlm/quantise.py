@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from speculation.vlm.folder import ModelFolderError
+from speculation.vlm.folder import INT8_GROUPS, ModelFolderError
 from speculation.vlm.settings import Quantisation
 
 PACKAGES = {
@@ -24,6 +24,8 @@ STORED_PACKAGES = {
     "torchao": ("torchao",),
 }
 """What transformers needs to read a checkpoint that is stored quantised, by its quant_method."""
+INSTEAD = "the original checkpoint with quantisation set to nf4 or int8_weight_only"
+"""Of a checkpoint that cannot be read."""
 WHOLE = ["model.visual", "lm_head"]
 """Modules that stay as they are: vision and the choice of a token suffer most; Qwen's own checkpoints leave them."""
 
@@ -34,6 +36,15 @@ def stored_quantisation(config: dict[str, Any]) -> str:
     return str(stored.get("quant_method", "unknown" if stored else ""))
 
 
+def check_stored(folder: Path, stored: str) -> None:
+    """Raise ModelFolderError for a way to store weights that cannot be read here; `stored` is its quant_method."""
+    if stored not in (*STORED_PACKAGES, INT8_GROUPS):
+        raise ModelFolderError(
+            f"model folder {folder} is stored quantised by {stored!r}, read are {', '.join(STORED_PACKAGES)}; take one "
+            f"of these, or {INSTEAD}"
+        )
+
+
 def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisation, dtype: torch.dtype) -> Any:
     """Return transformers' settings for rounding while loading, None for none.
 
@@ -41,11 +52,13 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
     """
     stored = stored_quantisation(config)
     if stored:
+        check_stored(folder, stored)
         if wanted is not Quantisation.NONE:
             raise ModelFolderError(
                 f"model folder {folder} is stored quantised ({stored}); leave quantisation at none or take the original"
             )
-        _need(STORED_PACKAGES.get(stored, ()), f"model folder {folder} is stored quantised ({stored})")
+        if stored != INT8_GROUPS:
+            _need(STORED_PACKAGES[stored], f"model folder {folder} is stored quantised ({stored})", f", or {INSTEAD}")
         return None
     if wanted is Quantisation.NONE:
         return None
@@ -65,7 +78,7 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
     return settings(llm_int8_skip_modules=WHOLE, **how)
 
 
-def _need(packages: tuple[str, ...], what: str) -> None:
+def _need(packages: tuple[str, ...], what: str, instead: str = "") -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise ModelFolderError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        raise ModelFolderError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}{instead}")

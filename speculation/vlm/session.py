@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from speculation.cancellation import Stop
+from speculation.frames import Frame
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
 from speculation.vlm.speed import synchronise
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Jpegs
 
 
 class VlmSession:
@@ -43,11 +43,11 @@ class VlmSession:
     def begin(
         self,
         prompt: str,
-        image: bytes | npt.NDArray[np.uint8] | None,
+        image: Jpegs | Frame | Sequence[Frame] | None,
         committed: Sequence[int] = (),
         stop: Stop | None = None,
     ) -> None:
-        """Start a step: encode prompt and frame; the root is the last of `committed` or else the prompt's last token.
+        """Start a step: encode prompt and frames; the root is the last of `committed` or else the prompt's last token.
 
         Image None: words alone. Raises ValueError for an image, prompt or token that cannot be used, CacheFull when
         the prompt does not fit, Abandoned where `stop`, asked between layers, returns True; there is no step then.
@@ -115,7 +115,7 @@ class VlmSession:
         return renamed
 
     def greedy(
-        self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, limit: int
+        self, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None, limit: int
     ) -> Iterator[tuple[int, Logits]]:
         """Begin a step and yield the model's own answer, token by token, each with the logits it was taken from.
 
@@ -127,7 +127,7 @@ class VlmSession:
     def sampled(
         self,
         prompt: str,
-        image: bytes | npt.NDArray[np.uint8] | None,
+        image: Jpegs | Frame | Sequence[Frame] | None,
         limit: int,
         settings: SamplingScheme,
         key: int = 0,
@@ -147,7 +147,7 @@ class VlmSession:
             self.commit((), token)
             prefix = prefix.after(token)
 
-    def answer(self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, limit: int) -> str:
+    def answer(self, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None, limit: int) -> str:
         """Return the text of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""
         tokens = [token for token, _ in self.greedy(prompt, image, limit)]
         return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))

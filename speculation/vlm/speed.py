@@ -44,7 +44,7 @@ def synchronise(*devices: torch.device) -> None:
 
 def text_inputs(count: int) -> Inputs:
     """Return a prompt of `count` tokens without meaning; times do not depend on the tokens."""
-    return Inputs(np.zeros(count, dtype=np.int64), None, None, text_positions(count), 0)
+    return Inputs(np.zeros(count, dtype=np.int64), None, (), text_positions(count), 0)
 
 
 def decode_seconds(vlm: Vlm) -> float:

@@ -63,7 +63,7 @@ def test_the_prompt_is_the_one_that_is_served(target: Vlm) -> None:
     count = len(served.ids)
     assert encoded.ids[:count].tolist() == served.ids.tolist()
     assert encoded.positions[:, :count].tolist() == served.positions.tolist()
-    assert encoded.grid == served.grid and encoded.pixels is not None and served.pixel_values is not None
+    assert (encoded.grid,) == served.grids and encoded.pixels is not None and served.pixel_values is not None
     assert np.array_equal(encoded.pixels, served.pixel_values)
 
 

@@ -19,6 +19,7 @@ from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_proce
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
+from tests.adapters_training.test_files import small_files
 
 TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
 
@@ -110,6 +111,76 @@ def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatc
     assert not pair.looking(student.config, 0)
     student.train()
     assert not torch.equal(before, weights(student))
+
+
+def command(folder: Path, out: str, **options: Any) -> int:
+    """Run `pair` with an export; return the status."""
+    values = {"role": "draft", "data": folder / "data", "processor": folder / "processor", "out": folder / out,
+              "export": folder / f"{out}-model", "batch-frames": 2, "questions": 2, "vision-share": 0,
+              "ground-share": 0, **options}  # fmt: skip
+    return main(["pair", *(text for name, value in values.items() for text in (f"--{name}", str(value)))])
+
+
+def test_a_training_that_ruins_the_model_is_warned_of_and_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    step = pair.PairTrainer.step
+
+    def ruinous(self: pair.PairTrainer, batch: Batch) -> Losses | float:
+        if self.step_count == 2:
+            with torch.no_grad():
+                self.model.model.language_model.embed_tokens.weight.mul_(100)
+        return step(self, batch)
+
+    monkeypatch.setattr(pair.PairTrainer, "step", ruinous)
+    ruin = {"steps": 22, "learning-rate": 1e-5}
+    assert command(folder, "ruined", **ruin) == 1
+    said = capsys.readouterr().err
+    assert "warning: step 20: the loss is " in said
+    assert "adapters_training pair: the loss was " in said and "is worse than what it began with" in said
+    assert "give a lower --learning-rate than 1e-05, and another --out" in said
+    assert (folder / "ruined" / "checkpoint.pt").exists() and not (folder / "ruined-model").exists()
+    assert command(folder, "ruined", **ruin) == 1, "it is remembered"
+
+
+def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    monkeypatch.setattr(pair, "CHECKPOINT_SECONDS", 0.0)
+    step = pair.PairTrainer.step
+
+    def poisoned(self: pair.PairTrainer, batch: Batch) -> Losses | float:
+        if self.step_count == 3:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(torch.nan)
+        return step(self, batch)
+
+    monkeypatch.setattr(pair.PairTrainer, "step", poisoned)
+    assert command(folder, "poisoned", steps=6) == 1
+    assert "the loss is nan at step 4: the training has diverged" in capsys.readouterr().err
+    assert torch.load(folder / "poisoned" / "checkpoint.pt", weights_only=True)["step"] == 3
+    assert not (folder / "poisoned-model").exists()
+
+
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    with small_files(100_000):
+        assert command(folder, "full", steps=2) == 2
+    *_, sentence = capsys.readouterr().err.splitlines()
+    checkpoint = folder / "full" / "checkpoint.pt"
+    assert f"adapters_training pair: {checkpoint} cannot be written: " in sentence
+    assert sentence.endswith("the same command begins anew")
+    assert not list(folder.glob("full/*.part")) and not (folder / "full-model").exists()
+    assert command(folder, "full", steps=2) == 0
+    weights_there = (folder / "full-model" / "model.safetensors").read_bytes()
+    with small_files(100_000):
+        assert command(folder, "full", steps=2) == 2
+    assert "goes on from the last checkpoint" in capsys.readouterr().err
+    assert (folder / "full-model" / "model.safetensors").read_bytes() == weights_there
 
 
 def test_a_dry_run_walks_the_whole_path_and_says_how_long(

@@ -10,6 +10,7 @@ from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
+from speculation.wire import Jpegs, frames_of
 
 EOS = 0
 VOCABULARY = 6
@@ -18,13 +19,13 @@ LAYERS = 4
 EXITS = (1, 2)
 
 
-def next_token(prompt: str, jpeg: bytes, answer: Sequence[int]) -> int:
+def next_token(prompt: str, jpeg: Jpegs, answer: Sequence[int]) -> int:
     """Return the fake target's next token; about one in twelve ends the answer, but none to a "long" prompt."""
     number = zlib.crc32(repr((prompt, jpeg, list(answer))).encode())
     return EOS if number % 12 == 0 and not prompt.startswith("long") else 1 + number // 12 % (VOCABULARY - 1)
 
 
-def greedy(prompt: str, jpeg: bytes, max_tokens: int) -> list[int]:
+def greedy(prompt: str, jpeg: Jpegs, max_tokens: int) -> list[int]:
     """Return the target's own answer."""
     answer: list[int] = []
     while len(answer) < max_tokens and (not answer or answer[-1] != EOS):
@@ -66,8 +67,8 @@ class FakeEngine:
     def model(self) -> ModelInfo:
         return ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, LAYERS, EXITS, (EOS,))
 
-    def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
-        if not jpeg.startswith(b"jpeg"):
+    def prepare(self, prompt: str, jpeg: Jpegs) -> tuple[str, Jpegs]:
+        if not all(frame.startswith(b"jpeg") for frame in frames_of(jpeg)):
             raise ValueError("image does not decode")
         return prompt, jpeg
 
@@ -75,10 +76,10 @@ class FakeEngine:
     def blocks(self) -> int:
         return self.memory
 
-    def size(self, inputs: tuple[str, bytes]) -> int:
+    def size(self, inputs: tuple[str, Jpegs]) -> int:
         return len(inputs[0])
 
-    def image_tokens(self, inputs: tuple[str, bytes]) -> int:
+    def image_tokens(self, inputs: tuple[str, Jpegs]) -> int:
         return 0 if self.words_alone else 1
 
     def release(self, index: int) -> None:
@@ -86,7 +87,7 @@ class FakeEngine:
         self.released.append(index)
 
     def begin(
-        self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int, features: int = 0
+        self, index: int, inputs: tuple[str, Jpegs], committed: Sequence[int], max_tokens: int, features: int = 0
     ) -> int:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
@@ -154,7 +155,7 @@ class FakeSelfDraft:
     wrong: int = 3
     fail_on: str = ""
     """A prompt whose drafting raises."""
-    rows: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    rows: dict[int, tuple[str, Jpegs]] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     """Tokens of prompts that are still to be fed, by row."""
     encoded: set[int] = field(default_factory=set)
@@ -166,20 +167,20 @@ class FakeSelfDraft:
     def name(self) -> str:
         return "fake draft"
 
-    def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
+    def prepare(self, prompt: str, jpeg: Jpegs) -> tuple[str, Jpegs]:
         return prompt, jpeg
 
-    def size(self, inputs: tuple[str, bytes]) -> int:
+    def size(self, inputs: tuple[str, Jpegs]) -> int:
         return len(inputs[0])
 
     def release(self, index: int) -> None:
         self.rows.pop(index, None)
         self.left.pop(index, None)
 
-    def image_tokens(self, inputs: tuple[str, bytes]) -> int:
+    def image_tokens(self, inputs: tuple[str, Jpegs]) -> int:
         return 1
 
-    def begin(self, index: int, inputs: tuple[str, bytes], max_tokens: int) -> int:
+    def begin(self, index: int, inputs: tuple[str, Jpegs], max_tokens: int) -> int:
         self.rows[index], self.left[index] = inputs, len(inputs[0]) - 1
         self.encoded.discard(index)
         return self.left[index]

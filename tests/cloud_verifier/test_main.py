@@ -11,7 +11,11 @@ import pytest
 
 from cloud_verifier.__main__ import find_cost
 from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.sessions import check_welcome
+from cloud_verifier.work import ModelInfo
 from speculation.cost_profile import COST_FILE
+from speculation.prompts import Vocabulary
+from speculation.wire import MAX_END_TOKENS
 from tests.speculation.test_cost_profile import PROFILE
 
 if TYPE_CHECKING:
@@ -23,6 +27,23 @@ class Loaded:
     folder: Path
     fingerprint: str = PROFILE.fingerprint
     device: str = "cpu"
+
+
+def model(**changes: Any) -> ModelInfo:
+    plain: dict[str, Any] = {"name": "me/tiny", "fingerprint": "f", "tokenizer_fingerprint": "t", "vocabulary": 100,
+                             "num_layers": 4, "exit_layers": (1,), "eos": (9,)}  # fmt: skip
+    return ModelInfo(**{**plain, **changes})
+
+
+def test_a_verifier_that_no_robot_could_read_does_not_start() -> None:
+    check_welcome(model(), 64, "raw")
+    for changes, named in (
+        ({"eos": tuple(range(MAX_END_TOKENS + 1))}, r"Welcome.eos: .*length <= 64\); change that of me/tiny"),
+        ({"eos": (100,)}, r"Welcome.eos: token 100 is outside the vocabulary 0..99"),
+        ({"objects": Vocabulary(("red",), ("x" * 41,))}, "Welcome.classes"),
+    ):
+        with pytest.raises(ValueError, match=f"no robot could read what this verifier is .{named}"):
+            check_welcome(model(**changes), 64, "raw")
 
 
 def found(folder: Path, fingerprint: str = PROFILE.fingerprint, **settings: Any) -> Any:

@@ -57,7 +57,9 @@ def test_where_all_is_garbled_the_reason_is_named() -> None:
     [
         ({"prompt": ""}, "the prompt has 0 characters, give 1 to 12000"),
         ({"prompt": "a" * (MAX_PROMPT_CHARS + 1)}, "the prompt has 12001 characters"),
-        ({"jpeg": bytes(MAX_IMAGE_BYTES + 1)}, "the frame has 4194305 bytes, the limit is 4194304"),
+        ({"jpeg": bytes(MAX_IMAGE_BYTES + 1)}, "the question's frames have 4194305 bytes, the limit is 4194304"),
+        ({"jpeg": (b"old", bytes(MAX_IMAGE_BYTES))}, "the question's frames have 4194307 bytes"),
+        ({"jpeg": (b"frame",) * 5}, "the question has 5 frames, give at most 4"),
     ],
 )
 def test_what_no_message_can_take_is_refused_here(changes: dict[str, object], sentence: str) -> None:

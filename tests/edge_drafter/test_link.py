@@ -18,6 +18,7 @@ from edge_drafter.link_socket import LinkSocket
 from edge_drafter.route import MOST_HOPS
 from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
+    MAX_END_TOKENS,
     AnyMessage,
     BeginStep,
     Busy,
@@ -51,7 +52,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 class TinyVerifier:
-    """Answers Hello and Ping, keeps the rest. `mute` makes it deaf and dumb; `refuse` answers Hello with a fault."""
+    """Answers Hello and Ping, keeps the rest. `mute` makes it deaf and dumb; `refuse` answers Hello with that."""
 
     def __init__(self, address: str = "tcp://127.0.0.1:*", tokenizer: str = "tok") -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -65,7 +66,8 @@ class TinyVerifier:
         self.to_say: list[AnyMessage | bytes] = []
         self.pongs = 0
         self.mute = False
-        self.refuse: Fault | Busy | Redirect | None = None
+        self.refuse: Fault | Busy | Redirect | Welcome | None = None
+        self.form = 1
         self.sessions = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -92,7 +94,7 @@ class TinyVerifier:
         if isinstance(message, Hello):
             self.hellos.append(message)
             self.sessions += 1
-            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9])
+            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9], form=self.form)
             self._socket.send_multipart([peer, encode(self.refuse or welcome)])
         elif isinstance(message, Ping):
             self._socket.send_multipart([peer, encode(Pong(message.nonce))])
@@ -298,6 +300,32 @@ def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
     assert verifier.address in link.why and "must share one tokenizer" in link.why
     with pytest.raises(LinkLost, match="must share one tokenizer"):
         link.send(BEGIN)
+    verifier.refuse = None
+    eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+def test_a_model_that_is_asked_in_prompts_of_an_unknown_form_does_not_fit(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    verifier.form = 3
+    link = connect(verifier.address)
+    assert not link.wait_nominal(LIMIT_S) and link.state is LinkState.REFUSED
+    fault = "its model is asked in prompts of form 3; this program knows 1, 2: update it"
+    assert link.why == f"the verifier at {verifier.address} does not fit: {fault}"
+    verifier.form = 2
+    eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+def test_a_welcome_that_cannot_be_read_is_named_and_not_silence(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    verifier.refuse = Welcome("session", "model", HELLO.tokenizer, 100, 4, [1, 2], list(range(MAX_END_TOKENS + 1)))
+    with caplog.at_level("WARNING", "edge_drafter"):
+        link = connect(verifier.address)
+        assert not link.wait_nominal(LIMIT_S)
+    assert link.state is LinkState.REFUSED
+    assert f"{verifier.address} answers with a Welcome that cannot be read" in link.why
+    assert "Welcome.eos: Expected array of length <= 64" in link.why and link.why in caplog.text
     verifier.refuse = None
     eventually(lambda: link.state is LinkState.NOMINAL)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.agreement import Pair, agreement, agreement_table, percent
-from speculation.prompts import ACTIONS, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.prompts import ACTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
 LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
 FAR_LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
@@ -24,6 +24,12 @@ def test_rates_say_what_was_equal_and_what_was_mixed_up() -> None:
     assert (found["stop_precision"], found["stop_recall"]) == (0.5, 0.5)
     assert found["confusion"][0] == [0, 0, 0, 1, 1]
     assert "37.5%" in agreement_table({"fsd": found})
+
+
+def test_not_here_has_a_row_and_a_column_where_it_occurs() -> None:
+    found = agreement([(NOT_HERE, LEFT), (NOT_HERE, NOT_HERE), (None, NOT_HERE)])
+    assert found["confusion"][1] == [0, 0, 0, 0, 1, 0] and found["confusion"][4] == [0, 0, 0, 0, 1, 1]
+    assert (found["kind"], found["unreadable"]) == (1 / 3, 1)
 
 
 def test_without_stops_there_is_no_stop_rate() -> None:

@@ -111,6 +111,28 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert "fsd: tokens differ on 0 of 3 frames, actions on 0 (100.0% agree)" in compared
 
 
+def test_a_question_holds_the_last_frames_of_the_bag(
+    tmp_path: Path, bag: Path, tiny_target: Path, tiny_draft: Path, verifier: Verifier,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """About three of them the modes answer as the target alone does; a verifier for one refuses them."""
+    asked = ("--modes", "cloud,sd", "--frames", "3", "--check", "--target-model", str(tiny_target))
+    taking = start(tiny_target, "--dtype", "float64", "--frames", "3")
+    try:
+        assert replay(tmp_path / "several", [bag], tiny_draft, taking, *asked) == 0
+    finally:
+        taking.stop()
+    data = report(tmp_path / "several")
+    assert data["settings"]["views"] == 3 and data["frames"] == FRAMES - 1
+    assert all(data["arms"][mode]["target"]["identical_tokens"] == 1.0 for mode in ("cloud", "sd"))
+    assert replay(tmp_path / "one", [bag], tiny_draft, verifier, "--modes", "cloud", "--frames", "1") == 0
+    alone = report(tmp_path / "one")
+    assert alone["tokens"] != data["tokens"], "the frames before it matter"
+    capsys.readouterr()
+    assert replay(tmp_path / "refused", [bag], tiny_draft, verifier, "--modes", "cloud", "--frames", "3") == 2
+    assert "the verifier's model takes 1 a question; set frames to 1" in capsys.readouterr().err
+
+
 def test_the_target_decides_whether_prompts_explain_the_robot(
     tmp_path: Path, bag: Path, tiny_draft: Path, verifier: Verifier
 ) -> None:

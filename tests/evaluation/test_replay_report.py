@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from edge_drafter import DecodingStats
+from evaluation.agreement import agreement
 from evaluation.compare import changed_answers, differences, side_by_side
 from evaluation.experiment.alone import TARGET
 from evaluation.experiment.run import Answer, Run
+from evaluation.replay_plots import plot_agreement
 from evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, overruns, text
+from speculation.prompts import ACTIONS
 
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
 SETTINGS: dict[str, Any] = {
@@ -92,3 +95,10 @@ def test_what_was_left_out_is_listed_by_reason() -> None:
     assert data["reference"] is None and "Agreement with the oracle" in text(data)
     with pytest.raises(ValueError, match="no frame was evaluated: no image"):
         build(Run({"fsd": []}), [ReplayArm("fsd")], SETTINGS, left_out, "here")
+
+
+def test_answers_without_any_action_have_no_plot_of_agreement() -> None:
+    forward = ACTIONS[0]
+    for pairs, drawn in (((), False), (((forward, forward),), True)):
+        data = {"arms": {"sd": {"oracle": None, "target": agreement(pairs)}}}
+        assert (plot_agreement(data) is not None) == drawn

@@ -101,7 +101,7 @@ def valid(kind: inspect.Type, rng: random.Random) -> Any:
             return "".join(each for each in letters if each.isprintable()) or "a" if kind.pattern else letters
         case inspect.BytesType():
             return rng.randbytes(_length(kind.min_length, kind.max_length, rng))
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             return [valid(kind.item_type, rng) for _ in range(_length(kind.min_length, kind.max_length, rng))]
         case inspect.StructType():
             return [valid(field.type, rng) for field in kind.fields]
@@ -127,7 +127,7 @@ def invalid(kind: inspect.Type, rng: random.Random) -> Any:
                 return "a\n\x1b[2J"
             size = most + 1 if most < 2000 or rng.random() < LARGE else max(0, (kind.min_length or 1) - 1)
             return "x" * size if isinstance(kind, inspect.StrType) else b"x" * size
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             items = [valid(kind.item_type, rng) for _ in range(_length(1, kind.max_length, rng))]
             if rng.random() < 0.5:
                 items[rng.randrange(len(items))] = invalid(kind.item_type, rng)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import cv2
 import numpy as np
 
-from simulation.dataset import CELLS, MIN_COVERAGE, cell_labels, encode_jpeg, sample_frames
+from simulation.dataset import (
+    CELLS,
+    MIN_COVERAGE,
+    History,
+    Wish,
+    cell_labels,
+    encode_jpeg,
+    made_up,
+    random_pose,
+    remember,
+    sample_frames,
+)
+from simulation.geometry import Pose
 from simulation.ground_truth import Sighting, observe
+from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
-from simulation.oracle import Oracle, Reason
+from simulation.oracle import SEARCH_TURN, Reason
 from simulation.scene import Difficulty, make_scene
+from simulation.searching import Searcher
 from simulation.world import World
-from speculation.prompts import ActionKind, ActionSize, NavigationAction, Target
+from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction
 
 RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
 
@@ -27,14 +41,19 @@ def test_equal_arguments_yield_equal_frames() -> None:
 
 def test_every_object_and_two_absent_pairs_are_asked_for() -> None:
     scene = make_scene(12, Difficulty.MIDDLE)
+    items = [Wish(item.colour, item.object_class) for item in scene.objects]
     for frame in sample_frames(12, Difficulty.MIDDLE, 8):
-        present = [q.target for q in frame.questions if q.object_index is not None]
-        absent = [q for q in frame.questions if q.object_index is None]
-        assert present == [item.target for item in scene.objects]
-        assert len({q.target for q in absent} - set(present)) == 2
-        assert all(q.decision.reason in (Reason.SEARCH, Reason.EXPLORE) for q in absent)
-        alike = absent[0].target
-        assert any(alike.colour == t.colour or alike.object_class == t.object_class for t in present)
+        count = len(items)
+        assert [q.wish for q in frame.questions[:count]] == items
+        assert [q.object_index for q in frame.questions[:count]] == list(range(count))
+        absent = frame.questions[count : count + 2]
+        assert all(q.object_index is None and not q.wish.objects(scene) for q in absent)
+        assert all(q.decision.reason in (Reason.SEARCH, Reason.EXPLORE, Reason.NOT_HERE) for q in absent)
+        alike = absent[0].wish
+        assert any(alike.colour == w.colour or alike.object_class == w.object_class for w in items)
+        several = frame.questions[count + 2 : count + 4]
+        assert [bool(q.wish.colour) + bool(q.wish.object_class) for q in several] == [1, 1], "a class, a colour"
+        assert all(q.memory[0].startswith("Seen: here ") for q in frame.questions)
         image = cv2.imdecode(np.frombuffer(frame.jpeg, np.uint8), cv2.IMREAD_COLOR)
         assert image is not None
         assert image.shape == (224, 224, 3)
@@ -70,19 +89,71 @@ def test_jpeg_keeps_red_red() -> None:
     assert abs(int(back[16, 16, 2]) - 200) < 8
 
 
-def test_a_policy_walks_and_the_oracle_corrects_it() -> None:
-    asked: list[int] = []
+def test_a_wish_names_what_is_right() -> None:
+    scene = make_scene(12, Difficulty.HARD)
+    item = scene.objects[0]
+    assert Wish(item.colour, item.object_class).text == f"find the {item.colour} {item.object_class}"
+    assert Wish(item.colour, item.object_class).objects(scene) == (0,)
+    assert Wish("", "ball").text == "find a ball" and Wish("red", "").text == "find something red"
+    assert Wish("", item.object_class).objects(scene) == tuple(
+        other.index for other in scene.objects if other.object_class == item.object_class
+    )
 
-    def always_right(jpeg: bytes, target: Target, done: Sequence[NavigationAction]) -> NavigationAction:
-        asked.append(len(done))
-        return RIGHT
+
+def test_a_policy_walks_and_the_teacher_corrects_it() -> None:
+    prompts: list[str] = []
+
+    def always_right(jpeg: bytes, prompt: str) -> str:
+        prompts.append(prompt)
+        return f"The red ball is on the left, about 1 m away.\nAction: {RIGHT.text}"
 
     frames = list(sample_frames(14, Difficulty.MIDDLE, 8, steer=always_right))
-    assert asked[:6] == list(range(6)), "it is told what it did"
-    walked = [q.done for frame in frames for q in frame.questions if q.done and set(q.done) == {RIGHT}]
-    assert max(map(len, walked)) >= 5
-    oracle = Oracle(make_scene(14, Difficulty.MIDDLE))
-    for frame in frames:
-        for question in frame.questions:
-            again = oracle.decide(frame.pose, question.object_index, frame.sightings, question.done)
-            assert again == question.decision
+    assert [frame.questions[-1].done for frame in frames[:4]] == [(RIGHT,) * turns for turns in range(4)]
+    assert prompts[3].splitlines()[1] == f"Done: {RIGHT.text} x3"
+    wish = frames[0].questions[-1].wish
+    noted = (wish.colour or "red", wish.object_class or "ball") == ("red", "ball")
+    assert any("Last seen" in prompt for prompt in prompts[:8]) == noted, "its memory holds what its answers name"
+
+
+def test_what_blocks_a_walk_is_listed() -> None:
+    ahead = "Action: forward large"
+    frames = list(sample_frames(15, Difficulty.MIDDLE, 24, steer=lambda jpeg, prompt: ahead))
+    done = [past for frame in frames for past in frame.questions[-1].done]
+    assert any(isinstance(past, Blocked) for past in done)
+
+
+def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
+    searcher, rng = Searcher(scene), np.random.default_rng(0)
+    lengths = set()
+    for _ in range(200):
+        pose = random_pose(scene, rng)
+        history = made_up(scene, searcher, pose, rng)
+        assert history.views[-1] == pose
+        lengths.add(len(history.views))
+        steps = zip(history.views[-2::-1], reversed(history.done), reversed(history.views), strict=False)
+        for view, past, after in steps:
+            if past.text == "forward large":
+                break
+            assert past.text.startswith(("turn", "forward"))
+            turned = math.radians(45.0) if past == SEARCH_TURN else None
+            assert turned is None or abs((after.yaw - view.yaw - turned + math.pi) % math.tau - math.pi) < 1e-9
+    assert min(lengths) == 1 and max(lengths) > 8
+
+
+def test_a_memory_holds_doorways_and_where_the_object_was() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
+    item, seen_from = scene.objects[scene.target_index], None
+    for x, y in np.random.default_rng(1).uniform(-4, 4, (4000, 2)):
+        pose = Pose(float(x), float(y), math.atan2(item.y - y, item.x - x))
+        near = abs(math.dist((x, y), (item.x, item.y)) - 1.2) < 0.3 and scene.area_at(x, y).holds(item.x, item.y)
+        near = near and scene.area_at(x, y).holds(x, y)
+        if near and scene.obstacles.footprint_clearance(pose) > 0:
+            seen_from = pose
+            break
+    assert seen_from is not None
+    away = Pose(seen_from.x, seen_from.y, seen_from.yaw + math.pi)
+    history = History([seen_from, away], [])
+    texts = {remember(scene, history, Wish(item.colour, item.object_class), np.random.default_rng(k)).lines()[-1]
+             for k in range(20)}  # fmt: skip
+    assert any(text.startswith("Last seen: behind") for text in texts)

@@ -31,7 +31,7 @@ from spec_vlm_nav.annotate import (
 )  # fmt: skip
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK
 from speculation.frames import decode_jpeg
-from speculation.prompts import ACTIONS, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.prompts import ACTIONS, MOTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
 Pixels = npt.NDArray[np.uint8]
 WIDTH = 512
@@ -41,7 +41,6 @@ LEFT, RIGHT, AHEAD = (
     for kind in (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT, ActionKind.FORWARD)
 )
 MOVING = Caption("find the blue mug", "moving", "", "nominal", True, 3, AHEAD, reasons="The blue mug is on the left.")
-MOTIONS = [action for action in ACTIONS if action is not STOP]
 
 
 def frame_of(image: Pixels) -> Pixels:
@@ -66,7 +65,7 @@ def test_an_arrow_points_where_the_robot_goes() -> None:
     assert left + right == pytest.approx(1.0, abs=0.02), "mirrored"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ActionKind if kind is not ActionKind.STOP])
+@pytest.mark.parametrize("kind", [kind for kind in ActionKind if kind.moves])
 def test_a_larger_action_is_a_longer_arrow(kind: ActionKind) -> None:
     areas = [marked(replace(MOVING, action=NavigationAction(kind, size))).shape[1] for size in ActionSize]
     assert areas == sorted(areas) and areas[2] > 1.3 * areas[0]
@@ -88,12 +87,19 @@ def test_source_state_and_link_have_their_colours() -> None:
     held = annotate(FRAME, hold)
     assert has(held[:BAR, WIDTH // 2 :], RED) and has(held[:BAR, : WIDTH // 2], AMBER)
     assert marked(MOVING).shape != marked(replace(MOVING, action=STOP)).shape
+    plain = replace(MOVING, instruction="", state="", reasons="", link="")
+    stop, gone = (frame_of(annotate(FRAME, replace(plain, action=action))) for action in (STOP, NOT_HERE))
+    assert (stop != gone).any() and (stop[..., 0] > stop[..., 1] + 60).any(), "a red sign"
+    assert not (np.ptp(gone.astype(int), axis=2) > 60).any(), "a grey one"
 
 
 def test_the_object_and_where_it_is_stand_out_and_a_guess_is_grey() -> None:
     words = annotate(FRAME, replace(MOVING, step=0, decided=False))[-STRIP:]
     assert has(words, YELLOW) and has(words, CYAN) and has(words, WHITE)
     assert not has(annotate(FRAME, replace(MOVING, instruction="", decided=False))[-STRIP:], YELLOW)
+    other = annotate(FRAME, replace(MOVING, understood="find the purple lamp"))
+    assert not has(other[-STRIP:], YELLOW), "what was understood is shown, not the instruction"
+    assert (other[:BAR] == annotate(FRAME, replace(MOVING, instruction="find the purple lamp"))[:BAR]).all()
     guess = annotate(FRAME, replace(MOVING, decided=False, reasons="", guess=MOVING.reasons))[-STRIP:]
     assert has(guess, GREY) and not any(has(guess, colour) for colour in (YELLOW, CYAN, WHITE))
     assert named("Find the Silver bottle!") == {"silver", "bottle"}

@@ -207,6 +207,10 @@ def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[t
         ("Find the red ball", "Find the red ball"),
         ("go to the door", "go to the door"),
         ("finder", "find finder"),
+        ("could you look for a green chair?", "could you look for a green chair?"),
+        ("la bouteille argentée", "find la bouteille argentée"),
+        ("suche den roten Ball", "suche den roten Ball"),
+        ("not the red ball", "not the red ball"),
     ],
 )
 def test_words_become_an_instruction(words: str, instruction: str) -> None:

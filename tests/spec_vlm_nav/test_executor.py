@@ -31,7 +31,7 @@ from spec_vlm_nav.safety import HARD_CAPS, ZERO
 CONFIG = MotionConfig()
 TICK_S, TIMEOUT_S = 0.02, 0.2
 NAMES = ("vlm_nav", "go2_bridge")
-HOLD, FORWARD, LEFT, RIGHT, STOP = range(5)
+HOLD, FORWARD, LEFT, RIGHT, STOP, NOT_HERE = range(6)
 SMALL, MEDIUM, LARGE = 1, 2, 3
 
 
@@ -104,8 +104,8 @@ def test_a_good_robot_does_what_it_is_asked(kind: int, goal: float) -> None:
     assert robot.ended == [report]
 
 
-@pytest.mark.parametrize("kind", [HOLD, STOP])
-def test_a_newer_hold_or_stop_ends_the_motion_at_once_with_what_odometry_measured(kind: int) -> None:
+@pytest.mark.parametrize("kind", [HOLD, STOP, NOT_HERE])
+def test_a_newer_hold_or_end_ends_the_motion_at_once_with_what_odometry_measured(kind: int) -> None:
     robot = Robot()
     robot.act(FORWARD, LARGE)
     for _ in range(20):
@@ -278,7 +278,7 @@ def test_a_repeat_changes_nothing(running: bool) -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("complete", [True, False])
-@pytest.mark.parametrize("other", [HOLD, LEFT, STOP, 9])
+@pytest.mark.parametrize("other", [HOLD, LEFT, STOP, NOT_HERE, 9])
 def test_another_kind_in_the_same_step_is_refused(other: int, complete: bool, running: bool) -> None:
     robot = Robot()
     robot.act(FORWARD, complete=complete)
@@ -312,7 +312,7 @@ def test_a_share_of_the_speeds_is_kept() -> None:
     assert robot.run().outcome == DONE
 
 
-@pytest.mark.parametrize(("kind", "size"), [(FORWARD, 0), (LEFT, 4), (7, 1), (STOP, 2)])
+@pytest.mark.parametrize(("kind", "size"), [(FORWARD, 0), (LEFT, 4), (7, 1), (STOP, 2), (NOT_HERE, 1)])
 def test_an_unreadable_action_takes_over_and_stands(kind: int, size: int) -> None:
     robot = Robot()
     robot.act(FORWARD)

@@ -12,7 +12,7 @@ from spec_vlm_nav import messages
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_done, to_numbers
 from spec_vlm_nav.motion import Outcome
-from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction
+from speculation.prompts import ACTIONS, MOTIONS, ActionKind, Blocked, NavigationAction, Past
 from speculation.wire import MAX_PROMPT_CHARS
 
 INTERFACES = PROJECT / "ros_ws/src/spec_vlm_nav_interfaces/msg"
@@ -27,10 +27,10 @@ def constants(name: str) -> dict[str, int]:
 def test_every_action_survives_the_way_through_a_message(action: NavigationAction | None) -> None:
     kind, size, value = to_numbers(action)
     assert to_action(kind, size) == action
-    assert value == (0.0 if action in (None, STOP) else action.metres or action.radians)  # type: ignore[union-attr]
+    assert value == (action.metres or action.radians if action in MOTIONS else 0.0)
 
 
-@pytest.mark.parametrize("kind,size", [(9, 1), (1, 9), (1, 0), (4, 2)])
+@pytest.mark.parametrize("kind,size", [(9, 1), (6, 0), (1, 9), (1, 0), (4, 2), (5, 1)])
 def test_numbers_that_are_no_action_are_refused(kind: int, size: int) -> None:
     with pytest.raises(ValueError):
         to_action(kind, size)
@@ -99,11 +99,14 @@ def test_a_prompt_survives_its_text_and_a_bad_one_is_named() -> None:
 
 
 def test_what_was_done_is_read_and_a_text_that_is_no_motion_is_named() -> None:
-    motions = [action for action in ACTIONS if action != STOP]
-    assert to_done([action.text for action in motions]) == tuple(motions)
+    entries: list[Past] = [*MOTIONS, *map(Blocked, MOTIONS)]
+    assert to_done([entry.text for entry in entries]) == tuple(entries)
     for texts, problem in (
         (["forward small", "turn around"], r"done\[1\] is 'turn around'; known are forward small"),
         (["stop"], r"done\[0\] is 'stop'"),
+        (["not here"], r"done\[0\] is 'not here'"),
+        (["forward small", "stop blocked"], r"done\[1\] is 'stop blocked'"),
+        (["blocked"], r"done\[0\] is 'blocked'"),
         (["forward small"] * 1001, "1001 actions, the limit is 1000"),
     ):
         with pytest.raises(ValueError, match=problem):

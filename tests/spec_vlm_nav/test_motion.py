@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity
-from speculation.prompts import ACTIONS, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.prompts import MOTIONS, STOP, ActionKind, ActionSize, NavigationAction
 
 CONFIG = MotionConfig()
-MOTIONS = [action for action in ACTIONS if action is not STOP]
 DT = 0.05
 
 

@@ -28,9 +28,11 @@ from spec_vlm_nav.navigator import (
     NavigatorConfig,
 )
 from speculation.prompts import (
+    NOT_HERE,
     STOP,
     ActionKind,
     ActionSize,
+    Blocked,
     Guidance,
     NavigationAction,
     ResponseOrder,
@@ -40,14 +42,17 @@ from speculation.prompts import (
     format_answer,
     parse_answer,
 )
+from speculation.wire import Jpegs, frames_of
 
 CONFIG = NavigatorConfig(guide=Guidance.NEVER, act_early=False, look_ahead=False)
 WORDS = Vocabulary(("silver",), ("bottle",))
+SEARCHES = Vocabulary(("silver",), ("bottle",), form=2)
 LEFT = "I see nothing.\nAction: turn left large"
 AHEAD = "Ahead.\nAction: forward small"
 FAR = "Far ahead.\nAction: forward large"
 LEFT_LARGE = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
 DONE = format_answer("The silver bottle is right ahead.", STOP)
+GONE = format_answer("I have looked everywhere.", NOT_HERE)
 
 
 @dataclass
@@ -133,7 +138,12 @@ class World:
     asked_at: list[tuple[float, float]] = field(default_factory=list)
     questions: list[Written] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
+    shown: list[Jpegs] = field(default_factory=list)
+    views: int = 1
+    """Frames that a question may hold."""
     told: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    instruction: str = "find the silver bottle"
     frames: list[Frame] = field(default_factory=list)
     written: list[tuple[str, str]] = field(default_factory=list)
     known: list[Vocabulary | Exception | None] = field(default_factory=lambda: [None])
@@ -162,8 +172,9 @@ class World:
             raise known
         return known
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Written:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Written:
         self.asked_at.append((self.now, deadline_s))
+        self.shown.append(jpeg)
         self.prompts.append(prompt)
         answers = self.alone_answers if mode == "edge" else self.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -178,10 +189,13 @@ class World:
     def frame_after(self, moment: float) -> Frame | None:
         arrived = math.floor(self.now / self.frame_period) * self.frame_period
         dead = self.camera_dies_at <= arrived < self.camera_back_at
-        return Frame(b"jpeg", arrived, 0.0, None, self.place()) if arrived > moment and not dead else None
+        return Frame(b"%.3f" % arrived, arrived, 0.0, None, self.place()) if arrived > moment and not dead else None
 
     def place(self) -> PlanarPose | None:
         return self._pose(next(reversed(self.walks.values()))) if self.walks else self.pose
+
+    def understood(self, instruction: str) -> None:
+        self.shown.append(instruction)
 
     def asked(self, prompt: str, frame: Frame) -> None:
         self.told.append(prompt)
@@ -238,10 +252,10 @@ class World:
         return self.end if self.now >= self.end_at else None
 
     def navigator(self) -> Navigator:
-        return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config)
+        return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config, frames=self.views)
 
     def run(self, **options: Any) -> GoalResult:
-        return self.navigator().run("find the silver bottle", **options)
+        return self.navigator().run(self.instruction, **options)
 
     def _moved(self, walk: Walk) -> float:
         pace = (TURN if walk.action.radians else SPEED) * walk.scale
@@ -289,6 +303,44 @@ def test_every_step_looks_at_a_frame_taken_after_the_robot_came_to_rest() -> Non
     turn_s = LEFT_LARGE.radians / TURN
     for began, (asked, _) in zip(world.acted_at[:2], world.asked_at[1:], strict=True):
         assert asked >= began + turn_s + SETTLE_S - 0.02
+
+
+def test_a_question_holds_the_frames_of_the_last_views() -> None:
+    world = World([LEFT, AHEAD, LEFT, LEFT, DONE], views=3)
+    world.run()
+    newest = [frame.jpeg for frame in world.frames]
+    assert len(set(newest)) == 5
+    assert [frames_of(each) for each in world.shown] == [
+        tuple(newest[max(0, last - 2) : last + 1]) for last in range(5)
+    ]
+    assert isinstance(world.shown[0], bytes), "one frame is no list"
+
+
+def test_a_question_that_is_asked_again_is_about_no_other_view() -> None:
+    world = World([LEFT, "walk over there", AnswerLate("late"), AHEAD, DONE], views=4)
+    world.run()
+    first, *again, last = (frame.jpeg for frame in world.frames)
+    assert [frames_of(each) for each in world.shown] == [
+        (first,), *((first, jpeg) for jpeg in again), (first, again[-1], last),
+    ]  # fmt: skip
+
+
+def test_a_dry_run_counts_what_it_decides_and_a_motion_that_came_to_nothing_shows_nothing_new() -> None:
+    dry = World([LEFT, AHEAD, DONE], views=2)
+    dry.run(dry=True)
+    assert [len(frames_of(each)) for each in dry.shown] == [1, 2, 2]
+    stuck = World([LEFT, LEFT, DONE], views=2, outcome=lambda step: Execution(Outcome.BLOCKED, message="a wall"))
+    stuck.run()
+    assert [len(frames_of(each)) for each in stuck.shown] == [1, 1, 1]
+
+
+def test_a_frame_taken_in_motion_is_a_view_of_its_own() -> None:
+    world = World([LEFT, AHEAD, AHEAD, AHEAD, DONE], config=NavigatorConfig(guide=Guidance.NEVER), views=2)
+    world.run()
+    newest = [frame.jpeg for frame in world.frames]
+    assert frames_of(world.shown[0]) == (newest[0],)
+    assert all(frames_of(shown)[-1] == jpeg for shown, jpeg in zip(world.shown, newest, strict=True))
+    assert all(len(frames_of(shown)) == len(set(frames_of(shown))) == 2 for shown in world.shown[1:])
 
 
 def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
@@ -523,6 +575,20 @@ def test_the_guide_is_decided_by_the_model_that_answers_when_it_is_asked() -> No
     assert world.prompts == [compose(find, guide=True), compose(find, [LEFT_LARGE])]
 
 
+def test_a_model_with_a_list_is_asked_what_was_understood_and_it_is_shown_once() -> None:
+    world = World([LEFT, DONE], known=[WORDS], instruction="PLEASE, could you look for the Silver bottel?")
+    assert world.run().end is End.STOPPED
+    assert [prompt.partition("\n")[0] for prompt in world.prompts] == ["find the silver bottle"] * 2
+    assert world.shown == ["find the silver bottle"]
+
+
+def test_what_is_denied_is_refused_before_anything_is_asked() -> None:
+    world = World([LEFT], known=[WORDS], instruction="do not go to the silver bottle")
+    result = world.run()
+    assert result.end is End.BAD_INSTRUCTION and "only excludes the silver bottle" in result.message
+    assert world.prompts == [] and world.shown == []
+
+
 def test_an_object_that_the_model_does_not_know_ends_the_goal_with_those_it_knows() -> None:
     world = World([LEFT], known=[VerifierLost("not yet"), Vocabulary(("red",), ("ball",))])
     result = world.run()
@@ -704,6 +770,159 @@ def test_nothing_is_asked_ahead_of_the_last_action_that_is_allowed() -> None:
     assert len(world.questions) == 2
 
 
+# -- a search that is remembered (prompts of form 2)
+
+
+def searching(answers: list[str | Exception], **more: Any) -> World:
+    return World(answers, known=[SEARCHES], **more)
+
+
+def test_a_model_of_form_2_gets_what_was_searched_as_seen_from_where_each_frame_was_taken() -> None:
+    door = format_answer("There is a doorway straight ahead, about 2 m away.", LEFT_LARGE)
+    world = searching(
+        [door, LEFT, AHEAD, "The silver bottle is on the right, about 1 m away.\nAction: forward small", DONE]
+    )
+    assert world.run().end is End.STOPPED
+    find = "find the silver bottle"
+    assert [prompt.split("\n") for prompt in world.prompts] == [
+        [find, "Seen: here 1/8"],
+        [find, "Done: turn left large", "Seen: here 2/8", "Doors: ahead right 2 m"],
+        [find, "Done: turn left large x2", "Seen: here 3/8", "Doors: right 2 m"],
+        [find, "Done: turn left large x2, forward small", "Seen: here 3/8", "Doors: right 2 m"],
+        [
+            find,
+            "Done: turn left large x2, forward small x2",
+            "Seen: here 3/8",
+            "Doors: right 2 m",
+            "Last seen: ahead right 1 m",
+        ],
+    ]
+    again = searching([DONE], now=world.now)
+    again.run()
+    assert again.prompts == [f"{find}\nSeen: here 1/8"], "another goal searches anew"
+
+
+def test_without_a_list_or_with_form_1_no_prompt_has_a_memory() -> None:
+    for known in (None, WORDS):
+        world = World([LEFT, LEFT, DONE], known=[known])
+        world.run()
+        find = "find the silver bottle"
+        assert world.prompts == [find, f"{find}\nDone: turn left large", f"{find}\nDone: turn left large x2"]
+
+
+@pytest.mark.parametrize(
+    ("known", "listed"),
+    [
+        (SEARCHES, ["forward large blocked", "turn left large", "forward small blocked"]),
+        (WORDS, ["forward medium", "turn left large"]),
+        (None, ["forward medium", "turn left large"]),
+    ],
+)
+def test_a_blocked_action_is_listed_whole_with_form_2_and_else_as_far_as_it_went(
+    known: Vocabulary | None, listed: list[str]
+) -> None:
+    endings = {
+        0: Execution(Outcome.BLOCKED, 0.5),
+        1: Execution(Outcome.DONE, LEFT_LARGE.radians),
+        2: Execution(Outcome.BLOCKED, 0.02),
+    }
+    world = World([FAR, LEFT, AHEAD, DONE], known=[known], outcome=endings.__getitem__)
+    navigator = world.navigator()
+    assert navigator.run("find the silver bottle").end is End.STOPPED
+    assert [entry.text for entry in navigator.done] == listed
+    assert world.prompts[-1].split("\n")[1] == f"Done: {', '.join(listed)}"
+
+
+@pytest.mark.parametrize(
+    ("known", "done"),
+    [(SEARCHES, "turn left large, forward large blocked"), (WORDS, "turn left large"), (None, "turn left large")],
+)
+def test_a_goal_that_is_sent_again_goes_on_with_what_was_blocked(known: Vocabulary | None, done: str) -> None:
+    world = World([DONE], known=[known])
+    before = (LEFT_LARGE, Blocked(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)))
+    world.run(done=before)
+    assert world.prompts[0].split("\n")[1] == f"Done: {done}"
+
+
+def test_a_frame_whose_answer_is_dropped_was_not_searched() -> None:
+    """The robot slides to another place while it is asked in motion: the frame from before counts for neither."""
+    door = first(LEFT_SMALL) + " There is a doorway straight ahead, about 2 m away."
+    world = searching([first(LEFT_LARGE), door, DONE], config=AHEAD_CONFIG, slip=2.0)
+    world.run()
+    assert world.questions[1].cancelled
+    seen = [prompt.split("\n")[-2] for prompt in world.prompts]
+    assert seen == ["Seen: here 1/8", "Seen: here 2/8", "Seen: here 1/8, behind right 2 m 1/8"]
+    used = searching([first(LEFT_LARGE), door, DONE], config=AHEAD_CONFIG)
+    used.run()
+    assert not used.questions[1].cancelled
+    assert used.prompts[2].split("\n")[-3:-1] == ["Seen: here 3/8", "Doors: ahead 2 m"]
+
+
+def test_an_answer_that_cannot_be_read_leaves_its_frame_unsearched() -> None:
+    world = searching(["There is a doorway straight ahead, about 2 m away.", LEFT, DONE])
+    world.run()
+    assert world.prompts[1] == "find the silver bottle\nSeen: here 1/8"
+
+
+def test_a_frame_from_nowhere_known_has_no_memory() -> None:
+    world = searching([LEFT, DONE])
+    world.pose = PlanarPose(math.nan, 0.0, 0.0)
+    world.run()
+    assert world.prompts[0] == "find the silver bottle"
+
+
+def test_what_was_searched_is_forgotten_with_the_odometry_that_says_where() -> None:
+    endings = {1: Execution(Outcome.NO_ODOMETRY, 0.3, message="odometry jumped")}
+    world = searching([LEFT, LEFT, DONE])
+    walks = world.execution
+    world.outcome = lambda step: endings.get(step) or walks_of(world, walks, step)
+    assert world.run().end is End.STOPPED
+    assert [prompt.split("\n")[-1] for prompt in world.prompts] == [
+        "Seen: here 1/8",
+        "Seen: here 2/8",
+        "Seen: here 1/8",
+    ]
+
+
+def walks_of(world: World, walks: Callable[[int], Execution | None], step: int) -> Execution | None:
+    outcome, world.outcome = world.outcome, None
+    try:
+        return walks(step)
+    finally:
+        world.outcome = outcome
+
+
+@pytest.mark.parametrize("known", [SEARCHES, None])
+def test_not_here_ends_the_goal_with_the_robot_standing(known: Vocabulary | None) -> None:
+    world = World([LEFT, GONE], known=[known])
+    result = world.run()
+    assert (result.end, result.held, result.actions) == (End.NOT_FOUND, True, 1)
+    assert result.message == "the model says that the object is not here: I have looked everywhere."
+    assert world.texts == ["turn left large", "not here"]
+
+
+@pytest.mark.parametrize("taken_after", [0.2, math.inf])
+def test_not_here_over_a_motion_under_way_is_waited_for(taken_after: float) -> None:
+    world = searching([first(LEFT_LARGE), first(NOT_HERE)], config=AHEAD_CONFIG)
+    walks = world.execution
+
+    def execution(step: int) -> Execution | None:
+        if any(decision.step == step and decision.action == NOT_HERE for decision in world.decisions):
+            return Execution(Outcome.DONE) if world.now >= world.acted_at[-1] + taken_after else None
+        return walks_of(world, walks, step)
+
+    world.outcome = execution
+    result = world.run()
+    assert result.end is End.NOT_FOUND and world.texts[-1] == "not here"
+
+
+def test_a_model_of_form_1_cannot_end_a_search_that_it_never_learned() -> None:
+    world = World([GONE, LEFT, DONE], known=[WORDS])
+    assert world.run().end is End.STOPPED
+    assert world.texts == ["hold", "turn left large", "stop"]
+    assert any("never learned to search" in why for _, why in world.reports)
+
+
 # -- a lost link
 
 
@@ -746,12 +965,12 @@ def test_without_the_draft_model_the_robot_holds_once_and_does_not_flap() -> Non
     assert not any(decision.alone for decision in world.decisions)
 
 
-@pytest.mark.parametrize("answer", [DONE, "walk over there", AnswerLate("30 s"), ValueError("cannot draft")])
+@pytest.mark.parametrize("answer", [DONE, GONE, "walk over there", AnswerLate("30 s"), ValueError("cannot draft")])
 def test_what_the_draft_model_cannot_decide_alone_waits_for_the_verifier(answer: str | Exception) -> None:
     world = lossy((52.0, 60.0), alone_answers=[answer])
     assert world.run(time_allowance_s=20.0).end is End.TIMEOUT
     assert sum(question.alone for question in world.questions) == 1
-    assert "stop" not in world.texts
+    assert not {"stop", "not here"} & set(world.texts)
     assert any(at > 60.0 and each.action is not None for at, each in zip(world.acted_at, world.decisions, strict=True))
 
 
@@ -799,9 +1018,13 @@ def test_the_answer_is_shown_as_it_is_committed() -> None:
 # -- whatever comes
 
 TEXTS = st.one_of(
-    st.sampled_from([LEFT, AHEAD, DONE, first(LEFT_LARGE), first(STOP), first(LEFT_LARGE) + " Action: stop", "x"]),
+    st.sampled_from(
+        [LEFT, AHEAD, DONE, GONE, first(LEFT_LARGE), first(STOP), first(LEFT_LARGE) + " Action: stop", "x"]
+    ),
     st.lists(
-        st.sampled_from(["Action:", "Action: ", "turn left", " small", " large", "forward", "stop", "\n", "I", "."]),
+        st.sampled_from(
+            ["Action:", "Action: ", "turn left", " small", " large", "forward", "stop", "not here", "\n", "."]
+        ),
         max_size=8,
     ).map("".join),
 )
@@ -828,13 +1051,16 @@ class Hostile(World):
 
     data: st.DataObject
 
+    def objects(self, limit_s: float, *, mode: str | None = None) -> Vocabulary | None:
+        return self.data.draw(st.sampled_from([None, WORDS, SEARCHES]))
+
     def execution(self, step: int) -> Execution | None:
         return self.data.draw(EXECUTIONS)
 
     def place(self) -> PlanarPose | None:
         return self.data.draw(POSES)
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Written:
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Written:
         answer = self.data.draw(st.one_of(TEXTS, FAILURES))
         self.before_failure = self.data.draw(TEXTS)
         question = Garbled(self, answer, mode == "edge", self.now)
@@ -845,7 +1071,7 @@ class Hostile(World):
     def act(self, decision: Decision) -> None:
         self.decisions.append(decision)
         action = decision.action
-        if action is None or action == STOP:
+        if action is None or not action.kind.moves:
             assert decision.complete
             return
         question = self.questions[-1]
@@ -889,7 +1115,8 @@ def test_no_motion_but_what_is_read_in_committed_text_and_every_end_is_a_hold_or
     world.data = data
     result = world.run(time_allowance_s=15.0)
     last = world.decisions[-1].action
-    assert last is None or (last == STOP and result.end is End.STOPPED)
-    if result.end is End.STOPPED:
-        assert last == STOP
+    ends = {STOP: End.STOPPED, NOT_HERE: End.NOT_FOUND}
+    assert last is None or ends[last] is result.end
+    if result.end in ends.values():
+        assert last is not None
     assert all(question.done for question in world.questions)

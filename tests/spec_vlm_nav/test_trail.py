@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.annotate import AMBER, GREEN, RED
+from spec_vlm_nav.annotate import AMBER, GREEN, GREY, RED
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.trail import MOST_DECISIONS, MOST_PLACES, Trail
-from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
+from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
 FORWARD = NavigationAction(ActionKind.FORWARD, ActionSize.SMALL)
 LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
@@ -56,10 +56,12 @@ def test_decisions_stand_where_they_were_taken_and_point_where_they_lead() -> No
     trail.moved(at(2.0))
     trail.decided(7, 3, STOP, CLOUD_VERIFIED)
     trail.decided(7, 4, None, FALLBACK)
-    turn, ahead, stop, hold = trail.marks()
+    trail.decided(7, 5, NOT_HERE, CLOUD_VERIFIED)
+    turn, ahead, stop, hold, gone = trail.marks()
     assert (turn.kind, turn.x, turn.yaw, turn.colour) == ("arrow", 1.0, 0.5 + LEFT.radians, AMBER)
     assert (ahead.kind, ahead.size, ahead.colour) == ("arrow", 0.25, GREEN)
-    assert [(mark.kind, mark.x, mark.colour) for mark in (stop, hold)] == [("ball", 2.0, RED), ("ball", 2.0, AMBER)]
+    balls = [(mark.kind, mark.x, mark.colour) for mark in (stop, hold, gone)]
+    assert balls == [("ball", 2.0, RED), ("ball", 2.0, AMBER), ("ball", 2.0, GREY)]
 
 
 def test_an_answer_that_goes_on_replaces_its_decision_where_it_was_taken() -> None:

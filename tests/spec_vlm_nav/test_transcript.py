@@ -36,6 +36,13 @@ def test_a_transcript_has_every_fact_once_and_the_answer_before_its_decision() -
     assert transcript.rest() == ["      Action: turn"] and not transcript.rest()
 
 
+def test_a_transcript_has_what_was_understood_once() -> None:
+    transcript, lines = Transcript(), list[str]()
+    for progress in (Progress(state="thinking"), *[Progress(state="thinking", understood="find the red ball")] * 2):
+        lines += transcript.take(progress)
+    assert lines == ["      thinking", "Understood: find the red ball"]
+
+
 def test_a_decision_brings_the_whole_of_its_reasons() -> None:
     transcript = Transcript()
     transcript.take(Progress(answer="The ball is"))
@@ -71,6 +78,10 @@ def test_a_live_line_fits_the_terminal_and_nothing_in_it_steers_it(answer: str, 
     [
         (GoalEnd(Outcome.FOUND, "NONE", ""), ["found"]),
         (GoalEnd(Outcome.FAILED, "TIMEOUT", "time is up"), ["not found [TIMEOUT]: time is up"]),
+        (
+            GoalEnd(Outcome.NOT_FOUND, "NOT_FOUND", "I have looked everywhere"),
+            ["not here: I have looked everywhere (0 "],
+        ),
         (
             GoalEnd(Outcome.REFUSED, "NOT_ACTIVE", "vlm_nav is not active"),
             ["NOT_ACTIVE", "ros2 lifecycle get /dog1/vlm_nav"],

@@ -13,7 +13,17 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from speculation.frames import MAX_PIXELS, MAX_SCANS, check_pixels, decode_jpeg, is_jpeg
+from speculation import frames
+from speculation.frames import (
+    MAX_PIXELS,
+    MAX_SCANS,
+    check_pixels,
+    decode_frames,
+    decode_jpeg,
+    is_jpeg,
+    jpeg_size,
+    scale_jpeg,
+)
 from tests.hostile import mutated, scans_jpeg
 from tests.models import frame
 
@@ -152,3 +162,44 @@ def test_a_broken_jpeg_is_refused_in_words_whatever_is_broken() -> None:
             refused += 1
             assert "\n" not in str(error)
     assert 100 < refused < 600
+
+
+def smooth(height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Return a picture without fine detail, as a camera's mostly is, of which no scaling loses much."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    waves = [np.sin(rows * 6.0 / height + channel) * np.cos(columns * 5.0 / width) for channel in range(3)]
+    return (127.5 + 120.0 * np.stack(waves, axis=-1)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("size", [(168, 280), (224, 224), (700, 1000)])
+def test_a_scaled_frame_is_the_same_picture_smaller(size: tuple[int, int]) -> None:
+    large = jpeg(smooth(720, 1280))
+    small = scale_jpeg(large, *size)
+    assert jpeg_size(large) == (720, 1280) and jpeg_size(small) == size
+    expected = Image.fromarray(decode_jpeg(large)).resize(size[::-1], Image.Resampling.BICUBIC)
+    difference = np.abs(decode_jpeg(small).astype(float) - np.asarray(expected, dtype=float))
+    assert difference.mean() < 2.0 and difference.max() < 24.0
+
+
+def test_a_frame_is_decoded_at_a_fraction_that_is_large_enough() -> None:
+    large = jpeg(smooth(720, 1280))
+    assert decode_jpeg(large, at_least=(336, 560)).shape == (360, 640, 3)
+    assert decode_jpeg(large, at_least=(400, 560)).shape == (720, 1280, 3)
+    assert decode_jpeg(large, at_least=(2000, 2000)).shape == (720, 1280, 3)
+
+
+def test_several_frames_share_the_limits_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = jpeg(frame(0)), jpeg(smooth(100, 200))
+    pictures = decode_frames((one, other))
+    assert [picture.shape for picture in pictures] == [(56, 56, 3), (100, 200, 3)]
+    np.testing.assert_array_equal(pictures[0], decode_frames(one)[0])
+    check_pixels((one, other, b"unreadable"), 56 * 56 + 20_000)
+    with pytest.raises(ValueError, match="images of 56 x 56 and 200 x 100 pixels together exceed the limit of 23135"):
+        check_pixels((one, other), 56 * 56 + 19_999)
+    monkeypatch.setattr(frames, "MAX_PIXELS", 20_000)
+    with pytest.raises(ValueError, match="together exceed the limit of 20000 pixels"):
+        decode_frames((one, other))
+    left: list[float] = []
+    monkeypatch.setattr(frames, "decode_jpeg", lambda data, limit_s: left.append(limit_s))
+    decode_frames((one, one))
+    assert left[0] == frames.DECODE_LIMIT_S > left[1] > 0.0

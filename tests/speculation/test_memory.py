@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.memory import SECTORS, SIDE_PHRASES, SearchMemory, mirrored
+from speculation.memory import GO2_CAMERA, SECTORS, SIDE_PHRASES, SearchMemory, mirrored
 
 FLOATS = st.floats(-6.0, 6.0)
 VIEWS = st.lists(st.tuples(FLOATS, FLOATS, st.floats(-math.pi, math.pi)), min_size=1, max_size=12)
@@ -35,7 +35,7 @@ def test_places_and_doors_are_given_as_seen_from_here() -> None:
     memory.look(3.0, 0.0, math.pi / 2)
     seen, doors = memory.lines()
     assert seen == "Seen: here 1/8, left 3 m 8/8"
-    assert doors == "Doors: ahead left 2 m"
+    assert doors == "Doors: ahead left 1 m"
 
 
 def test_a_doorway_is_passed_when_the_way_led_through_it() -> None:
@@ -64,7 +64,7 @@ def test_every_phrase_of_a_side_is_read(side: str) -> None:
         memory.look(0.0, 0.0, 0.0)
         memory.read(f"The silver bottle is {phrase}, about 1.5 m away. I turn to it.", "silver", "bottle")
         assert memory.last is not None
-        assert math.hypot(*memory.last) == pytest.approx(1.5)
+        assert math.dist(memory.last, (GO2_CAMERA, 0.0)) == pytest.approx(1.5)
         assert math.copysign(1.0, memory.last[1]) == (1.0 if "left" in side else -1.0) or abs(memory.last[1]) < 1e-9
 
 
@@ -87,6 +87,25 @@ def test_a_place_that_is_looked_at_again_in_vain_is_forgotten() -> None:
     memory.look(0.0, 0.0, 0.0)
     memory.missed()
     assert memory.lines() == ("Seen: here 2/8",)
+
+
+def test_a_copy_notes_for_itself() -> None:
+    memory = SearchMemory()
+    memory.look(0.0, 0.0, 0.0)
+    memory.door(0.0, 2.0)
+    lines, copy = memory.lines(), memory.copy()
+    assert copy.lines() == lines
+    copy.look(0.0, 0.0, math.pi)
+    copy.door(0.0, 2.0)
+    copy.look(3.0, 0.0, math.pi)
+    copy.found(0.0, 1.0)
+    assert memory.lines() == lines
+    memory.look(0.0, 0.0, math.pi / 2)
+    assert copy.lines() == (
+        "Seen: here 1/8, ahead 3 m 2/8",
+        "Doors: ahead 5 m, ahead 1 m passed",
+        "Last seen: ahead 1 m",
+    )
 
 
 def test_nothing_is_written_before_the_first_look() -> None:

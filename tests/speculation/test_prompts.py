@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.instructions import sentence_for
 from speculation.prompts import (
     ACTIONS,
     MAX_INSTRUCTION_CHARS,
@@ -21,15 +22,12 @@ from speculation.prompts import (
     Guidance,
     NavigationAction,
     ResponseOrder,
-    Target,
     Vocabulary,
     chat,
     committed_action,
     compose,
-    find_target,
     format_answer,
     history,
-    instruction_problem,
     nearest_action,
     parse_answer,
     to_navigation_action,
@@ -52,7 +50,7 @@ def test_every_action_survives_its_answer(action: NavigationAction, reasoning: s
 
 
 def test_there_are_nine_motions_and_two_ends() -> None:
-    assert ACTIONS == (*MOTIONS, STOP, NOT_HERE) and len({action.text for action in ACTIONS}) == 11
+    assert (*MOTIONS, STOP, NOT_HERE) == ACTIONS and len({action.text for action in ACTIONS}) == 11
     assert STOP.metres == STOP.radians == NOT_HERE.metres == NOT_HERE.radians == 0.0
 
 
@@ -136,7 +134,7 @@ def test_the_longest_prompt_fits_the_wire(order: ResponseOrder, guide: bool) -> 
     # An action takes a second and a goal an hour at most, so no run of equal actions has more digits.
     done = [action for _ in range(6) for action in [longest] * 9999 + [second] * 9999]
     instruction = "\N{WHITE SMILING FACE}" * MAX_INSTRUCTION_CHARS
-    assert not instruction_problem(instruction, None)
+    assert sentence_for(instruction, None) == instruction
     prompt = compose(instruction, done, order, guide)
     assert len(prompt) <= MAX_PROMPT_CHARS and "x9999" in prompt
     message = BeginStep(1, prompt, b"jpeg")
@@ -168,24 +166,6 @@ def test_the_frame_comes_before_the_instruction() -> None:
     (message,) = chat("  find the silver bottle ")
     assert [part["type"] for part in message["content"]] == ["image", "text"]
     assert message["content"][1]["text"] == "find the silver bottle"
-
-
-def test_an_instruction_names_one_object() -> None:
-    assert find_target("Find the silver Bottle, the silver bottle!", WORDS) == Target("silver", "bottle")
-
-
-@pytest.mark.parametrize(
-    ("instruction", "complaint"),
-    [
-        ("find the dragon", "names no known object"),
-        ("find the silver and the bottle", "names no known object"),
-        ("the silver bottle or the red chair", "names more than one object"),
-    ],
-)
-def test_an_instruction_without_an_object_is_refused_with_the_known_words(instruction: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint) as caught:
-        find_target(instruction, WORDS)
-    assert "silver, red" in str(caught.value) and "bottle, chair" in str(caught.value)
 
 
 def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:

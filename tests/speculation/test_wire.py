@@ -15,6 +15,8 @@ from speculation import wire
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
     MAX_FEATURE_BYTES,
+    MAX_FRAMES,
+    MAX_IMAGE_BYTES,
     MAX_MESSAGE_BYTES,
     PROTOCOL,
     ROOT,
@@ -29,16 +31,20 @@ from speculation.wire import (
     Fetch,
     Hello,
     Idle,
+    Jpegs,
     Masses,
     Ping,
     Pong,
     Redirect,
+    Sight,
     Welcome,
     WireError,
     begin_digest,
     decode,
     encode,
     extend_digest,
+    frames_of,
+    jpeg_of,
     kind_of,
     parents_of,
     prefix_of,
@@ -52,6 +58,11 @@ shown = st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))
 words = st.lists(st.text(shown, min_size=1, max_size=40), max_size=256)
 steps = st.integers(0, 2**32 - 1)
 chains = st.lists(tokens, max_size=MAX_DRAFT_TOKENS)
+frames = st.binary(max_size=200) | st.lists(st.binary(min_size=1, max_size=60), min_size=2, max_size=MAX_FRAMES).map(
+    tuple
+)
+pixels = st.integers(1, 2**24)
+sights = st.builds(Sight, st.integers(1, MAX_FRAMES), st.integers(1, 1024), pixels, pixels)
 
 
 @st.composite
@@ -89,15 +100,16 @@ messages = st.one_of(
         vocabulary=st.integers(1, 2**20 - 1),
         num_layers=st.integers(1, 1024),
         exit_layers=st.lists(st.integers(0, 1023), max_size=64),
-        eos=st.lists(tokens, min_size=1, max_size=16),
+        eos=st.lists(tokens, min_size=1, max_size=wire.MAX_END_TOKENS),
         colours=words,
         classes=words,
+        sight=st.none() | sights,
     ),
     st.builds(
         BeginStep,
         step=steps,
         prompt=st.text(min_size=1, max_size=200),
-        jpeg=st.binary(max_size=200),
+        jpeg=frames,
         committed=st.lists(tokens, max_size=20),
         max_tokens=st.integers(1, 512),
         idle=st.sampled_from(Idle),
@@ -241,7 +253,35 @@ def test_four_draft_tokens_fit_fifty_five_bytes_at_most() -> None:
     assert len(encode(Draft(2**32 - 1, 2**32 - 1, 512, DIGEST, [2**20 - 1] * 4, draft_ms=3_600_000))) <= 55
 
 
-def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
+def begin(jpeg: Jpegs) -> BeginStep:
+    return BeginStep(1, "find it", jpeg)
+
+
+def test_several_frames_cross_the_wire_and_one_costs_what_it_did() -> None:
+    several = (b"oldest", b"older", b"newest")
+    message = decode(encode(begin(several)))
+    assert isinstance(message, BeginStep) and message.jpeg == several == frames_of(message.jpeg)
+    one = decode(encode(begin(jpeg_of([b"newest"]))))
+    assert isinstance(one, BeginStep) and one.jpeg == b"newest" and frames_of(one.jpeg) == (b"newest",)
+    assert msgspec.msgpack.decode(encode(begin(b"newest")))[3] == b"newest", "one frame is in no array"
+
+
+@pytest.mark.parametrize(
+    ("jpeg", "sentence"),
+    [
+        ((b"alone",), "BeginStep.jpeg: Expected array of length >= 2"),
+        ((b"a",) * (MAX_FRAMES + 1), "BeginStep.jpeg: Expected array of length <= 4"),
+        ((b"a", b""), r"BeginStep.jpeg\[1\]: Expected bytes of length >= 1"),
+        ((b"a", 7), r"BeginStep.jpeg\[1\]: Expected bytes, got int"),
+        ((b"a", bytes(MAX_IMAGE_BYTES)), "2 frames of 4194305 bytes exceed the limit of 4194304 for all of them"),
+    ],
+)
+def test_frames_that_cannot_be_are_refused(jpeg: Jpegs, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        decode(encode(begin(jpeg)))
+
+
+def slow_digest(prompt: str, jpeg: Jpegs, answer: list[int], key: int) -> bytes:
     """The digest, written out again from its definition."""
     text = prompt.encode()
     value = hashlib.blake2b(
@@ -251,7 +291,9 @@ def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
         + key.to_bytes(8, "little")
         + text
         + b"greedy"
-        + jpeg,
+        + struct.pack("<I", len(frames_of(jpeg)))
+        + b"".join(len(frame).to_bytes(4, "little") for frame in frames_of(jpeg))
+        + b"".join(frames_of(jpeg)),
         digest_size=8,
     ).digest()
     for token in answer:
@@ -259,24 +301,25 @@ def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
     return value
 
 
-@given(st.text(max_size=20), st.binary(max_size=20), st.lists(tokens, max_size=8), st.integers(0, 8),
+@given(st.text(max_size=20), frames, st.lists(tokens, max_size=8), st.integers(0, 8),
        st.integers(0, 2**63 - 1))  # fmt: skip
 def test_digests_extend_token_by_token_or_at_once(
-    prompt: str, jpeg: bytes, answer: list[int], cut: int, key: int
+    prompt: str, jpeg: Jpegs, answer: list[int], cut: int, key: int
 ) -> None:
-    begin = begin_digest(prompt, jpeg, key=key)
-    whole = extend_digest(begin, answer)
+    empty = begin_digest(prompt, jpeg, key=key)
+    whole = extend_digest(empty, answer)
     assert whole == slow_digest(prompt, jpeg, answer, key)
-    assert extend_digest(extend_digest(begin, answer[:cut]), answer[cut:]) == whole
+    assert extend_digest(extend_digest(empty, answer[:cut]), answer[cut:]) == whole
 
 
 drawing = st.tuples(st.sampled_from(["greedy", "coupled(temperature=1.0)"]), st.integers(0, 2))
-prefix = st.tuples(st.text(max_size=4), st.binary(max_size=4), drawing, st.lists(tokens, max_size=3))
+some = st.binary(max_size=4) | st.lists(st.binary(min_size=1, max_size=2), min_size=2, max_size=3).map(tuple)
+prefix = st.tuples(st.text(max_size=4), some, drawing, st.lists(tokens, max_size=3))
 
 
 @given(st.lists(prefix, min_size=2, max_size=6))
 def test_different_prefixes_have_different_digests(
-    prefixes: list[tuple[str, bytes, tuple[str, int], list[int]]],
+    prefixes: list[tuple[str, Jpegs, tuple[str, int], list[int]]],
 ) -> None:
     found = {extend_digest(begin_digest(prompt, jpeg, *drawn), answer) for prompt, jpeg, drawn, answer in prefixes}
     assert len(found) == len({(prompt, jpeg, drawn, tuple(answer)) for prompt, jpeg, drawn, answer in prefixes})

@@ -1,9 +1,9 @@
 """A process in place of vlm_nav for tests of goal clients: plays feedback, ends or waits as the instruction asks.
 
 It prints one JSON line for each goal that it takes, and `cancelled` when one was. Instructions: "... ball" is found
-after three steps, "... wall" goes on until it is cancelled, "... void" is not found, "... door" is refused. Started
-with the word "inactive" it refuses its first goal, as a node that is not active yet. It also stands in for the camera
-and for go2_bridge's emergency stop, of which it prints what arrives.
+after three steps, "... wall" goes on until it is cancelled, "... void" is not found, "... ghost" not here, "... door"
+is refused. Started with the word "inactive" it refuses its first goal, as a node that is not active yet. It also stands
+in for the camera and for go2_bridge's emergency stop, of which it prints what arrives.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ class Server(Node):
             if step == 2 and request.instruction.endswith("void"):
                 handle.abort()
                 return RESULT(error_code=RESULT.TIMEOUT, error_msg="time is up", actions_executed=3)
+            if step == 2 and request.instruction.endswith("ghost"):
+                handle.abort()
+                return RESULT(error_code=RESULT.NOT_FOUND, error_msg="I looked everywhere", actions_executed=3)
         raise AssertionError
 
     def think(self, handle: Any, feedback: Any, step: int) -> bool:

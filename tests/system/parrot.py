@@ -8,14 +8,18 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
 
-from tests.models import tiny_model
+from speculation.prompts import Vocabulary
+from tests.models import CLASSES, COLOURS, tiny_model
 
 TURN_LEFT = "Action: turn left small"
 STOP = "Action: stop"
+NOT_HERE = "Action: not here"
 
 
-def parrot(folder: Path, answer: str, layers: int = 2) -> Path:
+def parrot(folder: Path, answer: str, layers: int = 2, form: int = 1) -> Path:
     """Write a tiny model into `folder` that answers `answer`, whose tokens must all differ, and return the folder.
+
+    `form`: of the prompts that it is asked in (`speculation.prompts.Vocabulary`).
 
     Attention and feed-forward add nothing to the residual stream, and the head maps each token to its successor.
     """
@@ -37,4 +41,5 @@ def parrot(folder: Path, answer: str, layers: int = 2) -> Path:
         for token, successor in itertools.pairwise(chain):
             model.lm_head.weight[successor] = 10.0 * embedding[token]
     model.to(torch.bfloat16).save_pretrained(str(folder))
+    Vocabulary(COLOURS, CLASSES, form).save(folder)
     return folder

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
-from sensor_msgs.msg import CameraInfo, CompressedImage
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Header
 from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
@@ -196,6 +197,22 @@ def test_the_robots_calls_are_lost_and_found(client: Client, lines: Lines) -> No
             until(lambda: client.level() == 0, "healthy again")
     assert running.returncode == 0
     assert "frames from videohub again" in lines.text("go2_camera")
+
+
+def test_raw_images_of_another_node_are_frames(client: Client, lines: Lines) -> None:
+    mosaic = np.full((48, 64), 20, np.uint8)
+    mosaic[::2, ::2] = 220  # red of rggb
+    message = Image(height=48, width=64, encoding="bayer_rggb8", step=64, data=array("B", mosaic.tobytes()))
+    images = client.node.create_publisher(Image, "/front/image_raw", qos_profile_sensor_data)
+    client.node.create_timer(0.05, lambda: images.publish(message))
+    view = {"fov_deg": 0.0, "source_width": 64, "source_height": 48, "width": 64, "height": 48}
+    with camera(lines, autostart=True, source="topic:/front/image_raw", **view) as running:
+        blue, green, red = client.image()[8:-8, 8:-8].mean(axis=(0, 1))
+        assert red > 180 and green < 60 and blue < 60
+        until(lambda: client.level() == 0, "healthy")
+    assert running.returncode == 0
+    with camera(lines, autostart=True, source="topic:camera/image/compressed"):
+        until(lambda: "is what go2_camera publishes itself" in lines.text("go2_camera"), "the reason")
 
 
 @pytest.mark.skipif(not multicast_works(), reason="the loopback interface carries no multicast here")

@@ -94,6 +94,8 @@ def test_a_found_object_is_status_0_and_every_decision_a_line(server: Process) -
 def test_what_is_not_found_or_refused_has_a_status_of_its_own(server: Process) -> None:
     void = find("the void")
     assert void.end() == 1 and void.has("not found [TIMEOUT]: time is up")
+    ghost = find("the ghost")
+    assert ghost.end() == 3 and ghost.has("not here: I looked everywhere (3 actions")
     door = find("go to the door")
     assert door.end() == 2 and door.has("names no known object") and not door.has("lifecycle")
     assert server.goals()[-1]["instruction"] == "go to the door"

@@ -24,12 +24,14 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
+from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
 from tests.forked import Forked, run
 from tests.system.conftest import until
+from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
 
 CODES = NavigateByInstruction.Result
@@ -180,6 +182,30 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
     assert "[vlm_nav]: edge_drafter.decoder: " in text, "libraries log through the node's logger"
     assert text.count("the camera's clock is 5.") == 1
     assert "Traceback" not in text and "Loading weights" not in text
+
+
+def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_searched(
+    client: Client, tmp_path: Path
+) -> None:
+    prompts: list[str] = []
+    client.node.create_subscription(String, "vlm_nav/prompt", lambda text: prompts.append(text.data), 10)
+    with (tmp_path / "log").open("w") as out:
+        gone = parrot(tmp_path / "gone", NOT_HERE, form=2)
+        process = Forked(command(gone, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
+    try:
+        until(client.ready, "vlm_nav is there", 60.0)
+        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+        ended = client.result(client.send(done=["forward large blocked"]))
+        assert (ended.error_code, ended.actions_executed) == (CODES.NOT_FOUND, 0)
+        assert ended.error_msg == "the model says that the object is not here"
+        until(lambda: bool(client.decisions and prompts), "the decision and its prompt")
+        assert [decision.kind for decision in client.decisions] == [NavigationAction.NOT_HERE]
+        asked = json.loads(prompts[0])["prompt"].split("\n")
+        assert asked[:3] == [FIND, "Done: forward large blocked", "Seen: here 1/8"]
+        assert client.feedback[-1].done == ["forward large blocked"]
+    finally:
+        process.terminate()
+        assert process.wait(30.0) == 0
 
 
 def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:

@@ -15,9 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from adapters_training.__main__ import main
+from adapters_training.course import TrainingFailed
 from adapters_training.exits import trainer
 from adapters_training.exits.config import Schedule, TrainingConfig
-from adapters_training.exits.outcome import finished_results
+from adapters_training.exits.outcome import RESULTS_FILE, finished_results
 from adapters_training.exits.preparation import prepare
 from adapters_training.exits.run import compare, train
 from adapters_training.exits.trainer import CHECKPOINT_FILE, learning_rate
@@ -80,6 +82,30 @@ def test_only_adapters_learn_and_they_load(llama: Path, chat: Path, tmp_path: Pa
     assert finished_results(msgspec.structs.replace(prepared.config, rank=9)) is None
 
 
+def test_exits_that_are_worse_than_at_the_start_are_not_written(
+    llama: Path, chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "exits"
+    line = ["exits", "--target", str(llama), "--data", str(chat), "--out", str(out), "--rank", "8", "--steps", "8",
+            "--batch", "2", "--context", "96", "--device", "cpu", "--loss", "kl", "--learning-rate", "1"]  # fmt: skip
+    assert main(line) == 1
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("adapters_training")]
+    assert "what was trained is worse than what it began with and is not written; give a lower --learning-r" in sentence
+    assert not (out / WEIGHTS_FILE).exists() and not (out / RESULTS_FILE).exists()
+    assert main([*line[:-1], "1e-3", "--out", str(tmp_path / "good")]) == 0
+    assert (tmp_path / "good" / WEIGHTS_FILE).exists()
+
+
+def test_a_loss_that_is_no_number_is_not_learned_from(llama: Path, chat: Path, tmp_path: Path) -> None:
+    trainer = ExitTrainer(prepare(config(llama, chat, tmp_path)))
+    before = [weight.clone() for weight in trainer.heads.parameters()]
+    done = trainer.learn(next(trainer._run.stream(0, 1, 0)))
+    done.losses[1, 0] = torch.nan
+    with pytest.raises(TrainingFailed, match="the loss is nan at step 1"):
+        trainer.update(done)
+    assert all(torch.equal(now, then) for now, then in zip(trainer.heads.parameters(), before, strict=True))
+
+
 def test_gradients_do_not_depend_on_how_a_step_is_cut(llama: Path, chat: Path, tmp_path: Path) -> None:
     gradients = []
     for batch, accumulation, head_tokens in ((4, 1, 512), (2, 2, 512), (1, 4, 7)):
@@ -111,20 +137,20 @@ def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
     settings = config(tiny_target, data, tmp_path / "whole", steps=7, schedule="cosine", loss="mix")
     train(settings)
     broken = msgspec.structs.replace(settings, out=str(tmp_path / "broken"), checkpoint_seconds=0.0)
-    learn, seen = ExitTrainer.learn, []
+    update, seen = ExitTrainer.update, []
 
-    def fail(self: ExitTrainer, batches: Any) -> Any:
+    def fail(self: ExitTrainer, done: Any) -> None:
         seen.append(self.step)
         if len(seen) == 5:
             raise KeyboardInterrupt
-        return learn(self, batches)
+        update(self, done)
 
-    monkeypatch.setattr(ExitTrainer, "learn", fail)
+    monkeypatch.setattr(ExitTrainer, "update", fail)
     saved = ExitTrainer.save
     monkeypatch.setattr(ExitTrainer, "save", lambda self: saved(self) if self.step % 3 == 0 else None)
     with pytest.raises(KeyboardInterrupt):
         train(broken)
-    monkeypatch.setattr(ExitTrainer, "learn", learn)
+    monkeypatch.setattr(ExitTrainer, "update", update)
     train(broken)
     assert seen == [0, 1, 2, 3, 4]
     assert equal(tmp_path / "whole", tmp_path / "broken")

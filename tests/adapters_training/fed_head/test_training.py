@@ -84,7 +84,7 @@ def own_answers(vlm: Vlm, count: int) -> Batch:
         labels = np.full(len(ids), IGNORE)
         labels[len(inputs.ids) - 1 : -1] = answer
         positions = np.concatenate([inputs.positions, behind], axis=1)
-        rows.append(Encoded(ids, labels, positions, inputs.pixel_values, inputs.grid, False))
+        rows.append(Encoded(ids, labels, positions, inputs.pixel_values, inputs.grids[0], False))
     return collate(rows, 0)
 
 
@@ -177,19 +177,19 @@ def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
     llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(config(llama, chat, tmp_path / "unbroken"))
-    learn, seen = FedTrainer.learn, []
+    update, seen = FedTrainer.update, []
 
-    def fail(self: FedTrainer, batches: Any) -> Any:
+    def fail(self: FedTrainer, done: Any) -> None:
         seen.append(self.step)
         if self.step == 7:
             raise KeyboardInterrupt
-        return learn(self, batches)
+        update(self, done)
 
-    monkeypatch.setattr(FedTrainer, "learn", fail)
+    monkeypatch.setattr(FedTrainer, "update", fail)
     settings = config(llama, chat, tmp_path / "broken", checkpoint_seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
         train(settings)
-    monkeypatch.setattr(FedTrainer, "learn", learn)
+    monkeypatch.setattr(FedTrainer, "update", update)
     with pytest.raises(ValueError, match=r"is of other settings \(depths: 3 there, 2 now\)"):
         FedTrainer(prepare(msgspec.structs.replace(settings, depths=2)))
     assert FedTrainer(prepare(settings)).step == 7

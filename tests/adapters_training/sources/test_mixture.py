@@ -14,7 +14,7 @@ from adapters_training.records import write_shard
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.mixture import open_mixture
 from adapters_training.sources.shards import ShardFolder
-from spec_vlm_nav.messages import figures
+from spec_vlm_nav.messages import AskedPrompt, figures
 from tests.adapters_training.frames import make_frame
 from tests.evaluation.report.recording import FIGURES, NAV, Recorder, jpeg
 
@@ -89,6 +89,25 @@ def test_a_bag_gives_what_was_seen_told_and_answered(bag: Path) -> None:
     assert len(source.problems) == 2
     assert any("no instruction had been given yet" in problem for problem in source.problems)
     assert any("7.500 s has no such frame" in problem for problem in source.problems)
+
+
+def test_a_bag_gives_the_prompts_that_were_asked(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "bag")
+    recorder.put("/vlm_nav/instruction", "std_msgs/msg/String", 0.5, data="find the red ball")
+    searched = "find the red ball\nDone: forward large blocked\nSeen: here 2/8"
+    for text in ("oops", "[1]", AskedPrompt(2 * 10**9, searched).to_json()):
+        recorder.put("/vlm_nav/prompt", "std_msgs/msg/String", 1.5, data=text)
+    for second in (1.0, 2.0):
+        recorder.put("/camera/image/compressed", "sensor_msgs/msg/CompressedImage", second, format="jpeg",
+                     header=recorder.header(second), data=jpeg(40))  # fmt: skip
+        answer(recorder, second, int(second), "I see it.\nAction: forward large")
+    recorder.close()
+    source = RecordedBag(tmp_path / "bag")
+    prompts = [source.sample(index, random.Random(0)).turns[0].text for index in range(2)]
+    assert prompts == ["find the red ball", searched]
+    assert len(source.problems) == 2 and all("/vlm_nav/prompt is no JSON" in problem for problem in source.problems)
+    guided = RecordedBag(tmp_path / "bag", guide=True).sample(1, random.Random(0)).turns[0].text
+    assert "You steer a robot dog" in guided and "Seen" not in guided
 
 
 def test_a_mixture_finds_out_what_is_what(bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.bags.files import BagReader, header_stamp, kind_of, make, typestore
-from spec_vlm_nav.images import COMPRESSED, RAW
+from speculation.images import COMPRESSED, RAW
 from tests import bags
 
 ODOMETRY = "nav_msgs/msg/Odometry"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,12 +12,13 @@ import pytest
 from evaluation.__main__ import main
 from evaluation.bags.files import read
 from evaluation.bags.frames import BagFrame, FrameSource, Selection
-from evaluation.bags.record import Look, Odometry, walk
-from simulation.ground_truth import observe
+from evaluation.bags.record import Look, Odometry, Prompts, walk
+from simulation.geometry import Pose
+from simulation.ground_truth import Side, observe
 from simulation.oracle import Oracle
 from simulation.world import World
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import ActionKind
+from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction, ResponseOrder
 
 
 def frames_of(path: Path) -> list[BagFrame]:
@@ -40,6 +43,35 @@ def test_the_same_command_makes_the_same_frames_and_labels(tmp_path: Path, capsy
     for plain, other in zip(first, frames_of(tmp_path / "c"), strict=True):
         assert plain.prompt.startswith(plain.instruction) and other.prompt == f"{plain.prompt}\nAction first"
     assert first[0].prompt == first[0].instruction and "\nDone: " in first[-1].prompt
+    assert main([*arguments[:2], str(tmp_path / "d"), *arguments[3:], "--form", "2"]) == 0
+    for plain, other in zip(first, frames_of(tmp_path / "d"), strict=True):
+        added = other.prompt.removeprefix(f"{plain.prompt}\n").split("\n")
+        assert (other.jpeg, other.label) == (plain.jpeg, plain.label)
+        assert added[0].startswith("Seen: here ") and all(line.startswith("Last seen: ") for line in added[1:])
+
+
+def test_prompts_of_form_2_have_what_was_searched_and_blocked() -> None:
+    scene = scene_of(1_000_004, "easy", "")
+    name = scene.target.text
+    look = next(moment for moment in walk(scene, 1.0, 112) if isinstance(moment, Look))
+    ahead = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    seen = replace(look.target, visible=True, side=Side.LEFT, distance=2.1)
+    gone = replace(seen, visible=False)
+    looks = [
+        look._replace(pose=Pose(0.0, 0.0, 0.0), target=seen),
+        look._replace(pose=Pose(0.0, 0.0, math.pi), target=gone, done=(ahead,), past=(Blocked(ahead),)),
+        look._replace(pose=Pose(0.0, 0.0, math.radians(33.0)), target=gone),
+        look._replace(pose=Pose(0.0, 0.0, 0.0), target=seen),
+    ]
+    prompts = Prompts(scene, ResponseOrder.REASON_FIRST, 2)
+    assert [prompts.ask(look) for look in looks] == [
+        f"find the {name}\nSeen: here 1/8",
+        f"find the {name}\nDone: forward large blocked\nSeen: here 2/8\nLast seen: behind right 2 m",
+        f"find the {name}\nSeen: here 3/8\nLast seen: ahead 2 m",
+        f"find the {name}\nSeen: here 3/8",
+    ]
+    plain = Prompts(scene, ResponseOrder.REASON_FIRST, 1)
+    assert plain.ask(looks[1]) == f"find the {name}\nDone: forward large"
 
 
 def test_a_walk_ends_with_the_stop_that_the_oracle_says_there() -> None:

@@ -21,6 +21,7 @@ from evaluation.closed_loop.episodes import (
     SIM_LIMITS,
     SIM_MOTION,
     Answerer,
+    Asked,
     Episode,
     EpisodeKey,
     Setting,
@@ -30,13 +31,24 @@ from evaluation.closed_loop.episodes import (
     progress,
     run_one,
 )
-from simulation.episode import Outcome
+from simulation.episode import MAX_BLOCKED, Outcome
 from simulation.geometry import Pose
+from spec_vlm_nav.navigator import BLOCKED_LIMIT
 from spec_vlm_nav.runner import SOURCE
-from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, ResponseOrder, compose, format_answer
+from speculation.prompts import (
+    ACTIONS,
+    MOTIONS,
+    NOT_HERE,
+    STOP,
+    ActionKind,
+    NavigationAction,
+    ResponseOrder,
+    compose,
+    format_answer,
+)
+from speculation.wire import Jpegs, frames_of
 
 SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), max_actions=3)
-MOTIONS = [action for action in ACTIONS if action is not STOP]
 
 
 class FixedAnswer:
@@ -45,11 +57,13 @@ class FixedAnswer:
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, 0
         self.prompts: list[str] = []
+        self.shown: list[tuple[bytes, ...]] = []
 
     def of(self, policy: str, rtt_ms: float | None) -> Answerer:
-        def answer(prompt: str, jpeg: bytes) -> tuple[str, DecodingStats | None]:
-            assert jpeg.startswith(b"\xff\xd8")
+        def answer(prompt: str, jpeg: Jpegs) -> tuple[str, DecodingStats | None]:
+            assert all(frame.startswith(b"\xff\xd8") for frame in frames_of(jpeg))
             self.asked += 1
+            self.shown.append(frames_of(jpeg))
             self.prompts.append(prompt)
             stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
             return self.text, stats if is_timed(policy) else None
@@ -84,6 +98,14 @@ def test_prompts_hold_the_walk_so_far() -> None:
     assert models.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 
 
+def test_a_question_holds_the_frames_of_the_last_views() -> None:
+    turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
+    models: Any = FixedAnswer(format_answer("I see nothing.", turn))
+    run_one(EpisodeKey("middle", 3, "target", None), replace(SETTING, edge=SETTING.edge.changed(frames=2)), models)
+    first, second, third = (shown[-1] for shown in models.shown)
+    assert models.shown == [(first,), (first, second), (second, third)] and len({first, second, third}) == 3
+
+
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:
     stopped = episode(format_answer("Here it is.", STOP))
     assert stopped.outcome == Outcome.STOPPED_AWAY.value and stopped.actions == ("stop",)
@@ -99,6 +121,31 @@ def test_policies_without_a_decoder_have_no_times_and_the_oracle_needs_none() ->
     best = episode("is never asked", "oracle")
     assert best.outcome != Outcome.NO_ACTION.value
     assert best.standing_s == pytest.approx(SETTLE_S * len(best.actions)) and best.answers_s == ()
+
+
+def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
+    ahead = NavigationAction(ActionKind.FORWARD, MOTIONS[2].size)
+    models: Any = FixedAnswer(format_answer("There is a doorway on the left, about 2 m away.", ahead))
+    setting = replace(SETTING, form=2, max_actions=20)
+    result = run_one(EpisodeKey("easy", 3, "target", None), setting, models)
+    assert result.outcome == Outcome.BLOCKED.value and result.collisions >= MAX_BLOCKED == BLOCKED_LIMIT
+    assert models.prompts[0].splitlines()[1] == "Seen: here 1/8"
+    assert any(line.startswith("Doors: ") for line in models.prompts[1].splitlines())
+    assert models.prompts[-1].splitlines()[1].endswith(f"{ahead.text} blocked x{MAX_BLOCKED - 1}")
+    old: Any = FixedAnswer(models.text)
+    run_one(EpisodeKey("easy", 3, "target", None), replace(setting, form=1), old)
+    assert len(old.prompts[-1].splitlines()) == 2 and "blocked" not in old.prompts[-1]
+
+
+def test_what_is_absent_is_rightly_not_here() -> None:
+    models: Any = FixedAnswer(format_answer("", NOT_HERE))
+    for asked, right in ((Asked.ABSENT, True), (Asked.CLASS, False)):
+        result = run_one(EpisodeKey("middle", 3, "target", None, "two_rooms", asked.value), SETTING, models)
+        assert (result.outcome, result.success) == (Outcome.NOT_FOUND.value, right)
+    assert models.prompts[-1] == f"find a {result.object_class}"
+    oracle = run_one(EpisodeKey("easy", 3, "oracle", None, asked=Asked.ABSENT.value),
+                     replace(SETTING, max_actions=60), models)  # fmt: skip
+    assert oracle.success and oracle.actions[-1] == NOT_HERE.text
 
 
 def test_an_episode_survives_json() -> None:

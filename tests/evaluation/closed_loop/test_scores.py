@@ -21,8 +21,9 @@ from evaluation.closed_loop.scores import (
 )
 
 FOUND = Episode(
-    "middle", 0, "cloud", 0.0, "red ball", "ball", "found", True, ("forward large", "stop"), 2.0, 1, 0.4, 4.0, 6.0,
-    (2.0, 3.0), tokens=20, cloud_passes=20,
+    "middle", 0, "cloud", 0.0, target="red ball", object_class="ball", outcome="found", success=True,
+    actions=("forward large", "stop"), path_m=2.0, collisions=1, gap_m=0.4, moving_s=4.0, standing_s=6.0,
+    answers_s=(2.0, 3.0), tokens=20, cloud_passes=20,
 )  # fmt: skip
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cloud_verifier.config import FED_HEAD_FILE
-from evaluation.demo.command import StepPrinter, head_beside
+from evaluation.demo.command import StepPrinter, head_beside, target_of
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, CommandSpec, NodeSpec
-from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, figures, to_numbers
+from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, figures, to_numbers
 from speculation.fed.inspect import inspect_head
-from speculation.prompts import STOP, ActionSize, NavigationAction
+from speculation.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
 from speculation.vlm.inspect import inspect_folder
 from tests.evaluation.report.recording import FIGURES, FORWARD
 
@@ -54,6 +54,23 @@ def test_a_step_is_printed_once_when_decision_and_figures_are_there(capsys: pyte
     printer("navigation_action", decision(4, STOP, EDGE_ONLY))
     assert capsys.readouterr().out.startswith("step  4  stop (edge model alone)\n")
     assert [entry.step for entry in printer.stats] == [3, 4]
+
+
+def test_what_was_understood_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter()
+    for stamp in (1, 2):
+        asked = AskedPrompt(stamp, compose("find the green chair", [FORWARD]))
+        printer("vlm_nav/prompt", SimpleNamespace(data=asked.to_json()))
+    assert capsys.readouterr().out == "Understood: find the green chair\n"
+
+
+def test_the_room_holds_what_a_sentence_names() -> None:
+    known = Vocabulary(("red", "green"), ("chair",))
+    assert target_of("could you look for a green chair?", known, 0) == "green chair"
+    assert target_of("银色的瓶子", None, 0) == "silver bottle", "models without a list find what the simulator has"
+    for sentence in ("do not go to the green chair", "find the dragon"):
+        with pytest.raises(ValueError, match="say for example"):
+            target_of(sentence, known, 0)
 
 
 def test_a_hold_has_no_figures_and_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_drafter.stats import DecodingStats
 from evaluation.bags.files import BagWriter
-from spec_vlm_nav.messages import figures, to_numbers
+from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
 from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from tests import bags
 from tests.bags import SECOND_NS
@@ -79,14 +79,16 @@ def jpeg(brightness: int, size: int = 64) -> Any:
     return np.frombuffer(cv2.imencode(".jpg", frame)[1].tobytes(), np.uint8)
 
 
-def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
+def record(folder: Path, room: dict[str, Any] | None = None, *, with_odometry: bool = True) -> Path:
     """Record a run of 4 decisions, one of them a HOLD: 1 m ahead from 1 s to 2 s, a turn from 3 s to 3.4 s.
 
     Frames come at 0, 1, 2, ... 5 s and become brighter; `room` makes it a simulated run that ends at its target.
     """
     recorder = Recorder(folder)
     if room is not None:
-        recorder.put("/instruction", "std_msgs/msg/String", 0.1, data="find the silver bottle")
+        recorder.put("/instruction", "std_msgs/msg/String", 0.1, data="the SILVER bottle, please")
+        asked = AskedPrompt(0, "find the silver bottle\nDone: forward large")
+        recorder.put("/vlm_nav/prompt", "std_msgs/msg/String", 0.2, data=asked.to_json())
     for second in range(6):
         recorder.put(
             "/front/jpeg",
@@ -102,7 +104,7 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
             recorder.put("/ground_truth", "std_msgs/msg/String", second + 0.01, data=json.dumps(truth))
     for second, state in ((0.2, "thinking"), (2.95, "holding: no camera frame"), (5.5, "holding: much later")):
         recorder.put("/navigation_state", "std_msgs/msg/String", second, data=state)
-    for tick in range(300):
+    for tick in range(300 if with_odometry else 0):
         second = tick / 50
         recorder.odometry(second, min(1.0, max(0.0, second - 1.0)), 0.0, min(0.4, max(0.0, second - 3.0)))
     for step, action in enumerate(DECISIONS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from base64 import b64decode
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def bag(tmp_path: Path) -> Path:
     return record(tmp_path / "run" / "bag")
 
 
+def test_a_run_without_odometry_is_a_page_and_no_warning(tmp_path: Path) -> None:
+    bag = record(tmp_path / "bag", with_odometry=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = write_report(tmp_path / "out", bag).read_text()
+    assert "Walked 0.00 m in 4 decisions" in text
+    plot = cv2.imread(str(tmp_path / "out" / "top.png"))
+    assert plot is not None and plot.std() > 5.0
+
+
 def embedded(page: str) -> list[tuple[str, bytes]]:
     return [(kind, b64decode(data)) for kind, data in re.findall(r'src="data:image/(\w+);base64,([^"]+)"', page)]
 
@@ -32,7 +43,8 @@ def embedded(page: str) -> list[tuple[str, bytes]]:
 def test_the_page_of_a_simulated_run_shows_its_room_and_carries_its_plots(tmp_path: Path) -> None:
     page = write_report(tmp_path / "out", record(tmp_path / "bag", ROOM), headline="FOUND <it>", movie=False)
     text = page.read_text()
-    assert "FOUND &lt;it&gt;" in text and "2 collisions" in text and "find the silver bottle" in text
+    assert "FOUND &lt;it&gt;" in text and "2 collisions" in text and "the SILVER bottle, please" in text
+    assert "Understood: find the silver bottle. " in text
     assert "Odometry alone" not in text
     assert re.findall(r'src="(?!data:)', text) == []
     for name in ("top.png", "latency.png"):

@@ -51,8 +51,11 @@ def test_the_headline_goes_by_truth_where_there_is_one(bag: Path) -> None:
     assert run.headline() == "FOUND the silver bottle after 4 decisions"
     run.truth["distance"] = 1.7
     assert run.headline() == "NOT FOUND the silver bottle after 4 decisions, the last stop; 1.7 m away, in view"
+    run.decisions[-1].action = "not here"
+    assert run.headline() == "NOT HERE was the answer after 4 decisions; the silver bottle is 1.7 m away, in view"
+    run.decisions[-1].action = "stop"
     run.truth = {}
-    assert run.headline() == '"find the silver bottle": 4 decisions, the last stop'
+    assert run.headline() == '"the SILVER bottle, please": 4 decisions, the last stop'
     assert Run(bag).headline() == "a run: nothing was decided"
 
 
@@ -86,7 +89,7 @@ def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
 def test_a_bag_is_read_by_type(bag: Path, tmp_path: Path) -> None:
     assert {topic for topic, _, _ in read(bag)} == {
         "/front/jpeg", "/ground_truth", "/instruction", "/navigation_action", "/navigation_state", "/decoding_stats",
-        "/odom",
+        "/odom", "/vlm_nav/prompt",
     }  # fmt: skip
     assert {topic for topic, _, _ in read(bag, ("nav_msgs/msg/Odometry",))} == {"/odom"}
     assert list(read(bag, ("nav_msgs/msg/Path",))) == []

@@ -65,6 +65,26 @@ def test_a_hub_that_fails_is_one_sentence(hub: Path, monkeypatch: pytest.MonkeyP
         find_model("me/other", allow_download=True)
 
 
+@pytest.mark.parametrize("stops", [list(range(70)), ["<|im_end|>"], {"a": 1}])
+def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_read(
+    tiny_target: Path, tmp_path: Path, stops: Any
+) -> None:
+    ignored = shutil.ignore_patterns("generation_config.json", "*.safetensors")
+    folder = Path(shutil.copytree(tiny_target, tmp_path / "model", ignore=ignored))
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    sentence = "names 71 tokens that end an answer, robots take 64 at most; shorten eos_token_id"
+    with pytest.raises(ModelFolderError, match=sentence if len(stops) > 1 else "not a token or a list of tokens"):
+        load_vlm(folder)
+
+
+def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(tiny_target: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_target, tmp_path / "model"))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 151643, -1]}))
+    vlm = load_vlm(folder)
+    assert vlm.eos == (3, vlm.tokenizer.eos_token_id)
+
+
 def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
     asked = {"repetition_penalty": 1.05, "temperature": 0.1, "top_k": 1, "min_length": 0, "suppress_tokens": [4]}
     (tmp_path / "generation_config.json").write_text(json.dumps(asked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,9 @@ from PIL import Image
 
 from speculation.frames import decode_jpeg
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm
-from tests.models import IMAGE_SIZE, frame
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+from tests.models import IMAGE_SIZE, frame, scratch_logits, tiny_model, tiny_text_model
 
 
 def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -27,7 +29,7 @@ def test_prompt_is_chat_with_one_image(target: Vlm) -> None:
     place = "<|image_pad|>" * 4
     question = f"<|vision_start|>{place}<|vision_end|>find the silver bottle"
     assert text == f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    assert inputs.grid == (1, 4, 4)
+    assert inputs.grids == ((1, 4, 4),)
     assert inputs.pixel_values.shape == (16, 3 * 2 * 14 * 14)
     assert inputs.positions.shape == (3, len(inputs.ids))
     assert inputs.positions[:, -1].tolist() == [len(inputs.ids) - 1 + inputs.delta] * 3
@@ -41,7 +43,7 @@ def test_jpeg_equals_its_pixels(target: Vlm) -> None:
 
 def test_larger_frame_is_scaled_to_the_trained_size(target: Vlm) -> None:
     inputs = prepare(target, "go", np.zeros((96, 128, 3), dtype=np.uint8))
-    assert inputs.grid[1] * inputs.grid[2] * 14 * 14 <= IMAGE_SIZE**2
+    assert inputs.grids[0][1] * inputs.grids[0][2] * 14 * 14 <= IMAGE_SIZE**2
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,41 @@ def test_prompt_without_words_or_with_special_tokens(target: Vlm) -> None:
         prepare(target, "find<|im_end|>me", frame(0))
     with pytest.raises(ValueError, match=r"contains the special token <\|image_pad\|>"):
         prepare(target, "<|image_pad|>", frame(0))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_several_frames_are_prepared_one_by_one_the_oldest_first(target: Vlm, count: int) -> None:
+    data = tuple(jpeg(frame(seed)) for seed in range(count))
+    inputs, each = prepare(target, "go", data), [prepare(target, "go", one) for one in data]
+    np.testing.assert_array_equal(inputs.pixel_values, np.concatenate([one.pixel_values for one in each]))
+    assert inputs.grids == ((1, 4, 4),) * count
+    assert int((inputs.ids == target.image_token).sum()) == 4 * count
+    pixels = prepare(target, "go", [decode_jpeg(one) for one in data])
+    np.testing.assert_array_equal(pixels.pixel_values, inputs.pixel_values)
+    np.testing.assert_array_equal(pixels.positions, inputs.positions)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+def test_logits_of_several_frames_of_several_sizes_are_transformers_own(family: str, tmp_path: Path) -> None:
+    vlm = load_vlm(tiny_model(tmp_path, family=family, layers=2), dtype="float64", min_pixels=3136, max_pixels=28224)
+    frames = (jpeg(frame(0, 140)[:84]), jpeg(frame(1)), jpeg(frame(2, 112)))
+    inputs = prepare(vlm, "find it", frames)
+    assert inputs.grids == ((1, 6, 10), (1, 4, 4), (1, 8, 8))
+    session = VlmSession(vlm, 256)
+    session.begin("find it", frames, [5, 6])
+    np.testing.assert_allclose(session.root_logits(), scratch_logits(vlm, inputs, [5, 6])[-1], atol=1e-9)
+    other = VlmSession(vlm, 256)
+    other.begin("find it", frames[::-1], [5, 6])
+    assert np.abs(other.root_logits() - session.root_logits()).max() > 1e-6, "their order matters"
+
+
+def test_a_question_of_too_many_frames_or_none(target: Vlm) -> None:
+    for count in (0, 5):
+        with pytest.raises(ValueError, match=f"a question has {count} frames; give 1 to 4"):
+            prepare(target, "go", (jpeg(frame(0)),) * count)
+
+
+def test_a_language_model_alone_refuses_several_frames(tmp_path: Path) -> None:
+    words = load_vlm(tiny_text_model(tmp_path / "words"))
+    with pytest.raises(ValueError, match="model words is a language model alone and sees no images; give it none"):
+        prepare(words, "go", (jpeg(frame(0)), jpeg(frame(1))))

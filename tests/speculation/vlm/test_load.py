@@ -229,8 +229,8 @@ def test_too_little_memory_is_said_before_loading(folder: Path, monkeypatch: pyt
 def test_frames_are_bounded_as_asked(tiny_target: Path) -> None:
     large = np.zeros((480, 640, 3), dtype=np.uint8)
     free = load_vlm(tiny_target, min_pixels=28 * 28 * 4, max_pixels=28 * 28 * 400)
-    assert prepare(free, "go", large).grid == (1, 34, 46)
-    assert prepare(load_vlm(tiny_target, min_pixels=3136, max_pixels=28 * 28 * 20), "go", large).grid == (1, 6, 10)
+    assert prepare(free, "go", large).grids == ((1, 34, 46),)
+    assert prepare(load_vlm(tiny_target, min_pixels=3136, max_pixels=28 * 28 * 20), "go", large).grids == ((1, 6, 10),)
 
 
 @pytest.mark.parametrize(

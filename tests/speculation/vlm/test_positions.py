@@ -1,4 +1,4 @@
-"""Our M-RoPE positions are transformers' own, wherever the image stands."""
+"""Our M-RoPE positions are transformers' own, wherever the images stand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from speculation.vlm.positions import image_token_count, mrope_positions
 def test_equal_to_get_rope_index(target: Vlm, before: int, after: int, rows: int, columns: int, time: int) -> None:
     grid = (time, 2 * rows, 2 * columns)
     ids = np.array([5] * before + [target.image_token] * (time * rows * columns) + [6] * after, dtype=np.int64)
-    positions, delta = mrope_positions(ids, target.image_token, grid, merge=2)
+    positions, delta = mrope_positions(ids, target.image_token, [grid], merge=2)
 
     tokens = torch.from_numpy(ids)[None]
     expected, expected_delta = target.model.model.get_rope_index(
@@ -37,4 +37,34 @@ def test_equal_to_get_rope_index(target: Vlm, before: int, after: int, rows: int
 def test_refuses_image_tokens_that_do_not_fit_the_grid(ids: list[int]) -> None:
     assert image_token_count((1, 4, 4), 2) == 4
     with pytest.raises(ValueError, match="needs 4 in one run"):
-        mrope_positions(np.array(ids, dtype=np.int64), 9, (1, 4, 4), 2)
+        mrope_positions(np.array(ids, dtype=np.int64), 9, [(1, 4, 4)], 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)), max_size=4), st.integers(0, 4))
+def test_several_images_equal_get_rope_index(target: Vlm, images: list[tuple[int, int, int]], before: int) -> None:
+    ids, grids = [5] * before, []
+    for rows, columns, words in images:
+        grids.append((1, 2 * rows, 2 * columns))
+        ids += [target.image_token] * (rows * columns) + [6] * words
+    positions, delta = mrope_positions(np.array(ids, dtype=np.int64), target.image_token, grids, merge=2)
+    if not ids:
+        assert positions.shape == (3, 0) and delta == 0
+        return
+    tokens = torch.tensor([ids])
+    expected, expected_delta = target.model.model.get_rope_index(
+        tokens, (tokens == target.image_token).int(), image_grid_thw=torch.tensor(grids) if grids else None
+    )
+    np.testing.assert_array_equal(positions, expected[:, 0].numpy())
+    assert delta == int(expected_delta)
+
+
+def test_two_images_may_follow_each_other() -> None:
+    positions, _ = mrope_positions(np.array([9] * 8, dtype=np.int64), 9, [(1, 4, 4), (1, 4, 4)], 2)
+    np.testing.assert_array_equal(positions[:, 4:], positions[:, :4] + 2)
+
+
+@pytest.mark.parametrize("ids", [[9] * 4 + [1] + [9] * 5, [9] * 5 + [1] + [9] * 3, [9] * 4])
+def test_refuses_runs_that_do_not_fit_their_images(ids: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"need 4 \+ 4 in one run each"):
+        mrope_positions(np.array(ids, dtype=np.int64), 9, [(1, 4, 4), (1, 4, 4)], 2)

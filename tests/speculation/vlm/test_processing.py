@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
+from speculation.frames import decode_jpeg, jpeg_size
+from speculation.vlm import processing
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Processor, build_processor
+from speculation.vlm.processing import Processor, build_processor, fit, reduced
 from tests.models import frame
 
 
@@ -57,3 +64,65 @@ def test_template_without_an_image_place(target: Vlm) -> None:
 def test_image_size_must_fit_merged_patches(target: Vlm, size: int) -> None:
     with pytest.raises(ValueError, match="multiple of 28"):
         build_processor(target.tokenizer, size)
+
+
+SIZES = ((28, 3136, 3136), (28, 50176, 50176), (28, 3136, 28 * 28 * 400), (28, 3136, 12845056), (32, 65536, 200_000))
+"""Unit, least and most pixels: of models of our own, of published ones, and bounds that are close together."""
+
+
+@given(st.sampled_from(SIZES), st.integers(28, 1200), st.integers(28, 1200))
+def test_what_a_frame_is_reduced_to_stays_as_it_is(sizes: tuple[int, int, int], height: int, width: int) -> None:
+    """transformers' own rule would enlarge it again where least and most pixels are equal."""
+    unit, least, most = sizes
+    small = fit(height, width, *sizes)
+    # A strip may be left with more than `most`, since no side is shorter than the unit.
+    if small[0] <= height and small[1] <= width and small[0] * small[1] <= most:
+        assert fit(*small, *sizes) == small
+    ruled = smart_resize(height, width, unit, least, most)
+    assert small == ruled or (small == (height, width) and height % unit == width % unit == 0)
+    assert small == ruled or most <= 4 * least, "published models' bounds are further apart"
+
+
+def picture(height: int, width: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(frame(3, max(height, width))[:height, :width]).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("size", [(1080, 1920), (720, 1280), (480, 640), (300, 300), (640, 480), (225, 224)])
+def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
+    target: Vlm, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = build_processor(target.tokenizer, 224)
+    large = picture(*size)
+    small = reduced(large, *processor.sizes)
+    assert len(small) < len(large) and jpeg_size(small) == processor.resized(*size)
+    grid = processor.encode_image(decode_jpeg(large))[1]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("no resize is needed")
+
+    monkeypatch.setattr(processing, "qwen_fetch", refuse)
+    monkeypatch.setattr(processor.images, "resize", refuse)
+    assert processor.encode_image(decode_jpeg(small))[1] == grid, "it has as many tokens as before"
+
+
+@pytest.mark.parametrize("size", [(224, 224), (168, 280), (200, 100), (28, 28), (20, 900)])
+def test_a_frame_is_never_enlarged_nor_encoded_again_for_nothing(target: Vlm, size: tuple[int, int]) -> None:
+    data = picture(*size)
+    assert reduced(data, *build_processor(target.tokenizer, 224).sizes) is data
+
+
+@pytest.mark.parametrize("data", [b"", b"no image", picture(600, 600)[:400], picture(5, 1100)])
+def test_what_cannot_be_reduced_is_for_the_model_to_refuse(target: Vlm, data: bytes) -> None:
+    assert reduced(data, *build_processor(target.tokenizer, 224).sizes) is data
+
+
+def test_a_chat_of_several_images_has_a_place_for_each(target: Vlm) -> None:
+    place = "<|vision_start|>{}<|vision_end|>"
+    text = target.tokenizer.decode(target.processor.encode_text("go", [2, 3, 1]))
+    frames = "".join(place.format("<|image_pad|>" * count) for count in (2, 3, 1))
+    assert text == f"<|im_start|>user\n{frames}go<|im_end|>\n<|im_start|>assistant\n"
+    single = build_processor(target.tokenizer, 56, template="<|image_pad|>")
+    with pytest.raises(ValueError, match="renders 1 image places, 2 are needed"):
+        single.encode_text("go", [4, 4])

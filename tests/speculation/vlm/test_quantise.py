@@ -16,6 +16,7 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import folder_fingerprint, stored_tensors, weight_files
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
+from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.settings import Quantisation
@@ -102,10 +103,34 @@ def test_stored_quantisation_needs_its_packages_and_no_other(folder: Path, monke
     config["quantization_config"] = {"quant_method": "awq", "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setitem(quantise.STORED_PACKAGES, "awq", ("no_such_package",))
-    with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\) needs no_such_package"):
+    with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\) needs no_such_package: pip .*, or the orig"):
         load_vlm(folder)
     with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\); leave quantisation at none"):
         load_vlm(folder, quantisation="nf4")
+
+
+@pytest.mark.parametrize("method", ["fp8", "compressed-tensors", "hqq", ""])
+def test_what_is_stored_in_a_way_that_is_not_read_is_refused_before_its_weights(folder: Path, method: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": method, "bits": 4} if method else {"bits": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(
+        ModelFolderError, match=f"by '{method or 'unknown'}', read are awq, gptq, bitsandbytes, torchao;"
+    ):
+        load_vlm(folder)
+
+
+@pytest.mark.parametrize("given", ["folder", "folder with a config", "file"])
+def test_gguf_files_are_refused_with_what_to_do_instead(folder: Path, given: str) -> None:
+    (folder / "model.safetensors").rename(folder / "qwen2-vl-2b-q4_k_m.gguf")
+    if given == "folder":
+        (folder / "config.json").unlink()
+    name = folder / "qwen2-vl-2b-q4_k_m.gguf" if given == "file" else folder
+    with pytest.raises(ModelFolderError, match="is of GGUF files, .* quantisation set to nf4 or int8_weight_only"):
+        load_vlm(name)
+    with pytest.raises(ModelFolderError, match="GGUF"):
+        inspect_folder(name)
 
 
 def test_a_checkpoint_stored_in_nf4_is_read(tiny_target: Path, tmp_path: Path) -> None:

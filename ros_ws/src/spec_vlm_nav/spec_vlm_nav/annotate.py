@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, SOURCE_WORDS
 from speculation.frames import Frame, decode_jpeg
-from speculation.prompts import ActionKind, ActionSize, NavigationAction
+from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 from speculation.settings import check
 
 Colour = tuple[int, int, int]
@@ -27,6 +27,8 @@ GREEN, AMBER, RED, WHITE, GREY, DARK = (
 )  # fmt: skip
 CYAN, YELLOW = (103, 232, 249), (253, 224, 71)
 SOURCE_COLOURS: dict[int, Colour] = {CLOUD_VERIFIED: GREEN, EDGE_ONLY: AMBER, FALLBACK: RED}
+END_COLOURS: dict[NavigationAction, Colour] = {STOP: RED, NOT_HERE: GREY}
+"""What ends a goal."""
 HOLDING = "holding"
 STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, HOLDING: AMBER}
 LINK_COLOURS = {
@@ -38,7 +40,7 @@ STRIP, BAR, PAD, LINES = 136, 26, 8, 4
 TITLE, TEXT, SMALL = 20, 15, 13
 OPACITY = 0.75
 SIGN_AT, SIGN_SIZE = 0.8, 0.09
-"""Where the sign for STOP and HOLD stands, from the top, and its radius; shares of the frame."""
+"""Where the sign for STOP, NOT HERE and HOLD stands, from the top, and its radius; shares of the frame."""
 QUALITY = 85
 OLD_S = 1.0
 """An older frame is marked as such."""
@@ -94,6 +96,8 @@ class Caption:
     answer_s: float | None = None
     """Time of the last answer, seconds."""
     frame_age_s: float | None = None
+    understood: str = ""
+    """What the model is asked to find; shown in place of the instruction."""
 
 
 def annotate(frame: Frame, caption: Caption, width: int = 512) -> Frame:
@@ -114,9 +118,9 @@ def annotate(frame: Frame, caption: Caption, width: int = 512) -> Frame:
     canvas[BAR : BAR + height] = shown
     image = Image.fromarray(canvas)
     pen = ImageDraw.Draw(image)
-    if caption.decided and (caption.action is None or caption.action.kind is ActionKind.STOP):
-        words = "HOLD" if caption.action is None else "STOP"
-        pen.text((0.5 * width, BAR + SIGN_AT * height), words, DARK, _font(TITLE), anchor="mm")
+    if caption.decided and (caption.action is None or not caption.action.kind.moves):
+        words = "HOLD" if caption.action is None else caption.action.text.upper().replace(" ", "\n")
+        pen.text((0.5 * width, BAR + SIGN_AT * height), words, DARK, _font(TITLE), anchor="mm", align="center")
     _write_bar(pen, caption, width)
     _write_strip(pen, caption, width, BAR + height)
     return np.asarray(image)
@@ -181,10 +185,10 @@ def _mark(frame: Frame, action: NavigationAction | None, colour: Colour) -> None
     """Put the action over the frame, half transparent."""
     height, width = frame.shape[:2]
     over = frame.copy()
-    if action is not None and action.kind is not ActionKind.STOP:
+    if action is not None and action.kind.moves:
         outline = arrow(action, width, height)
     else:
-        colour = AMBER if action is None else RED
+        colour = AMBER if action is None else END_COLOURS[action]
         middle, radius = np.array([0.5 * width, SIGN_AT * height]), SIGN_SIZE * min(width, height)
         turns = np.radians(22.5 + 45.0 * np.arange(8))
         outline = (middle + radius * np.stack([np.cos(turns), np.sin(turns)], 1)).astype(np.int32)
@@ -202,8 +206,9 @@ def _write_bar(pen: ImageDraw.ImageDraw, caption: Caption, width: int) -> None:
         right = width - _length(words, SMALL) - 2 * PAD
         _pill(pen, right, words, LINK_COLOURS.get(caption.link, GREY))
     room = right - left - 2 * PAD
+    asked = _line(caption.understood or caption.instruction)
     if room > 0:
-        pen.text((left + PAD, 5), _cut(_line(caption.instruction), SMALL, room), WHITE, _font(SMALL))
+        pen.text((left + PAD, 5), _cut(asked, SMALL, room), WHITE, _font(SMALL))
 
 
 def _pill(pen: ImageDraw.ImageDraw, left: float, words: str, colour: Colour) -> float:
@@ -238,7 +243,7 @@ def _write_reasons(pen: ImageDraw.ImageDraw, caption: Caption, room: float, top:
     holding = bool(caption.reason) and caption.state == HOLDING
     known = caption.reason.split() if holding else caption.reasons.split()
     words = known if holding else [*known, *caption.guess.split()]
-    objects, count = named(caption.instruction), 0
+    objects, count = named(caption.understood or caption.instruction), 0
     lines = list(wrap(words, TEXT, room))
     # What is written last is what is being written.
     first = max(0, len(lines) - LINES)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from edge_drafter.reply import Reply
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from speculation.prompts import NavigationAction, Vocabulary
+from speculation.wire import Jpegs
 
 
 class State(Enum):
@@ -128,8 +129,8 @@ class Decoder(Protocol):
         """
         ...
 
-    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Question:
-        """Begin to answer, and return at once."""
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Question:
+        """Begin to answer a question about one frame or several, and return at once."""
         ...
 
 
@@ -142,6 +143,10 @@ class Body(Protocol):
 
     def place(self) -> PlanarPose | None:
         """Return where the robot is by odometry, None where that is not known."""
+        ...
+
+    def understood(self, instruction: str) -> None:
+        """Show what a model with a list of objects is asked to find, empty for a model that takes any instruction."""
         ...
 
     def asked(self, prompt: str, frame: Frame) -> None:

@@ -40,8 +40,9 @@ class SourceSettings(msgspec.Struct, frozen=True):
     source: Annotated[
         str,
         Meta(
-            description="videohub: JPEG calls over ROS; multicast: the Go2's H.264 stream; else what "
-            "cv2.VideoCapture opens: /dev/video0, a file, a URL"
+            description="videohub: JPEG calls over ROS; multicast: the Go2's H.264 stream; topic:NAME: images that "
+            "another node publishes, raw or (NAME ends in /compressed) compressed; else what cv2.VideoCapture opens: "
+            "/dev/video0, a file, a URL"
         ),
     ] = "videohub"
     interface: Annotated[

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from speculation.prompts import instruction_problem
+from speculation.instructions import is_sentence, sentence_for
 from speculation.settings import check
 
 SERVER_S = 10.0
@@ -30,10 +30,6 @@ RETRY_S = 1.0
 """How soon a restarted server that is not active yet is asked again, and a cancellation repeated."""
 STOP_S = 10.0
 """How long a cancelled goal may take to end."""
-VERBS = frozenset({
-    "approach", "bring", "come", "drive", "enter", "explore", "find", "follow", "get", "go", "head", "leave", "locate",
-    "look", "move", "navigate", "reach", "return", "search", "show", "stand", "stop", "turn", "wait", "walk",
-})  # fmt: skip
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -47,9 +43,7 @@ class Request(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
-        problem = instruction_problem(self.instruction, None)
-        if problem:
-            raise ValueError(problem)
+        sentence_for(self.instruction, None)
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,8 @@ class Progress:
     state: str = ""
     reason: str = ""
     link: str = ""
+    understood: str = ""
+    """What is looked for, e.g. 'find the silver bottle'; empty for a model that takes any instruction."""
     answer: str = ""
     """The committed text of the running answer ..."""
     guess: str = ""
@@ -81,6 +77,8 @@ class Outcome(Enum):
     FOUND = 0
     FAILED = 1
     REFUSED = 2
+    NOT_FOUND = 3
+    """The model searched all that can be reached and says that the object is not there."""
     CANCELLED = 130
 
 
@@ -120,8 +118,7 @@ class Order:
 def instruction_of(words: str) -> str:
     """Return the instruction of what a person typed: 'the red ball' becomes 'find the red ball'."""
     text = " ".join(words.split())
-    first = text.partition(" ")[0].lower()
-    return text if not text or first in VERBS else f"find {text}"
+    return text if not text or is_sentence(text) else f"find {text}"
 
 
 class Pursuit:

@@ -13,7 +13,7 @@ from spec_vlm_nav.messages import OUTCOME_CODE, to_action
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
 from spec_vlm_nav.safety import ZERO, Watchdogs
-from speculation.prompts import ActionKind, NavigationAction
+from speculation.prompts import NavigationAction
 
 IDLE, SUPERSEDED = 0, 5
 """ActionStatus.outcome, beside those of `OUTCOME_CODE`."""
@@ -61,7 +61,7 @@ class Report:
 
 
 class Executor:
-    """Runs one action at a time; a newer one, also HOLD and STOP, takes over at once.
+    """Runs one action at a time; a newer one, also HOLD, STOP and NOT_HERE, takes over at once.
 
     names: whose heartbeats it depends on besides odometry; silence longer than `timeout` seconds holds the robot.
     ended: called with the report of each action as it ends. Not thread-safe.
@@ -246,7 +246,7 @@ class Executor:
 def _readable(command: Command) -> NavigationAction | None:
     """Return the motion that a command asks for, None for standing. Raises ValueError for what is neither."""
     action = to_action(command.kind, command.size)
-    if action is None or action.kind is ActionKind.STOP:
+    if action is None or not action.kind.moves:
         return None
     if not LEAST_SCALE <= command.speed_scale <= 1.0:
         raise ValueError(f"speed_scale {command.speed_scale:g} is not within {LEAST_SCALE:g} to 1")

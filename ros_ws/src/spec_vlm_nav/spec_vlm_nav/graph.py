@@ -484,8 +484,8 @@ def robot_graph(name: str) -> Graph:
             Argument(
                 "camera",
                 "videohub",
-                "where frames come from: videohub, multicast, a source of cv2.VideoCapture (number, file, URL), or "
-                "none: camera_topic is published by somebody else",
+                "where frames come from: videohub, multicast, topic:NAME (images that somebody publishes, e.g. raw), a "
+                "source of cv2.VideoCapture (number, file, URL), or none: camera_topic is published by somebody else",
             ),
             Argument("camera_interface", "", "network interface of the camera's multicast, e.g. eth0"),
             *NAVIGATING, VIEW, *ROS,
@@ -519,10 +519,10 @@ def robot_graph(name: str) -> Graph:
 
 REPLAY_GRAPH = Graph(
     (
-        Argument("bag", "", "folder of the bag that is played"),
+        Argument("bag", "", "bag (folder, .mcap or .db3) or data set (LeRobot v3, nuScenes-like) that is played"),
         Argument("instruction", "", "instruction for its frames, e.g. find the silver bottle"),
         Argument("out", "", "folder of a new bag with the played frames and the answers; empty: nothing is recorded"),
-        Argument("camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first"),
+        Argument("camera_topic", "", "camera topic of the bag, or camera of the data set; empty: its first"),
         Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float, least=0.01, most=100.0),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float, least=0.0, most=1e6),

@@ -10,7 +10,7 @@ import msgspec
 
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.motion import Outcome
-from speculation.prompts import ACTIONS, ActionKind, ActionSize, NavigationAction, to_navigation_action
+from speculation.prompts import MOTIONS, ActionKind, ActionSize, Blocked, NavigationAction, Past, to_past
 from speculation.wire import MAX_PROMPT_CHARS
 
 CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
@@ -18,7 +18,10 @@ CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
 SOURCE_WORDS = {CLOUD_VERIFIED: "verified", EDGE_ONLY: "draft model alone", FALLBACK: "fail-safe"}
 HOLD = 0
 """NavigationAction.HOLD: the fail-safe, which no model can answer."""
-KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 3, ActionKind.STOP: 4}
+KINDS = {
+    ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 3, ActionKind.STOP: 4,
+    ActionKind.NOT_HERE: 5,
+}  # fmt: skip
 SIZES: dict[ActionSize | None, int] = {None: 0, ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 OUTCOME_CODE = {
     Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4, Outcome.NO_ODOMETRY: 6,
@@ -36,6 +39,11 @@ class AskedPrompt:
 
     stamp_ns: int
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
+
+    @property
+    def instruction(self) -> str:
+        """What the model was asked to find: the prompt's first line."""
+        return self.prompt.partition("\n")[0]
 
     def to_json(self) -> str:
         """Return the text of the topic's std_msgs/String."""
@@ -62,20 +70,23 @@ def to_action(kind: int, size: int) -> NavigationAction | None:
     if kind == HOLD:
         return None
     if kind not in _KIND_OF or size not in _SIZE_OF:
-        raise ValueError(f"kind {kind} with size {size} is no action: kinds are 0 to 4, sizes 0 to 3")
+        raise ValueError(f"kind {kind} with size {size} is no action: kinds are 0 to {max(_KIND_OF)}, sizes 0 to 3")
     return NavigationAction(_KIND_OF[kind], _SIZE_OF[size])
 
 
-def to_done(texts: Sequence[str]) -> tuple[NavigationAction, ...]:
-    """Return the actions of a goal's `done`. Raises ValueError, naming the place, for a text that is no motion."""
+def to_done(texts: Sequence[str]) -> tuple[Past, ...]:
+    """Return the entries of a goal's `done`. Raises ValueError, naming the place, for a text that is no motion."""
     if len(texts) > MAX_DONE:
         raise ValueError(f"done has {len(texts)} actions, the limit is {MAX_DONE}")
-    actions = [to_navigation_action(text) for text in texts]
-    for place, (text, action) in enumerate(zip(texts, actions, strict=True)):
-        if action is None or action.size is None:
-            known = ", ".join(known.text for known in ACTIONS if known.size is not None)
-            raise ValueError(f"done[{place}] is {text[:40]!r}; known are {known}")
-    return tuple(action for action in actions if action is not None)
+    entries: list[Past] = []
+    for place, text in enumerate(texts):
+        entry = to_past(text)
+        action = entry.action if isinstance(entry, Blocked) else entry
+        if entry is None or action not in MOTIONS:
+            known = ", ".join(known.text for known in MOTIONS)
+            raise ValueError(f"done[{place}] is {text[:40]!r}; known are {known}, each also with 'blocked' behind it")
+        entries.append(entry)
+    return tuple(entries)
 
 
 def figures(stats: DecodingStats) -> dict[str, Any]:

@@ -19,20 +19,27 @@ from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, Verif
 from spec_vlm_nav.body import Body, Decision, Decoder, Execution, Frame, Question, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, wrap
+from speculation.instructions import sentence_for, understand
+from speculation.memory import SearchMemory
 from speculation.prompts import (
+    NOT_HERE,
+    PROMPT_FORMS,
+    STOP,
     ActionKind,
     ActionSize,
+    Blocked,
     Guidance,
     NavigationAction,
+    Past,
     ResponseOrder,
     Vocabulary,
     committed_action,
     compose,
-    instruction_problem,
     nearest_action,
     parse_answer,
 )
 from speculation.settings import check
+from speculation.wire import Jpegs, jpeg_of
 
 SETTLE_S = 0.15
 """After an action the robot comes to rest before the next frame counts."""
@@ -52,12 +59,15 @@ DEGRADED_SPEED, DEGRADED_SIZE = 0.5, ActionSize.SMALL
 ANSWER_WEIGHT = 0.3
 """Of the newest answer in the running mean of answer times."""
 LOST = "verifier lost: "
+SEARCH_FORM = 2
+"""Prompts of this form list blocked actions and what was searched."""
 
 
 class End(Enum):
     """How a goal ended."""
 
     STOPPED = "the model says that the task is done"
+    NOT_FOUND = "the model says that the object is not here"
     CANCELLED = "cancelled"
     PREEMPTED = "a newer goal took over"
     SHUTDOWN = "the node was deactivated or ends"
@@ -120,6 +130,20 @@ HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
 """What a goal's last sentence ends with where nobody knows whether the robot stands."""
 
 
+@dataclass(frozen=True)
+class _Moved:
+    """What an action came to."""
+
+    part: NavigationAction | None
+    """The action that comes nearest to what was moved, by odometry; None: less than half of the smallest."""
+    blocked: NavigationAction | None = None
+    """The whole action, where something blocked it."""
+
+    def listed(self, form: int) -> Past | None:
+        """Return how prompts of this form list it, None where they do not."""
+        return Blocked(self.blocked) if self.blocked is not None and form >= SEARCH_FORM else self.part
+
+
 @dataclass
 class _Asked:
     """A question under way."""
@@ -130,8 +154,12 @@ class _Asked:
     alone: bool
     """Whether the draft model answers alone because the link is lost."""
     in_motion: bool
-    done: tuple[NavigationAction, ...]
+    done: tuple[Past, ...]
     """What the prompt lists as carried out."""
+    objects: Vocabulary | None
+    """Of the model that answers."""
+    memory: SearchMemory | None
+    """What was searched, this frame included; None where the prompt has none of it."""
     known_s: float | None = None
     """Seconds until the answer's action was committed; None while it is not."""
 
@@ -157,7 +185,9 @@ class Navigator:
     """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own.
 
     The model remembers nothing, so each prompt lists what was done for this goal so far, by odometry: of an action
-    that something cut short the part that was moved. What a dry run decides is not listed.
+    that something cut short the part that was moved. What a dry run decides is not listed. A model of prompt form 2
+    (`Vocabulary.form`) gets a blocked action as such, and what this goal has searched (`SearchMemory`). A model without
+    a list of objects is asked as with form 1: nobody trained it on those lines.
 
     A motion is published on committed tokens only: its kind (as the least size), then its size, then the whole answer.
     """
@@ -171,28 +201,42 @@ class Navigator:
         over: Callable[[], End | None],
         config: NavigatorConfig,
         monitor: LinkMonitor | None = None,
+        frames: int = 1,
     ) -> None:
-        """`over` returns why the goal is to end, None while it goes on. `monitor`: one that outlives the goal."""
+        """`over` returns why the goal is to end, None while it goes on. `monitor`: one that outlives the goal.
+
+        `frames` that a question may hold: the newest, and before it those of the last views.
+        """
         self._decoder, self._body, self._config = decoder, body, config
         self._clock, self._sleep, self._over = clock, sleep, over
         self._monitor = monitor or LinkMonitor(config.link)
         self._step = self._actions = self._most = self._invalid = self._blocked = 0
-        self._done: list[NavigationAction] = []
+        self._done: list[_Moved] = []
+        self._form = PROMPT_FORMS[-1]
+        """Of the prompts of the model that was asked last."""
+        self._memory = SearchMemory()
+        """Of the frames whose answers were taken."""
+        self._frames = frames
+        self._views: list[tuple[int, bytes]] = []
+        """The frames of the last views, the oldest first, each with the number of actions done before it."""
         self._instruction = self._holding = ""
+        self._sentence = ""
+        """What the model is asked, see `speculation.instructions.sentence_for`."""
         self._dry = False
         self._why: End = End.TIMEOUT
         self._end_at = 0.0
         self._question: Question | None = None
         self._motion: _Motion | None = None
         self._stopped = True
-        """Whether the executor took the STOP that ended the goal, where the robot was moving."""
+        """Whether the executor took the STOP or NOT_HERE that ended the goal, where the robot was moving."""
         self._answer_s: float | None = None
         """Running mean of the time from a question to its action."""
 
     @property
-    def done(self) -> tuple[NavigationAction, ...]:
-        """What was carried out for this goal so far, by odometry."""
-        return tuple(self._done)
+    def done(self) -> tuple[Past, ...]:
+        """What was carried out for this goal so far, by odometry, as the model that was asked last gets it."""
+        listed = (moved.listed(self._form) for moved in self._done)
+        return tuple(entry for entry in listed if entry is not None)
 
     def run(
         self,
@@ -200,15 +244,18 @@ class Navigator:
         time_allowance_s: float = 0.0,
         max_actions: int = 0,
         dry: bool = False,
-        done: Sequence[NavigationAction] = (),
+        done: Sequence[Past] = (),
     ) -> GoalResult:
-        """Follow `instruction` until the model stops, or a limit or the caller ends it; the robot stands afterwards.
+        """Follow `instruction` until the model ends it, or a limit or the caller does; the robot stands afterwards.
 
         `done`: what was carried out for it before.
         """
         began = self._clock()
         self._end_at = began + (time_allowance_s or self._config.time_allowance_s)
-        self._instruction, self._dry, self._most, self._done = instruction, dry, max_actions, [*done]
+        self._instruction, self._dry, self._most = instruction, dry, max_actions
+        self._done = [_Moved(None, entry.action) if isinstance(entry, Blocked) else _Moved(entry) for entry in done]
+        self._form, self._memory = PROMPT_FORMS[-1], SearchMemory()
+        self._views = []
         ahead: _Asked | None = None
         try:
             while True:
@@ -219,7 +266,8 @@ class Navigator:
                 if max_actions and self._actions >= max_actions:
                     raise _Over(End.OUT_OF_ACTIONS, f"{self._actions} actions")
         except _Over as over:
-            held = self._stopped if over.end is End.STOPPED else self.stand(over.end.value)
+            ended = over.end in (End.STOPPED, End.NOT_FOUND)
+            held = self._stopped if ended else self.stand(over.end.value)
             self._count_motion()
             message = over.end.value + (f": {over.detail}" if over.detail else "")
             message += "" if held else HOLD_UNCONFIRMED
@@ -239,7 +287,7 @@ class Navigator:
         return self._is_taken(step)
 
     def _is_taken(self, step: int) -> bool:
-        """Return whether the executor took a HOLD or a STOP, at the latest after `HOLD_S`; a dry run has none."""
+        """Return whether the executor took what makes it stand, at the latest after `HOLD_S`; a dry run has none."""
         until = self._clock() + HOLD_S
         while not self._dry and not self._has_ended(self._body.execution(step)):
             if self._clock() >= until:
@@ -272,10 +320,11 @@ class Navigator:
                 # Not lost yet: it greets the verifier again. If that lasts, the mode changes.
                 self._wait(POLL_S)
             return None
-        problem_of_words = instruction_problem(self._instruction, objects)
-        if problem_of_words and not alone:
-            raise _Over(End.BAD_INSTRUCTION, problem_of_words)
-        if problem_of_words:
+        try:
+            self._understand(objects)
+        except ValueError as problem:
+            if not alone:
+                raise _Over(End.BAD_INSTRUCTION, str(problem)) from None
             self._monitor.give_up()
             return None
         frame = self._look()
@@ -284,18 +333,60 @@ class Navigator:
             self._report(State.THINKING)
         return self._put(frame, objects, alone)
 
+    def _understand(self, objects: Vocabulary | None) -> None:
+        """Note what a model with this list is asked. Raises ValueError, in a sentence, where it cannot be."""
+        sentence = sentence_for(self._instruction, objects)
+        if sentence != self._sentence:
+            self._body.understood("" if objects is None else sentence)
+        self._sentence = sentence
+
     def _put(
         self, frame: Frame, objects: Vocabulary | None, alone: bool, ahead: NavigationAction | None = None
     ) -> _Asked:
         """Ask; `ahead` is the motion under way where the frame was taken in motion."""
         config = self._config
+        self._form = objects.form if objects is not None else PROMPT_FORMS[0]
         done = self.done if ahead is None else (*self.done, ahead)
-        prompt = compose(self._instruction, done, config.order, config.guide.applies(objects))
+        memory = self._look_from(frame) if self._form >= SEARCH_FORM else None
+        lines = memory.lines() if memory is not None else ()
+        prompt = compose(self._sentence, done, config.order, config.guide.applies(objects), lines)
         self._body.asked(prompt, frame)
         at = self._clock()
-        question = self._decoder.ask(prompt, frame.jpeg, self._limit(config.step_limit_s), EDGE if alone else None)
+        question = self._decoder.ask(
+            prompt, self._seen(frame, done), self._limit(config.step_limit_s), EDGE if alone else None
+        )
         self._question = question
-        return _Asked(question, frame, at, alone, ahead is not None, done)
+        return _Asked(question, frame, at, alone, ahead is not None, done, objects, memory)
+
+    def _look_from(self, frame: Frame) -> SearchMemory | None:
+        """Return what was searched with this frame, None where nobody knows where it was taken.
+
+        A copy: a question may be dropped, and the frame that takes its place must find the memory as it was.
+        """
+        place = frame.place
+        if place is None or not place.finite:
+            return None
+        memory = self._memory.copy()
+        memory.look(place.x, place.y, place.yaw)
+        return memory
+
+    def _remember(self, asked: _Asked, reply: Reply) -> None:
+        """Note the frame and what the answer says of it."""
+        if asked.memory is None or asked.objects is None:
+            return
+        wanted = understand(self._instruction, asked.objects)
+        asked.memory.read(reply.text, wanted.colour, wanted.object_class)
+        self._memory = asked.memory
+
+    def _seen(self, frame: Frame, done: Sequence[Past]) -> Jpegs:
+        """Return the frames of a question: its own, and before it those of the views that actions changed since.
+
+        A frame of the same view takes the place of the one before. What a dry run decides counts as done here.
+        """
+        view = self._actions if self._dry else len(done)
+        before = [each for each in self._views if each[0] < view]
+        self._views = [*before, (view, frame.jpeg)][-self._frames :]
+        return jpeg_of([jpeg for _, jpeg in self._views])
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
@@ -383,15 +474,18 @@ class Navigator:
     def _act(self, asked: _Asked, reply: Reply, motion: _Motion | None) -> _Motion | None:
         """Publish what the whole answer decides. `motion` is what was begun on its beginning."""
         parsed = parse_answer(reply.text)
-        action = parsed.action
+        action, problem = parsed.action, parsed.problem
+        if action == NOT_HERE and asked.objects is not None and asked.objects.form < SEARCH_FORM:
+            action, problem = None, f"{NOT_HERE.text!r} of a model that never learned to search everywhere"
         if action is None:
-            self._hold(f"unreadable answer: {parsed.problem}", End.NO_VALID_ACTION, asked, reply)
-            self._count_invalid(asked, parsed.problem)
+            self._hold(f"unreadable answer: {problem}", End.NO_VALID_ACTION, asked, reply)
+            self._count_invalid(asked, problem)
             return None
         if motion is None and not self._is_same_view(asked):
             return None
-        if action.kind is ActionKind.STOP:
-            self._stop(asked, reply, parsed.reasoning)
+        self._remember(asked, reply)
+        if not action.kind.moves:
+            self._finish(asked, reply, action, parsed.reasoning)
             return None
         self._invalid = 0
         size = DEGRADED_SIZE if asked.alone else action.size
@@ -406,17 +500,20 @@ class Navigator:
         self._publish(asked, motion, reply)
         return motion
 
-    def _stop(self, asked: _Asked, reply: Reply, reasoning: str) -> None:
+    def _finish(self, asked: _Asked, reply: Reply, action: NavigationAction, reasoning: str) -> None:
+        """End the goal with a STOP or NOT_HERE."""
+        stops = action == STOP
         if asked.alone:
-            # The verifier decides that the task is done; going on without it could lead past the object.
-            self._hold(LOST + "the draft model alone would stop here", End.LINK_LOST, asked, reply)
+            # The verifier decides that the task is over; going on without it could lead past the object.
+            would = "stop" if stops else "end the search"
+            self._hold(LOST + f"the draft model alone would {would} here", End.LINK_LOST, asked, reply)
             self._monitor.give_up()
             return
         step = self._next_step()
-        self._body.act(self._decision(asked, step, None, reply, stop=True))
+        self._body.act(self._decision(asked, step, action, reply))
         # A robot that was not moving needs no STOP to stand.
         self._stopped = self._motion is None or self._is_taken(step)
-        raise _Over(End.STOPPED, reasoning)
+        raise _Over(End.STOPPED if stops else End.NOT_FOUND, reasoning)
 
     # -- the motion
 
@@ -440,7 +537,7 @@ class Navigator:
         return motion
 
     def _publish(self, asked: _Asked, motion: _Motion, reply: Reply | None = None) -> None:
-        self._body.act(self._decision(asked, motion.step, motion, reply))
+        self._body.act(self._decision(asked, motion.step, motion.action, reply))
 
     def _follow(self, motion: _Motion) -> _Asked | None:
         """Wait for the end of the motion; return the next question where it was asked meanwhile and still holds."""
@@ -479,6 +576,9 @@ class Navigator:
         self._holding, self._why = "", End.TIMEOUT
         self._count_motion()
         outcome = execution.outcome
+        if outcome is Outcome.NO_ODOMETRY:
+            # It may count from another place when it is back.
+            self._memory = SearchMemory()
         if outcome in (None, Outcome.NO_ODOMETRY):
             self._drop_question()
             self._hold(execution.message)
@@ -519,7 +619,8 @@ class Navigator:
             return None
         try:
             objects = self._decoder.objects(0.0)
-        except VerifierLost:
+            self._understand(objects)
+        except (VerifierLost, ValueError):
             return None
         return self._put(frame, objects, False, motion.action)
 
@@ -541,9 +642,9 @@ class Navigator:
             return
         self._actions += 1
         execution = self._body.execution(motion.step)
-        done = nearest_action(motion.action.kind, execution.moved) if execution is not None else None
-        if done is not None:
-            self._done.append(done)
+        if execution is not None:
+            part = nearest_action(motion.action.kind, execution.moved)
+            self._done.append(_Moved(part, motion.action if execution.outcome is Outcome.BLOCKED else None))
 
     # -- the link
 
@@ -584,9 +685,8 @@ class Navigator:
     # -- what is published
 
     def _decision(
-        self, asked: _Asked | None, step: int, motion: _Motion | None, reply: Reply | None, stop: bool = False
+        self, asked: _Asked | None, step: int, action: NavigationAction | None, reply: Reply | None
     ) -> Decision:
-        action = motion.action if motion is not None else NavigationAction(ActionKind.STOP) if stop else None
         if asked is None:
             return Decision(step, action)
         return Decision(

@@ -6,9 +6,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from spec_vlm_nav.annotate import AMBER, GREEN, RED, SOURCE_COLOURS, WHITE, Colour
+from spec_vlm_nav.annotate import AMBER, END_COLOURS, GREEN, SOURCE_COLOURS, WHITE, Colour
 from spec_vlm_nav.motion import PlanarPose
-from speculation.prompts import ActionKind, NavigationAction
+from speculation.prompts import NavigationAction
 
 SPACING_M = 0.05
 MOST_PLACES = 2000
@@ -103,10 +103,10 @@ class Trail:
 
 
 def _shown(decision: _Decision, group: str, opacity: float) -> list[Mark]:
-    """Return the arrow of a motion, or the ball of a STOP or HOLD, at the place of its decision."""
+    """Return the arrow of a motion, or the ball of a HOLD or of what ends a goal, at the place of its decision."""
     place, action = decision.place, decision.action
-    if action is None or action.kind is ActionKind.STOP:
-        colour = AMBER if action is None else RED
+    if action is None or not action.kind.moves:
+        colour = AMBER if action is None else END_COLOURS[action]
         return [Mark(group, "ball", place.x, place.y, 0.0, BALL_M, colour, opacity=opacity)]
     colour = SOURCE_COLOURS.get(decision.source, GREEN)
     yaw, length = place.yaw + action.radians, action.metres or TURN_ARROW_M

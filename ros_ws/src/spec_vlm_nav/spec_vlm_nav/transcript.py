@@ -26,6 +26,8 @@ class Transcript:
         """Return the lines that a feedback message adds."""
         last, self._last = self._last, progress
         lines: list[str] = []
+        if progress.understood and progress.understood != last.understood:
+            lines.append(f"Understood: {printable(progress.understood)}")
         if progress.answer and progress.answer != self._text:
             if not progress.answer.startswith(self._text):
                 lines += self._answer(self._text)
@@ -71,6 +73,8 @@ def closing_words(end: GoalEnd, server: str, seconds: float) -> Iterable[str]:
     message = printable(end.message)
     if end.outcome is Outcome.FOUND:
         yield f"found: {message or 'the robot stopped before it'} ({figures})"
+    elif end.outcome is Outcome.NOT_FOUND:
+        yield f"not here: {message} ({figures})"
     elif end.outcome is Outcome.FAILED:
         yield f"not found{code}: {message} ({figures})"
     elif end.outcome is Outcome.REFUSED:

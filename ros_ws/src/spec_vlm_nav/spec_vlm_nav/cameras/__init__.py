@@ -5,6 +5,7 @@ from __future__ import annotations
 from spec_vlm_nav.camera import Opener, SourceSettings
 from spec_vlm_nav.cameras.capture import Device
 from spec_vlm_nav.cameras.multicast import Multicast
+from spec_vlm_nav.cameras.topic import PREFIX, ImageTopic
 from spec_vlm_nav.cameras.videohub import Send, Videohub
 
 
@@ -18,4 +19,6 @@ def opener_of(settings: SourceSettings, max_hz: float, send: Send) -> Opener:
         return Videohub(send, max_hz, settings.videohub_timeout_s)
     if settings.source == "multicast":
         return Multicast(settings)
+    if settings.source.startswith(PREFIX):
+        return ImageTopic(settings.source)
     return Device(settings.source)

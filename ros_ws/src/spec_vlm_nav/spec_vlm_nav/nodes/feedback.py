@@ -70,6 +70,10 @@ class Feedback:
         self._node.out.state(state.value, reason)
         self._send()
 
+    def understood(self, instruction: str) -> None:
+        """Note what is looked for; it goes out with the report that follows."""
+        self._message.understood = instruction
+
     def writing(self, answer: str, guess: str) -> None:
         """Note the running answer."""
         message = self._message

@@ -67,9 +67,7 @@ class Screen:
 def arguments_of(words: Sequence[str]) -> Request:
     """Return the request of a command line. Ends the process, with a message, for one that is wrong."""
     parser = argparse.ArgumentParser(prog="find", description=__doc__)
-    parser.add_argument(
-        "what", nargs="+", help='such as "the red ball"; "find" is put before words that begin with no verb'
-    )
+    parser.add_argument("what", nargs="+", help='such as "the red ball"; any wording; "find" is put before a bare name')
     parser.add_argument("--time", type=float, default=0.0, metavar="S", help="time allowance; default: that of vlm_nav")
     parser.add_argument("--max-actions", type=int, default=0, metavar="N", help="most actions; 0: no limit but time")
     parser.add_argument("--dry-run", action="store_true", help="decide only; the robot stands")

@@ -20,6 +20,7 @@ from tf2_msgs.msg import TFMessage
 
 from spec_vlm_nav.camera import CAMERA, MOUNT, OPTICAL, Capture, Opener, Quaternion, quaternion
 from spec_vlm_nav.cameras import opener_of
+from spec_vlm_nav.cameras.topic import ImageTopic
 from spec_vlm_nav.cameras.videohub import ANSWERS, REQUESTS, SERVICE, Videohub, check_topic, write
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.nodes.common import LATCHED, message_type, settings, steady_timer
@@ -41,6 +42,8 @@ class Go2Camera(ManagedNode):
         self._capture: Capture | None = None
         self._optics: Optics | None = None
         self._calls: tuple[Publisher, Subscription] | None = None
+        self._others: Subscription | None = None
+        """Of images that another node publishes."""
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._infos = self.create_publisher(CameraInfo, "camera/camera_info", qos_profile_sensor_data)
         self._static = self.create_publisher(TFMessage, "/tf_static", LATCHED)
@@ -58,6 +61,11 @@ class Go2Camera(ManagedNode):
             )
             check_topic(self._calls[0].topic_name)
         opener = self._opener = opener_of(chosen.source, chosen.max_hz, self._call)
+        if isinstance(opener, ImageTopic):
+            if self.resolve_topic_name(opener.topic) == self._images.topic_name:
+                raise ValueError(f"source {opener.name} is what go2_camera publishes itself; name another topic")
+            kind = message_type(opener.kind)
+            self._others = self.create_subscription(kind, opener.topic, opener.received, qos_profile_sensor_data)
         self._capture = Capture(opener, chosen.max_hz, chosen.reconnect_s, self._publish, self.get_logger())
         self._static.publish(TFMessage(transforms=self._transforms()))
 
@@ -82,6 +90,9 @@ class Go2Camera(ManagedNode):
         if calls is not None:
             self.destroy_publisher(calls[0])
             self.destroy_subscription(calls[1])
+        others, self._others = self._others, None
+        if others is not None:
+            self.destroy_subscription(others)
         self._optics = None
 
     def health(self) -> Iterable[Status]:

@@ -25,6 +25,7 @@ CANCEL_S = 1.0
 _RESULT = NavigateByInstruction.Result
 ERROR = {
     End.STOPPED: _RESULT.NONE,
+    End.NOT_FOUND: _RESULT.NOT_FOUND,
     End.CANCELLED: _RESULT.CANCELLED,
     End.PREEMPTED: _RESULT.PREEMPTED,
     End.SHUTDOWN: _RESULT.SHUTDOWN,
@@ -51,8 +52,9 @@ class Goal:
         self._prompt = ""
         self._from = node.senses.travelled
         self._navigator = Navigator(
-            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
-        )
+            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor,
+            node.decoder.config.frames,
+        )  # fmt: skip
         self._feedback = Feedback(node, handle, self._navigator)
 
     def finish(self, end: End) -> None:
@@ -118,6 +120,12 @@ class Goal:
     def place(self) -> PlanarPose | None:
         """See `body.Body`."""
         return self._node.senses.place()
+
+    def understood(self, instruction: str) -> None:
+        """See `body.Body`."""
+        if instruction:
+            self._node.get_logger().info(f"understood: {instruction}")
+        self._feedback.understood(instruction)
 
     def asked(self, prompt: str, frame: Frame) -> None:
         """See `body.Body`."""

@@ -127,7 +127,7 @@ def goal_of(request: Request) -> Any:
 
 
 def action_text(action: Any) -> str:
-    """Return the text of a NavigationAction message: 'turn left large', 'stop' or 'HOLD'."""
+    """Return the text of a NavigationAction message: 'turn left large', 'stop', 'not here' or 'HOLD'."""
     try:
         known = to_action(action.kind, action.size)
     except ValueError as error:
@@ -143,6 +143,7 @@ def progress_of(feedback: Any) -> Progress:
         state=feedback.state,
         reason=feedback.reason,
         link=feedback.link_state,
+        understood=feedback.understood,
         answer=feedback.answer,
         guess=feedback.guess,
         step=action.step if decided else -1,
@@ -163,6 +164,8 @@ def end_of(answer: Any) -> GoalEnd:
         outcome = Outcome.FOUND
     elif answer.status == GoalStatus.STATUS_CANCELED:
         outcome = Outcome.CANCELLED
+    elif result.error_code == _RESULT.NOT_FOUND:
+        outcome = Outcome.NOT_FOUND
     else:
         outcome = Outcome.REFUSED if code in ("INVALID_INPUT", "NOT_ACTIVE") else Outcome.FAILED
     return GoalEnd(

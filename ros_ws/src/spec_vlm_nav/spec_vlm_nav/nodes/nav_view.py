@@ -122,10 +122,11 @@ class NavView(Node):
         self._change(state=name, reason=reason)
 
     def _on_instruction(self, instruction: String) -> None:
-        self._change(instruction=instruction.data)
+        self._change(instruction=instruction.data, understood="")
 
     def _on_feedback(self, message: Any) -> None:
         feedback = message.feedback
+        self._change(understood=feedback.understood)
         if feedback.link_state:
             self._fed = True
             self._change(link=feedback.link_state)

@@ -34,7 +34,8 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, Parameters
 from speculation.extras import need
-from speculation.prompts import Vocabulary, instruction_problem
+from speculation.instructions import sentence_for
+from speculation.prompts import Vocabulary
 from speculation.trace import Trace
 
 if TYPE_CHECKING:
@@ -199,8 +200,11 @@ class VlmNav(ManagedNode):
             pass  # The words that it knew last; the navigator looks again when it is back.
         except ValueError as error:
             return _RESULT.INVALID_INPUT, str(error)
-        problem = instruction_problem(request.instruction, self._objects)
-        return (_RESULT.INVALID_INPUT, problem) if problem else (_RESULT.NONE, "")
+        try:
+            sentence_for(request.instruction, self._objects)
+        except ValueError as error:
+            return _RESULT.INVALID_INPUT, str(error)
+        return _RESULT.NONE, ""
 
     def _on_cancel(self, handle: Any) -> CancelResponse:
         with self._goal_lock:

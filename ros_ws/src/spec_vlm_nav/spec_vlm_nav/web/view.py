@@ -85,6 +85,7 @@ class View:
             "running": self.ours or self.active_goals > 0,
             "ours": self.ours,
             "instruction": self.instruction,
+            "understood": progress.understood,
             "note": self.note,
             "outcome": self.outcome,
             "state": progress.state,

@@ -1,0 +1,258 @@
+"""`bars`: what a target has to reach before it ships, in one table by one command.
+
+Rooms are of seeds that no training uses. The target answers alone, in this process: all exact modes give its answers.
+"Of the oracle's" counts rooms that the oracle solves. Wordings are compared without new walks: a model is asked what
+a wording was understood as (`speculation.instructions`), so one that is understood walks as the plain one does, and one
+that is refused or taken for another object fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from adapters_training.evaluate import evaluate
+from evaluation.closed_loop.command import MAX_PROCESSES, episodes, seeds
+from evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode, EpisodeKey, Setting
+from evaluation.closed_loop.scores import Place, place, place_name, wilson
+from evaluation.experiment.sockets import edge_config
+from evaluation.journal import Journal
+from evaluation.plots import new_figure
+from evaluation.setting import add_decoding, machine
+from evaluation.tables import table
+from simulation.episode import Outcome
+from speculation.instructions import understand
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.vlm.load import folder_fingerprint, load_vlm
+from speculation.wordings import HELD_OUT, Wording
+
+ABSENT_ACTIONS = 80
+"""A whole search of two rooms takes more actions than a walk to what is there."""
+PLACES: dict[str, Place] = {
+    "easy": ("easy", "room", Asked.TARGET.value),
+    "middle": ("middle", "room", Asked.TARGET.value),
+    "hard": ("hard", "room", Asked.TARGET.value),
+    "two_rooms": ("middle", "two_rooms", Asked.TARGET.value),
+    "hallway": ("middle", "hallway", Asked.TARGET.value),
+    "absent": ("middle", "room", Asked.ABSENT.value),
+    "absent_two_rooms": ("middle", "two_rooms", Asked.ABSENT.value),
+    "class": ("middle", "room", Asked.CLASS.value),
+    "colour": ("middle", "room", Asked.COLOUR.value),
+}
+"""What is walked."""
+WORDINGS, QUESTIONS = "wordings", "questions"
+CASES = (*PLACES, WORDINGS, QUESTIONS)
+FOUND_BARS = {"easy": 0.97, "middle": 0.97, "hard": 0.92, "two_rooms": 0.92, "hallway": 0.92}
+ABSENT_BAR, FALSE_BAR, COLLISIONS_BAR, WORDINGS_BAR, KIND_BAR = 0.90, 0.03, 0.3, 0.03, 0.90
+"""What is asked: at least (found, absent, action kind) or at most (false 'not here', collisions, wordings)."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row: what is asked and what was measured. `low` and `high` are the 95 % interval of a share (Wilson)."""
+
+    name: str
+    asked: float | None
+    at_most: bool
+    measured: float | None
+    low: float | None = None
+    high: float | None = None
+    count: int = 0
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it is reached; None where nothing is asked or measured."""
+        if self.asked is None or self.measured is None:
+            return None
+        return self.measured <= self.asked if self.at_most else self.measured >= self.asked
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `bars`."""
+    line = commands.add_parser("bars", help="what a target has to reach, in one table", description=__doc__)
+    line.add_argument("--seeds", default="0-99", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
+    line.add_argument("--cases", default=",".join(CASES), help="which of them (default: %(default)s)")
+    line.add_argument("--held-out", type=Path, help="frames of 'adapters_training data --held-out', for questions")
+    line.add_argument("--count", type=int, default=300, help="questions (default: %(default)s)")
+    add_decoding(line, (TARGET,), max_tokens=96, out="bars")
+    line.add_argument("--max-actions", type=int, default=40)
+    line.add_argument("--processes", type=int, default=2, help="episodes at once (default: %(default)s)")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Walk what is not done yet, then print and write the table. Raises ValueError for options that make no sense."""
+    cases = [name.strip() for name in options.cases.split(",")]
+    if unknown := [name for name in cases if name not in CASES]:
+        raise ValueError(f"--cases: {unknown[0]!r} is none; known are {', '.join(CASES)}")
+    if not 1 <= options.processes <= MAX_PROCESSES:
+        raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
+    if QUESTIONS in cases and options.held_out is None:
+        cases.remove(QUESTIONS)
+    words = Vocabulary.load(options.target_model)
+    if words is None:
+        raise ValueError(
+            f"{options.target_model} has no objects.json: these rooms are for models that know their objects"
+        )
+    walked = [name for name in cases if name in PLACES]
+    if words.form == 1:
+        walked = [name for name in walked if PLACES[name][2] == Asked.TARGET.value]
+    if WORDINGS in cases and "middle" not in walked:
+        walked.append("middle")
+    chosen = seeds(options.seeds)
+    settings = {"target": folder_fingerprint(options.target_model), "max_actions": options.max_actions,
+                "response_order": options.response_order}  # fmt: skip
+    journal = Journal(options.out, "bars", settings, options.restart)
+    done = {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
+    keys = [
+        EpisodeKey(*PLACES[name][:1], seed, policy, None, *PLACES[name][1:])
+        for name in walked
+        for seed in chosen
+        for policy in (ORACLE, TARGET)
+    ]
+    shared = Setting(
+        edge_config(options, "", mode="edge"), options.target_model, "", options.max_actions,
+        ResponseOrder(options.response_order), Guidance(options.guide).applies(words), words.form,
+    )  # fmt: skip
+    absent = replace(shared, max_actions=max(options.max_actions, ABSENT_ACTIONS))
+    with tqdm(total=len(keys), initial=sum(key in done for key in keys), unit="episode", disable=None) as bar:
+        for setting in (shared, absent):
+            missing = [
+                key for key in keys if key not in done and (key.asked == Asked.ABSENT.value) == (setting is absent)
+            ]
+            for episode in episodes(missing, setting, options.processes):
+                journal.add(asdict(episode))
+                done[episode.key] = episode
+                bar.update()
+    rows = [*walks([done[key] for key in keys], walked), *_others(options, cases, words, [done[key] for key in keys])]
+    report(options, rows)
+    return 0
+
+
+def walks(finished: Sequence[Episode], names: Iterable[str]) -> list[Bar]:
+    """Return the rows of the episodes."""
+    rows = []
+    for name in names:
+        where = PLACES[name]
+        ours = [episode for episode in finished if place(episode) == where and episode.policy == TARGET]
+        solved = {e.seed for e in finished if place(e) == where and e.policy == ORACLE and e.success}
+        counted = [episode for episode in ours if episode.seed in solved or where[2] == Asked.ABSENT.value]
+        bar = ABSENT_BAR if name == "absent" else FOUND_BARS.get(name)
+        words = "said 'not here'" if where[2] == Asked.ABSENT.value else "found, of the oracle's"
+        rows.append(_share(f"{place_name(where)}: {words}", bar, False, [e.success for e in counted]))
+        if name == "hard" and ours:
+            mean = sum(episode.collisions for episode in ours) / len(ours)
+            rows.append(Bar(f"{place_name(where)}: collisions an episode", COLLISIONS_BAR, True, mean, count=len(ours)))
+    there = [e for e in finished if e.policy == TARGET and e.asked != Asked.ABSENT.value]
+    false = [e.outcome == Outcome.NOT_FOUND.value for e in there]
+    rows.append(_share("false 'not here', of all rooms that hold the object", FALSE_BAR, True, false))
+    return rows
+
+
+def wordings(
+    finished: Sequence[Episode], words: Vocabulary, tried: Sequence[Wording] = HELD_OUT
+) -> tuple[Bar, list[str]]:
+    """Return how far the worst wording stays behind the plain one, and which are not understood in how many rooms."""
+    plain = [e for e in finished if place(e) == PLACES["middle"] and e.policy == TARGET]
+    worst, failed = 0.0, []
+    for wording in tried:
+        lost = 0
+        for episode in plain:
+            colour, _, kind = episode.target.partition(" ")
+            try:
+                same = understand(wording.text(colour, kind), words).text == f"the {episode.target}"
+            except ValueError:
+                same = False
+            lost += episode.success and not same
+        if lost:
+            failed.append(f"{wording.text('silver', 'bottle')!r} in {lost} of {len(plain)} rooms")
+        worst = max(worst, lost / max(1, len(plain)))
+    name = f"middle: worst of {len(tried)} held-out wordings, behind the plain one"
+    return Bar(name, WORDINGS_BAR, True, worst, count=len(plain)), failed
+
+
+def _others(
+    options: argparse.Namespace, cases: Sequence[str], words: Vocabulary, finished: Sequence[Episode]
+) -> list[Bar]:
+    rows = []
+    if WORDINGS in cases:
+        row, failed = wordings(finished, words)
+        rows.append(replace(row, note="; ".join(failed[:3])))
+    if QUESTIONS in cases:
+        score = evaluate(load_vlm(options.target_model), options.held_out, options.count)
+        low, high = wilson(score.kind, score.answers)
+        kind = score.kind / max(1, score.answers)
+        rows.append(Bar("action kind on held-out questions", KIND_BAR, False, kind, low, high, score.answers))
+    if words.form == 1:
+        rows.append(Bar("absent objects, a class or a colour alone", None, False, None,
+                        note="a model of prompt form 1 cannot be asked"))  # fmt: skip
+    return rows
+
+
+def _share(name: str, asked: float | None, at_most: bool, results: Sequence[bool]) -> Bar:
+    if not results:
+        return Bar(name, asked, at_most, None, note="no episodes")
+    low, high = wilson(sum(results), len(results))
+    return Bar(name, asked, at_most, sum(results) / len(results), low, high, len(results))
+
+
+def report(options: argparse.Namespace, rows: Sequence[Bar]) -> None:
+    """Print the table; write bars.txt, bars.json and bars.png."""
+    text = table(("bar", "asked", "measured", "95 %", "of", "met"), [_cells(row) for row in rows])
+    notes = [f"{row.name}: {row.note}" for row in rows if row.note]
+    text = "\n\n".join([text, *notes, f"rooms: seeds {options.seeds}; {machine()}"])
+    print(text)
+    (options.out / "bars.txt").write_text(text + "\n", encoding="utf-8")
+    data: dict[str, Any] = {"target": folder_fingerprint(options.target_model), "seeds": options.seeds,
+                            "machine": machine(), "rows": [asdict(row) | {"met": row.met} for row in rows]}  # fmt: skip
+    (options.out / "bars.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    path = options.out / "bars.png"
+    plot(rows).savefig(path, dpi=110, bbox_inches="tight")
+    print(path)
+
+
+def _cells(row: Bar) -> tuple[str, ...]:
+    percent = "collisions" not in row.name
+
+    def shown(value: float | None) -> str:
+        return "-" if value is None else f"{100 * value:.1f} %" if percent else f"{value:.2f}"
+
+    sign = "<= " if row.at_most else ">= "
+    interval = "-" if row.low is None or row.high is None else f"{100 * row.low:.0f}-{100 * row.high:.0f} %"
+    met = "-" if row.met is None else "yes" if row.met else "no"
+    return (
+        row.name,
+        "-" if row.asked is None else sign + shown(row.asked),
+        shown(row.measured),
+        interval,
+        str(row.count),
+        met,
+    )
+
+
+def plot(rows: Sequence[Bar]) -> Figure:
+    """Return every share as a bar with its interval and a mark where it has to be."""
+    shares = [row for row in rows if row.measured is not None and row.low is not None]
+    figure = new_figure(0.45 * max(1, len(shares)) + 1.2, 9.0)
+    axes = figure.subplots()
+    for place_, row in enumerate(shares):
+        assert row.measured is not None and row.low is not None and row.high is not None
+        colour = {True: "#2ca02c", False: "#d62728", None: "#7f7f7f"}[row.met]
+        axes.barh(place_, 100 * row.measured, color=colour, height=0.55, alpha=0.85)
+        axes.plot([100 * row.low, 100 * row.high], [place_, place_], "k-", lw=1.2)
+        if row.asked is not None:
+            axes.plot([100 * row.asked] * 2, [place_ - 0.4, place_ + 0.4], "k--", lw=1.5)
+    axes.set_yticks(range(len(shares)), [row.name for row in shares])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("%  (dashed: the bar; line: 95 % interval; green: met)")
+    return figure

@@ -1,0 +1,58 @@
+"""Images that another node publishes, raw or compressed, in any encoding that is read. No ROS: see `received`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from spec_vlm_nav.camera import GRAB_S
+from spec_vlm_nav.optics import Image
+from speculation.images import COMPRESSED, RAW, to_pixels
+
+PREFIX = "topic:"
+
+
+class ImageTopic:
+    """Source and opener in one. The newest message counts; it is converted only when its frame is used."""
+
+    def __init__(self, source: str) -> None:
+        self.topic = source.removeprefix(PREFIX).strip()
+        if not self.topic.strip("/"):
+            raise ValueError(f"source {source!r} names no topic; give for example {PREFIX}/front/image_raw")
+        # image_transport names them so.
+        self.kind = COMPRESSED if self.topic.endswith("/compressed") else RAW
+        self.name = f"{PREFIX}{self.topic}"
+        self.advice = f"that {self.topic} is published as {self.kind} (ros2 topic info -v {self.topic})"
+        self.waiting = f"no image comes on {self.topic}"
+        self._new = threading.Condition()
+        self._newest: Any = None
+        self._grabbed: Any = None
+
+    def open(self) -> ImageTopic:
+        """Forget what came before."""
+        with self._new:
+            self._newest = None
+        return self
+
+    def received(self, message: Any) -> None:
+        """Take a message, from any thread."""
+        with self._new:
+            self._newest = message
+            self._new.notify()
+
+    def grab(self) -> bool:
+        """See `Source`."""
+        with self._new:
+            if self._newest is None:
+                self._new.wait(GRAB_S)
+            self._grabbed, self._newest = self._newest, None
+        return self._grabbed is not None
+
+    def retrieve(self) -> Image:
+        """See `Source`."""
+        return np.ascontiguousarray(to_pixels(self._grabbed, self.kind)[..., ::-1])
+
+    def close(self) -> None:
+        """See `Source`."""

@@ -1,0 +1,202 @@
+"""The teacher of searches: it knows walls and furniture, but an object only where the camera has looked.
+
+The oracle walks straight to what it cannot have seen, and a model that imitates it learns to guess. This one decides
+from what the robot has looked at, of which the prompt's memory holds a summary (`speculation.memory`): while turning
+here shows new floor, turn left; then walk to the next place that shows some; where all floor was seen, the object is
+not here. For what is in view the oracle decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from simulation.geometry import Array, Obstacles, Pose, nose_of, wrap
+from simulation.ground_truth import Sighting
+from simulation.oracle import HALF_VIEW, SEARCH_TURN, Decision, Oracle, Reason, undoes
+from simulation.paths import Mask
+from simulation.scene import Scene
+from simulation.sight import ranges
+from speculation.prompts import NOT_HERE, NavigationAction, Past
+
+SEEN_METRES = 3.0
+"""As far as this, floor that the camera shows counts as searched."""
+_RAYS = 48
+_TURN_GAIN, _HERE_GAIN, _WALK_GAIN = 0.06, 0.12, 0.08
+"""Shares of an area's floor: what a turn has to show to go on turning, to begin turning, and a walk to be worth it."""
+_FLOOR_CLEAR = 0.12
+_AT_PLACE, _DOOR_KEEP = 0.45, 0.7
+_MOST_PLACES, _ENOUGH = 3, 0.95
+_CANDIDATE_CELLS = 4
+
+
+class Searcher:
+    """Decides for one scene; what it needs of the map is computed once, when it is first needed."""
+
+    def __init__(self, scene: Scene, oracle: Oracle | None = None) -> None:
+        self._scene, self._oracle = scene, oracle or Oracle(scene)
+        self._shown: dict[Pose, Mask] = {}
+        self._around: dict[tuple[int, int], Mask] = {}
+        self._ways: dict[int, Array] = {}
+
+    def decide(
+        self,
+        views: Sequence[Pose],
+        wanted: Sequence[int],
+        sightings: Sequence[Sighting],
+        done: Sequence[Past] = (),
+        last_seen: int | None = None,
+    ) -> Decision:
+        """Return what to do at the last of `views`, the poses of all frames of this search.
+
+        `wanted` are the objects any of which is right, none for one that the scene lacks; `sightings` are of the last
+        frame, `done` the actions before it. `last_seen` is the object that an earlier frame showed, as far as the
+        robot remembers.
+        """
+        pose = views[-1]
+        before = [past for past in done if isinstance(past, NavigationAction)]
+        seen = [index for index in wanted if sightings[index].visible]
+        if seen:
+            nearest = min(seen, key=lambda index: sightings[index].distance)
+            return self._oracle.decide(pose, nearest, sightings, before)
+        if last_seen is not None:
+            back = self._oracle.turn_back(pose, last_seen)
+            if back is not None:
+                return back
+        shown = np.logical_or.reduce([self._shown_at(view) for view in views])
+        return self._search(pose, shown, before)
+
+    def covered(self, views: Sequence[Pose]) -> float:
+        """Return the share of the floor that frames from these poses show."""
+        shown = np.logical_or.reduce([self._shown_at(view) for view in views])
+        return float((shown & self._floor).sum() / self._floor.sum())
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, Pose], ...]:
+        """Where to look around to have seen all floor: for every area a few places (index of the area, pose)."""
+        found: list[tuple[int, Pose]] = []
+        for index, floor in enumerate(self._areas):
+            left = floor.copy()
+            candidates = np.argwhere(floor & self._reachable)
+            candidates = candidates[(candidates % _CANDIDATE_CELLS == 0).all(axis=1)]
+            while len(candidates) and left.sum() > (1 - _ENOUGH) * floor.sum():
+                gains = [int((self._around_cell(int(i), int(j)) & left).sum()) for i, j in candidates]
+                best = int(np.argmax(gains))
+                if gains[best] < _WALK_GAIN * floor.sum() or sum(area == index for area, _ in found) >= _MOST_PLACES:
+                    break
+                i, j = map(int, candidates[best])
+                left &= ~self._around_cell(i, j)
+                x, y = self._scene.grid.centres[i, j]
+                found.append((index, Pose(float(x), float(y), 0.0)))
+        return tuple(found)
+
+    def _search(self, pose: Pose, shown: Mask, done: Sequence[NavigationAction]) -> Decision:
+        area = self._area_at(pose)
+        floor = self._areas[area]
+        gain = float((self._around_pose(pose) & floor & ~shown).sum() / max(1, floor.sum()))
+        turning = bool(done) and done[-1] == SEARCH_TURN
+        at_place = any(a == area and math.dist(p[:2], pose[:2]) <= _AT_PLACE for a, p in self.places)
+        in_door = any(math.dist((door.x, door.y), pose[:2]) < _DOOR_KEEP for door in self._scene.plan.doorways)
+        if gain >= (_TURN_GAIN if turning or at_place else _HERE_GAIN) and not (in_door and not turning):
+            return Decision(SEARCH_TURN, Reason.SEARCH)
+        goal = self._next_place(pose, shown)
+        if goal is None:
+            return Decision(NOT_HERE, Reason.NOT_HERE)
+        return self._walk(pose, goal, done) or Decision(SEARCH_TURN, Reason.SEARCH)
+
+    def _next_place(self, pose: Pose, shown: Mask) -> int | None:
+        """Return the nearest place from which enough new floor is to be seen, first in the area where the robot is."""
+        here, best = self._area_at(pose), (math.inf, math.inf)
+        chosen = None
+        for index, (area, place) in enumerate(self.places):
+            floor = self._areas[area]
+            gain = float((self._around_pose(place) & floor & ~shown).sum() / floor.sum())
+            if gain < _WALK_GAIN:
+                continue
+            far = float(self._scene.grid.sample(self._way_to(index), np.array([pose[:2]]))[0])
+            rank = (float(area != here), far)
+            if math.isfinite(far) and rank < best:
+                best, chosen = rank, index
+        return chosen
+
+    def _walk(self, pose: Pose, goal: int, done: Sequence[NavigationAction]) -> Decision | None:
+        area, place = self.places[goal]
+        heading = wrap(math.atan2(place.y - pose.y, place.x - pose.x) - pose.yaw)
+        step = self._oracle.follow(pose, self._way_to(goal), heading, "way")
+        if step is None:
+            return None
+        action = step.action
+        if done and undoes(action, done[-1]):
+            action = self._oracle.forward_instead(pose, self._way_to(goal)) or action
+        reason = Reason.EXPLORE if area == self._area_at(pose) else Reason.DOOR
+        return replace(step, action=action, reason=reason, blocker=None, way=None)
+
+    def _way_to(self, index: int) -> Array:
+        if index not in self._ways:
+            grid, place = self._scene.grid, self.places[index][1]
+            near = np.hypot(grid.centres[..., 0] - place.x, grid.centres[..., 1] - place.y) <= _AT_PLACE / 2
+            goal: Mask = near & grid.free
+            goal[grid.cell_of(place.x, place.y)] = True
+            self._ways[index] = grid.field(goal)
+        return self._ways[index]
+
+    # -- what the camera shows
+
+    @cached_property
+    def _floor(self) -> Mask:
+        floor: Mask = self._scene.grid.clearance >= _FLOOR_CLEAR
+        return floor
+
+    @cached_property
+    def _reachable(self) -> Mask:
+        return self._scene.grid.reachable(self._scene.start.x, self._scene.start.y)
+
+    @cached_property
+    def _areas(self) -> tuple[Mask, ...]:
+        """The floor of each area of the plan."""
+        centres = self._scene.grid.centres
+        return tuple(
+            self._floor
+            & (np.abs(centres[..., 0] - area.x) <= area.half_x)
+            & (np.abs(centres[..., 1] - area.y) <= area.half_y)
+            for area in self._scene.plan.areas
+        )
+
+    @cached_property
+    def _screens(self) -> Obstacles:
+        return Obstacles(self._scene.boxes, [])
+
+    def _area_at(self, pose: Pose) -> int:
+        return self._scene.plan.areas.index(self._scene.area_at(pose.x, pose.y))
+
+    def _shown_at(self, view: Pose) -> Mask:
+        """Return the floor that a frame shows. Rays over the whole field of view; furniture hides what is behind."""
+        if view not in self._shown:
+            eye = nose_of(view)
+            angles = view.yaw + np.linspace(-HALF_VIEW, HALF_VIEW, _RAYS // 2)
+            self._shown[view] = self._lit(eye, angles, view.yaw, HALF_VIEW)
+        return self._shown[view]
+
+    def _around_pose(self, pose: Pose) -> Mask:
+        return self._around_cell(*self._scene.grid.cell_of(pose.x, pose.y))
+
+    def _around_cell(self, i: int, j: int) -> Mask:
+        """Return the floor that a whole turn at a cell shows, from the camera at the robot's nose."""
+        if (i, j) not in self._around:
+            x, y = map(float, self._scene.grid.centres[i, j])
+            angles = np.linspace(-math.pi, math.pi, _RAYS, endpoint=False)
+            self._around[i, j] = self._lit((x, y), angles, 0.0, math.pi)
+        return self._around[i, j]
+
+    def _lit(self, eye: tuple[float, float], angles: Array, yaw: float, half: float) -> Mask:
+        far = np.minimum(ranges(self._screens, eye, angles), SEEN_METRES)
+        dx, dy = self._scene.grid.centres[..., 0] - eye[0], self._scene.grid.centres[..., 1] - eye[1]
+        bearing = (np.arctan2(dy, dx) - yaw + math.pi) % math.tau - math.pi
+        step = (angles[1] - angles[0]) if len(angles) > 1 else 1.0
+        ray = np.clip(np.rint((bearing - (angles[0] - yaw)) / step).astype(int), 0, len(angles) - 1)
+        lit: Mask = (np.abs(bearing) <= half) & (np.hypot(dx, dy) <= far[ray]) & self._floor
+        return lit

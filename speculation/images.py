@@ -1,0 +1,166 @@
+"""Pictures of any camera as the JPEG that a robot sends up: ROS image messages, image files, pixels.
+
+No ROS: messages are duck-typed, so that the live node, recorded bags and training data go through the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from speculation.frames import MAX_PIXELS, Frame, decode_jpeg
+from speculation.wire import MAX_IMAGE_BYTES
+
+RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+JPEG_START = b"\xff\xd8"
+JPEG_QUALITY = 90
+"""As the simulated camera's frames have it."""
+MAX_SIDE = 65_500
+"""Pixels: libjpeg encodes no longer side."""
+
+_Pixels = npt.NDArray[Any]
+_BAYER = {
+    "rggb": cv2.COLOR_BayerRGGB2RGB,
+    "bggr": cv2.COLOR_BayerBGGR2RGB,
+    "gbrg": cv2.COLOR_BayerGBRG2RGB,
+    "grbg": cv2.COLOR_BayerGRBG2RGB,
+}
+"""By the colours of the first two pixels of the first row, then of the second, as ROS names them."""
+
+
+def _colour(code: int) -> Callable[[_Pixels], _Pixels]:
+    return lambda pixels: np.asarray(cv2.cvtColor(pixels, code))
+
+
+def _deep_colour(code: int) -> Callable[[_Pixels], _Pixels]:
+    return lambda pixels: _high_byte(np.asarray(cv2.cvtColor(pixels, code)))
+
+
+def _unchanged(pixels: _Pixels) -> _Pixels:
+    return pixels
+
+
+def _high_byte(pixels: _Pixels) -> _Pixels:
+    """Return 16-bit values as 8-bit ones: the whole range is scaled, so that frames stay comparable."""
+    return (pixels >> 8).astype(np.uint8)
+
+
+def _stretched(pixels: _Pixels) -> _Pixels:
+    """Return real values as 8-bit ones: the frame's least finite one is 0, its greatest 255, what is not finite 0."""
+    finite = np.isfinite(pixels)
+    if not finite.any():
+        return np.zeros(pixels.shape, np.uint8)
+    # float64: the difference of two float32 may exceed what float32 holds.
+    values = np.where(finite, pixels, 0.0).astype(np.float64)
+    low, high = float(values[finite].min()), float(values[finite].max())
+    scaled = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
+    return np.where(finite, np.rint(scaled), 0.0).astype(np.uint8)
+
+
+_GREY = _colour(cv2.COLOR_GRAY2RGB)
+ENCODINGS: dict[str, tuple[str, int, Callable[[_Pixels], _Pixels]]] = {
+    "rgb8": ("u1", 3, _unchanged),
+    "bgr8": ("u1", 3, _colour(cv2.COLOR_BGR2RGB)),
+    "8UC3": ("u1", 3, _colour(cv2.COLOR_BGR2RGB)),
+    "rgba8": ("u1", 4, _colour(cv2.COLOR_RGBA2RGB)),
+    "bgra8": ("u1", 4, _colour(cv2.COLOR_BGRA2RGB)),
+    "mono8": ("u1", 1, _GREY),
+    "8UC1": ("u1", 1, _GREY),
+    "mono16": ("u2", 1, lambda pixels: _GREY(_high_byte(pixels))),
+    "32FC1": ("f4", 1, lambda pixels: _GREY(_stretched(pixels))),
+    "yuv422": ("u1", 2, _colour(cv2.COLOR_YUV2RGB_UYVY)),
+    "yuv422_yuy2": ("u1", 2, _colour(cv2.COLOR_YUV2RGB_YUY2)),
+    **{f"bayer_{order}8": ("u1", 1, _colour(code)) for order, code in _BAYER.items()},
+    **{f"bayer_{order}16": ("u2", 1, _deep_colour(code)) for order, code in _BAYER.items()},
+}
+"""Encodings of raw images: type of a value, values per pixel, and how RGB is made of them."""
+
+
+def to_pixels(message: Any, kind: str) -> Frame:
+    """Return the RGB pixels of an image message, raw or compressed.
+
+    8UC3 has no colour order of its own and is read as bgr8. Of 16-bit images the high byte counts. 32FC1 is scaled
+    frame by frame, its least finite value to black and its greatest to white; NaN and infinities are black. Rows may be
+    padded. Raises ValueError, in one sentence, for what is no image.
+    """
+    if kind != COMPRESSED:
+        return _raw_pixels(message)
+    data = bytes(message.data)
+    return decode_jpeg(data) if data.startswith(JPEG_START) else _file_pixels(data, str(message.format))
+
+
+def to_jpeg(message: Any, kind: str) -> bytes:
+    """Return the JPEG of an image message, as a robot would send it up.
+
+    A JPEG goes through as it is. Anything else is encoded like the simulated camera's frames: every mode and every
+    model gets these same bytes, so nothing is compared across encodings. Raises ValueError for what is no image.
+    """
+    if kind == COMPRESSED:
+        return file_jpeg(bytes(message.data), str(message.format))
+    return pixels_jpeg(_raw_pixels(message))
+
+
+def file_jpeg(data: bytes, declared: str = "") -> bytes:
+    """Return the JPEG of an image file, as `to_jpeg`; `declared` is its format for the message where it is none."""
+    return _checked(data) if data.startswith(JPEG_START) else pixels_jpeg(_file_pixels(data, declared))
+
+
+def pixels_jpeg(pixels: Frame) -> bytes:
+    """Return the JPEG of RGB pixels [H, W, 3]. Raises ValueError for a size that nothing on the way would take."""
+    _check_size(*pixels.shape[:2])
+    done, jpeg = cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    if not done:
+        raise ValueError(f"an image of shape {pixels.shape} cannot be encoded as JPEG")
+    return _checked(bytes(jpeg))
+
+
+def _checked(jpeg: bytes) -> bytes:
+    if len(jpeg) > MAX_IMAGE_BYTES:
+        raise ValueError(
+            f"an image of {len(jpeg)} bytes is larger than the {MAX_IMAGE_BYTES} that one message may carry"
+        )
+    decode_jpeg(jpeg)
+    return jpeg
+
+
+def _check_size(height: int, width: int) -> None:
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
+        raise ValueError(
+            f"an image of {width} x {height} pixels is empty, longer than {MAX_SIDE} or more than {MAX_PIXELS} pixels"
+        )
+
+
+def _file_pixels(data: bytes, declared: str) -> Frame:
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
+    except cv2.error:  # a header that claims more pixels than OpenCV decodes
+        pixels = None
+    if pixels is None:
+        raise ValueError(f"an image of {len(data)} bytes, format {declared!r}, does not decode")
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def _raw_pixels(message: Any) -> Frame:
+    encoding, height, width, step = str(message.encoding), int(message.height), int(message.width), int(message.step)
+    if encoding not in ENCODINGS:
+        raise ValueError(f"a raw image's encoding is {encoding!r}; known are {', '.join(ENCODINGS)}")
+    kind, count, convert = ENCODINGS[encoding]
+    value = np.dtype(kind).newbyteorder(">" if message.is_bigendian else "<")
+    row = width * count * value.itemsize
+    if not (height > 0 and width > 0 and step >= row and len(message.data) >= step * height):
+        raise ValueError(
+            f"a raw image claims {width} x {height} pixels of {encoding} in rows of {step} bytes but holds "
+            f"{len(message.data)} bytes"
+        )
+    _check_size(height, width)
+    rows = np.frombuffer(message.data, np.uint8, step * height).reshape(height, step)
+    # OpenCV takes the machine's own byte order only.
+    values = np.ascontiguousarray(rows[:, :row]).view(value).astype(value.newbyteorder("="), copy=False)
+    try:
+        return np.asarray(convert(values.reshape(height, width, count) if count > 1 else values), np.uint8)
+    except cv2.error:
+        raise ValueError(f"a raw image of {width} x {height} pixels is too small or odd for {encoding}") from None

@@ -1,0 +1,173 @@
+"""Frames on their way to a verifier process: scaled on the robot to what the target sees, one or several a question."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cloud_verifier.engine import VlmEngine
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.link import ZmqLink
+from edge_drafter.reply import VerifierRefused
+from edge_drafter.settings import EdgeConfig
+from speculation.frames import jpeg_size
+from speculation.vlm import session as sessions
+from speculation.vlm.inputs import Inputs
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import reduced
+from speculation.vlm.session import VlmSession
+from speculation.wire import BeginStep, Jpegs, Sight, frames_of, jpeg_of
+from tests.cloud_verifier.process import Verifier, start
+from tests.models import frame
+
+PROMPT = "find the silver bottle"
+ANSWER = 12
+
+
+def picture(seed: int, height: int = 240, width: int = 320) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(frame(seed, 320)[:height, :width]).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def verifier(tiny_target: Path) -> Iterator[Verifier]:
+    running = start(tiny_target, "--dtype", "float64", "--frames", "3")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[BeginStep]:
+    """The questions that links send."""
+    found: list[BeginStep] = []
+    send = ZmqLink.send
+
+    def noted(link: ZmqLink, message: Any) -> None:
+        if isinstance(message, BeginStep):
+            found.append(message)
+        send(link, message)
+
+    monkeypatch.setattr(ZmqLink, "send", noted)
+    return found
+
+
+def edge(draft: Vlm, address: str, **changes: object) -> EdgeDecoder:
+    settings = {"dtype": "float64", "max_tokens": ANSWER, "resume_s": 20.0, **changes}
+    return EdgeDecoder(EdgeConfig.flat(draft.folder, verifier=address, **settings), vlm=draft)
+
+
+def alone(vlm: Vlm, jpeg: Jpegs) -> list[int]:
+    return [token for token, _ in VlmSession(vlm, 512).greedy(PROMPT, jpeg, ANSWER)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_both_vision_towers_get_the_same_pixels(
+    count: int, verifier: Verifier, target: Vlm, draft: Vlm, sent: list[BeginStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Inputs] = []
+    prepare = sessions.prepare
+
+    def noted(*arguments: Any) -> Inputs:
+        seen.append(prepare(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(sessions, "prepare", noted)
+    question = jpeg_of([picture(seed) for seed in range(count)])
+    decoder = edge(draft, verifier.address, frames=count)
+    try:
+        answers = {mode: decoder.decode(PROMPT, question, 60.0, mode).tokens for mode in ("sd", "cloud", "full")}
+        assert decoder.link is not None and decoder.link.welcome is not None
+        assert decoder.link.welcome.sight == Sight(3, 28, 56 * 56, 56 * 56)
+    finally:
+        decoder.close()
+    small = sent[0].jpeg
+    assert len(frames_of(small)) == count and all(jpeg_size(each) == (28, 56) for each in frames_of(small))
+    assert sum(map(len, frames_of(small))) < sum(map(len, frames_of(question))) / 5
+    assert {message.jpeg for message in sent} == {small}
+    there = VlmEngine(target, 1, 512).prepare(PROMPT, small)
+    assert len(seen) >= 2
+    for here in seen[:2]:
+        assert here.pixel_values is not None and there.pixel_values is not None
+        np.testing.assert_array_equal(here.pixel_values, there.pixel_values)
+        assert here.grids == there.grids == ((1, 2, 4),) * count
+    assert {mode: list(tokens) for mode, tokens in answers.items()} == dict.fromkeys(answers, alone(target, small))
+
+
+def test_what_is_switched_off_or_small_enough_is_sent_as_it_is(
+    verifier: Verifier, target: Vlm, draft: Vlm, sent: list[BeginStep]
+) -> None:
+    whole, fitting = edge(draft, verifier.address, scale_frames=False), edge(draft, verifier.address)
+    try:
+        assert list(whole.decode(PROMPT, picture(0), 60.0, "sd").tokens) == alone(target, picture(0))
+        fitting.decode(PROMPT, picture(1, 56, 56), 60.0, "sd")
+        fitting.decode(PROMPT, picture(2), 60.0, "edge")
+    finally:
+        whole.close()
+        fitting.close()
+    assert [message.jpeg for message in sent] == [picture(0), picture(1, 56, 56)]
+
+
+def test_a_swap_test_looks_at_frames_as_they_are_sent(verifier: Verifier, draft: Vlm) -> None:
+    decoder = edge(draft, verifier.address)
+    seen: list[Jpegs] = []
+    try:
+        decoder.connect(20.0)
+        model, begin = decoder._model, VlmSession.begin
+        assert isinstance(model, VlmSession)
+        model.begin = lambda prompt, image, *more, **named: (  # type: ignore[method-assign, misc]
+            seen.append(image),  # type: ignore[arg-type]
+            begin(model, prompt, image, *more, **named),
+        )
+        assert decoder.swap_test(PROMPT, "forward", picture(3), picture(4)) is not None
+    finally:
+        decoder.close()
+    assert [jpeg_size(frames_of(each)[0]) for each in seen] == [(28, 56)] * 2
+
+
+def test_more_frames_than_the_model_takes_are_refused_at_the_start(
+    verifier: Verifier, tiny_target: Path, draft: Vlm
+) -> None:
+    many = edge(draft, verifier.address, frames=4)
+    single = start(tiny_target)
+    one = edge(draft, single.address, frames=2)
+    try:
+        with pytest.raises(VerifierRefused, match="frames is 4, but the verifier's model takes 3 a question; set "):
+            many.connect(20.0)
+        with pytest.raises(VerifierRefused, match="frames is 2, but the verifier's model takes 1 a question"):
+            one.connect(20.0)
+        with pytest.raises(VerifierRefused, match="start the verifier with --frames 2"):
+            one.decode(PROMPT, picture(0), 20.0)
+    finally:
+        many.close()
+        one.close()
+        single.stop()
+
+
+def test_a_verifier_refuses_more_frames_than_it_takes(verifier: Verifier, draft: Vlm) -> None:
+    decoder = edge(draft, verifier.address)
+    try:
+        with pytest.raises(ValueError, match="a question of 4 frames, this verifier's model takes 3; set frames to"):
+            decoder.decode(PROMPT, (picture(0, 56, 56),) * 4, 20.0, "cloud")
+        assert decoder.decode(PROMPT, picture(0, 56, 56), 20.0, "cloud").tokens, "the session goes on"
+    finally:
+        decoder.close()
+
+
+def test_frames_are_within_limits_and_words_alone_have_none(tiny_draft: Path) -> None:
+    for count in (0, 5):
+        with pytest.raises(ValueError, match="frames"):
+            EdgeConfig.flat(tiny_draft, frames=count)
+    with pytest.raises(ValueError, match="frames is 2 beside text_only"):
+        EdgeConfig.flat(tiny_draft, frames=2, text_only=True)
+
+
+def test_a_frame_is_reduced_once_for_all_questions_that_hold_it() -> None:
+    data = picture(9)
+    assert reduced(data, 28, 3136, 3136) is reduced(bytes(data), 28, 3136, 3136)

@@ -1,0 +1,200 @@
+"""Folders as Qwen published its checkpoints, with small random weights: file names, keys of their configs, layout.
+
+What is small is small for speed: layers, widths and vocabulary. What a loader has to get right is as published: a flat
+config.json with Qwen's own keys (or, as later tools write it, one with a text_config), mrope_section and the width of a
+head that it belongs to, tied and untied heads, embeddings that are padded differently, the vision tower of 2.5 with its
+windows, shards with an index and names of weights from before transformers 4.52, vocab.json and merges.txt beside
+tokenizer.json, the template in chat_template.json, and the sampling of generation_config.json.
+Taken from config.json, generation_config.json and preprocessor_config.json of huggingface.co/Qwen/Qwen2-VL-2B-Instruct,
+Qwen2-VL-7B-Instruct, Qwen2.5-VL-3B-Instruct and Qwen2.5-VL-7B-Instruct and of their copies there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
+
+from speculation.vlm.load import MODEL_CLASSES
+from speculation.vlm.processing import SPECIAL_TOKENS
+from tests.models import randomise, tiny_tokenizer
+
+HEAD_DIM = 128
+"""Of every published size: mrope_section 16, 24, 24 is half of it."""
+QWEN25_TOKENS = (
+    "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>",
+    "<|repo_name|>", "<|file_sep|>",
+)  # fmt: skip
+"""What Qwen2.5's tokenizer has beyond Qwen2's: 151665 tokens, not 151657."""
+FILES = {
+    "chat_template.json", "config.json", "generation_config.json", "merges.txt", "model.safetensors.index.json",
+    "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
+}  # fmt: skip
+"""Beside the shards."""
+TEMPLATE = (
+    "{% set pictures = namespace(count=0) %}{% set films = namespace(count=0) %}{% for message in messages %}"
+    "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    "{% endif %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}"
+    "<|im_end|>\n{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' or 'image' in part or 'image_url' in part %}"
+    "{% set pictures.count = pictures.count + 1 %}{% if add_vision_id %}Picture {{ pictures.count }}: {% endif %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% elif part['type'] == 'video' or 'video' in part %}"
+    "{% set films.count = films.count + 1 %}{% if add_vision_id %}Video {{ films.count }}: {% endif %}"
+    "<|vision_start|><|video_pad|><|vision_end|>{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Renders every chat as Qwen's own: with its system prompt, which our models' template leaves out."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What tells one published size from another, the numbers that are small here as they are small here."""
+
+    family: str
+    tied: bool
+    shards: int
+    hidden: int
+    layers: int
+    padding: int
+    """Rows that the embedding has beyond the tokenizer's length."""
+    sampling: dict[str, Any]
+
+
+LAYOUTS = {
+    "Qwen2-VL-2B-Instruct": Layout("qwen2_vl", True, 2, 256, 2, 279, {"temperature": 0.01, "top_p": 0.001, "top_k": 1}),
+    "Qwen2-VL-7B-Instruct": Layout(
+        "qwen2_vl", False, 5, 384, 3, 407, {"temperature": 0.01, "top_p": 0.001, "top_k": 1}
+    ),
+    "Qwen2.5-VL-3B-Instruct": Layout(
+        "qwen2_5_vl", True, 2, 256, 2, 271, {"repetition_penalty": 1.05, "temperature": 0.000001}
+    ),
+    "Qwen2.5-VL-7B-Instruct": Layout(
+        "qwen2_5_vl", False, 5, 384, 3, 399, {"repetition_penalty": 1.05, "temperature": 0.000001}
+    ),
+}
+
+
+def published(folder: Path, name: str, *, nested: bool = False, seed: int = 0) -> Path:
+    """Write a checkpoint in the layout of `name` into a new folder and return it.
+
+    `nested`: config.json has a text_config, as transformers from 4.52 on writes it when a checkpoint was fine-tuned.
+    """
+    layout = LAYOUTS[name]
+    folder.mkdir(parents=True)
+    tokenizer = tiny_tokenizer()
+    if layout.family == "qwen2_5_vl":
+        tokenizer.add_tokens(list(QWEN25_TOKENS))
+    vocabulary = tokenizer.get_vocab()
+    ids = {token: vocabulary[token] for token in SPECIAL_TOKENS}
+    _write_tokenizer(folder, tokenizer)
+    _write_json(folder / "chat_template.json", {"chat_template": TEMPLATE})
+    _write_json(folder / "preprocessor_config.json", {
+        "min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2VLProcessor" if layout.family == "qwen2_vl" else "Qwen2_5_VLProcessor",
+    })  # fmt: skip
+    _write_json(folder / "generation_config.json", {
+        "bos_token_id": ids["<|endoftext|>"], "pad_token_id": ids["<|endoftext|>"], "do_sample": True,
+        "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]], **layout.sampling, "transformers_version": "4.37.0",
+    })  # fmt: skip
+    _write_json(folder / "config.json", _config(layout, ids, len(tokenizer) + layout.padding, nested))
+    _write_weights(folder, layout, len(tokenizer), seed)
+    return folder
+
+
+def _config(layout: Layout, ids: dict[str, int], rows: int, nested: bool) -> dict[str, Any]:
+    heads = layout.hidden // HEAD_DIM
+    text: dict[str, Any] = {
+        "attention_dropout": 0.0, "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"],
+        "hidden_act": "silu", "hidden_size": layout.hidden, "initializer_range": 0.02,
+        "intermediate_size": 2 * layout.hidden, "max_position_embeddings": 32768, "max_window_layers": layout.layers,
+        "num_attention_heads": heads, "num_hidden_layers": layout.layers, "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "use_cache": True,
+        "use_sliding_window": False, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "vocab_size": rows,
+    }  # fmt: skip
+    if layout.family == "qwen2_vl":
+        vision: dict[str, Any] = {
+            "depth": 2, "embed_dim": 32, "mlp_ratio": 4, "num_heads": 2, "in_chans": 3, "hidden_size": layout.hidden,
+            "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2,
+        }  # fmt: skip
+        architecture = "Qwen2VLForConditionalGeneration"
+    else:
+        vision = {
+            "depth": 4, "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 52, "num_heads": 2, "in_chans": 3,
+            "out_hidden_size": layout.hidden, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+            "window_size": 112, "fullatt_block_indexes": [1, 3], "tokens_per_second": 2, "temporal_patch_size": 2,
+        }  # fmt: skip
+        architecture = "Qwen2_5_VLForConditionalGeneration"
+    whole = {
+        "architectures": [architecture], "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"], "vision_token_id": ids["<|vision_pad|>"],
+        "image_token_id": ids["<|image_pad|>"], "video_token_id": ids["<|video_pad|>"], "model_type": layout.family,
+        "tie_word_embeddings": layout.tied, "torch_dtype": "bfloat16", "transformers_version": "4.41.2",
+        "vision_config": vision,
+    }  # fmt: skip
+    if not nested:
+        return whole | text
+    inner = text | {
+        "model_type": f"{layout.family}_text", "tie_word_embeddings": layout.tied, "torch_dtype": "bfloat16",
+        "layer_types": ["full_attention"] * layout.layers, "sliding_window": None,
+        "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default", "type": "default"},
+    }  # fmt: skip
+    named = vision | {"model_type": layout.family}
+    return whole | {"text_config": inner, "vision_config": named, "transformers_version": "4.53.0"}
+
+
+def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
+    tokenizer.save_pretrained(str(folder))
+    whole = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model = whole["model"]
+    _write_json(folder / "vocab.json", model["vocab"])
+    merges = [each if isinstance(each, str) else " ".join(each) for each in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    added = {each["id"]: {name: each[name] for name in each if name != "id"} for each in whole["added_tokens"]}
+    _write_json(folder / "tokenizer_config.json", {
+        "add_prefix_space": False, "added_tokens_decoder": added, "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
+        "bos_token": None, "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>",
+        "errors": "replace", "model_max_length": 32768, "pad_token": "<|endoftext|>", "padding_side": "left",
+        "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer", "unk_token": None,
+    })  # fmt: skip
+    for path in folder.iterdir():
+        if path.name not in FILES:
+            path.unlink()
+
+
+def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None:
+    build: Any = MODEL_CLASSES[layout.family]._from_config
+    model = build(AutoConfig.from_pretrained(str(folder)), attn_implementation="sdpa", dtype=torch.float32)
+    randomise(model, seed, tokens)
+    model.to(torch.bfloat16)
+    weights: dict[str, torch.Tensor] = {}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and layout.tied:
+            continue
+        old = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+        weights[old] = weight.contiguous()
+    names = sorted(weights)
+    places = {
+        name: f"model-{1 + number * layout.shards // len(names):05}-of-{layout.shards:05}.safetensors"
+        for number, name in enumerate(names)
+    }
+    for file in sorted(set(places.values())):
+        save_file({name: weights[name] for name in names if places[name] == file}, str(folder / file), {"format": "pt"})
+    size = sum(weight.nbytes for weight in weights.values())
+    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    """Return all weights of a folder by the names that they are stored under."""
+    return {name: weight for path in folder.glob("*.safetensors") for name, weight in load_file(str(path)).items()}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,96 @@
+"""The teacher of searches: it finds what is there, ends where nothing is, and knows only what was looked at."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from simulation.episode import execute
+from simulation.geometry import Pose
+from simulation.ground_truth import doorways, observe
+from simulation.layouts import Layout
+from simulation.oracle import SEARCH_TURN, Reason
+from simulation.scene import Difficulty, make_scene
+from simulation.searching import Searcher
+from simulation.world import World
+from speculation.prompts import NOT_HERE, STOP, Past
+
+LIMIT = 70
+
+
+def search(seed: int, layout: Layout, absent: bool = False) -> tuple[list[str], float]:
+    """Run one search; return its actions and the share of the floor that was seen."""
+    scene = make_scene(seed, Difficulty.MIDDLE, layout=layout)
+    searcher, done, taken = Searcher(scene), list[Past](), list[str]()
+    wanted = () if absent else (scene.target_index,)
+    with World(scene, 112) as world:
+        views = [world.pose]
+        while len(taken) < LIMIT:
+            action = searcher.decide(views, wanted, observe(world), done).action
+            taken.append(action.text)
+            if not action.kind.moves:
+                break
+            execute(world, action)
+            done.append(action)
+            views.append(world.pose)
+    return taken, searcher.covered(views)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_finds_what_is_there(layout: Layout, seed: int) -> None:
+    actions, _ = search(seed, layout)
+    assert actions[-1] == STOP.text
+
+
+@pytest.mark.parametrize("layout", [Layout.ROOM, Layout.TWO_ROOMS])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_ends_a_search_for_what_is_not_there(layout: Layout, seed: int) -> None:
+    actions, covered = search(seed, layout, absent=True)
+    assert actions[-1] == NOT_HERE.text
+    assert covered > 0.8
+
+
+def test_it_decides_alike_wherever_an_object_stands_that_nobody_has_seen() -> None:
+    scene = make_scene(0, Difficulty.MIDDLE, layout=Layout.HALLWAY)
+    searcher = Searcher(scene)
+    with World(scene, 112) as world:
+        sightings = observe(world)
+        hidden = [s.index for s in sightings if not s.visible]
+        decisions = {searcher.decide([world.pose], (index,), sightings) for index in hidden}
+        nowhere = searcher.decide([world.pose], (), sightings)
+    assert decisions == {nowhere}
+    assert nowhere.action == SEARCH_TURN
+
+
+def test_an_object_that_was_seen_is_turned_back_to() -> None:
+    scene = make_scene(4, Difficulty.MIDDLE)
+    item = scene.objects[scene.target_index]
+    behind = Pose(0.0, 0.0, math.atan2(item.y, item.x) + math.radians(100.0))
+    searcher = Searcher(scene)
+    with World(scene, 112) as world:
+        world.set_pose(*behind)
+        sightings = observe(world)
+    decision = searcher.decide([behind], (item.index,), sightings, last_seen=item.index)
+    assert decision.reason is Reason.RETURN and decision.action.radians < 0.0
+
+
+def test_places_to_look_from_show_nearly_all_floor() -> None:
+    for layout in Layout:
+        searcher = Searcher(make_scene(5, Difficulty.HARD, layout=layout))
+        turns = np.arange(8) * math.tau / 8
+        views = [Pose(place.x, place.y, float(turn)) for _, place in searcher.places for turn in turns]
+        assert searcher.covered(views) > 0.8
+
+
+def test_a_doorway_is_in_view_in_front_of_the_camera_only() -> None:
+    scene = make_scene(6, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
+    (door,) = scene.plan.doorways
+    area = scene.plan.areas[scene.plan.start]
+    towards = math.atan2(door.y - area.y, door.x - area.x)
+    (seen,) = doorways(scene, Pose(area.x, area.y, towards))
+    assert abs(seen.bearing) < 0.2 and seen.distance < math.dist((door.x, door.y), (area.x, area.y))
+    assert doorways(scene, Pose(area.x, area.y, towards + math.pi)) == []
+    assert doorways(make_scene(6, Difficulty.MIDDLE), Pose(0.0, 0.0, 0.0)) == []

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from simulation.dataset import encode_jpeg
+from speculation import images
+from speculation.frames import MAX_PIXELS, decode_jpeg
+from speculation.images import COMPRESSED, ENCODINGS, RAW, file_jpeg, pixels_jpeg, to_jpeg, to_pixels
+from tests import bags
+from tests.models import frame
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "mono8"])
+def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: str) -> None:
+    grey = np.repeat(np.arange(0, 64, dtype=np.uint8)[None, :, None], 40, axis=0)
+    picture = np.concatenate([grey * 3, grey * 2, grey], axis=2) if encoding != "mono8" else np.repeat(grey, 3, axis=2)
+    alpha = np.full((40, 64, 1), 7, np.uint8)
+    layouts = {
+        "rgb8": picture,
+        "bgr8": picture[..., ::-1],
+        "8UC3": picture[..., ::-1],
+        "rgba8": np.concatenate([picture, alpha], axis=2),
+        "bgra8": np.concatenate([picture[..., ::-1], alpha], axis=2),
+        "mono8": grey,
+    }
+    pixels = layouts[encoding].reshape(40, -1)
+    padded = np.pad(pixels, ((0, 0), (0, 5)), constant_values=255)
+    tight = to_jpeg(bags.raw(pixels.tobytes(), encoding, 40, 64, pixels.shape[1]), RAW)
+    loose = to_jpeg(bags.raw(padded.tobytes(), encoding, 40, 64, padded.shape[1]), RAW)
+    assert tight == loose
+    seen = decode_jpeg(tight)
+    assert seen.shape == (40, 64, 3) and np.abs(seen.astype(int) - picture).mean() < 3.0
+
+
+def test_yuv_is_colour_too() -> None:
+    red = np.tile(np.array([81, 90, 81, 240], np.uint8), (8, 8))  # Y U Y V
+    for encoding, order in (("yuv422_yuy2", [0, 1, 2, 3]), ("yuv422", [1, 0, 3, 2])):
+        data = red.reshape(8, 8, 4)[..., order].tobytes()
+        colour = decode_jpeg(to_jpeg(bags.raw(data, encoding, 8, 16, 32), RAW)).mean(axis=(0, 1))
+        assert colour[0] > 200 and colour[1] < 60 and colour[2] < 60
+
+
+def grey(values: npt.NDArray[Any], encoding: str, big: bool = False) -> npt.NDArray[np.uint8]:
+    """Return the grey values that a one-channel image of numbers is read as; its rows are padded by 6 bytes."""
+    height, width = values.shape
+    stored = values.astype(values.dtype.newbyteorder(">" if big else "<"))
+    rows = np.pad(stored.view(np.uint8).reshape(height, -1), ((0, 0), (0, 6)), constant_values=255)
+    message = bags.raw(rows.tobytes(), encoding, height, width, rows.shape[1])
+    message.is_bigendian = int(big)
+    pixels = to_pixels(message, RAW)
+    assert pixels.shape == (height, width, 3) and (pixels == pixels[..., :1]).all()
+    assert decode_jpeg(to_jpeg(message, RAW)).shape == pixels.shape
+    return pixels[..., 0]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_of_sixteen_bits_the_high_byte_counts_in_either_byte_order(big: bool) -> None:
+    values = np.array([[0, 255, 256], [0x1234, 0x8000, 0xFFFF]], np.uint16)
+    assert grey(values, "mono16", big).tolist() == [[0, 0, 1], [0x12, 0x80, 255]]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_real_numbers_are_scaled_from_the_least_to_the_greatest_of_the_frame(big: bool) -> None:
+    nan, inf = np.nan, np.inf
+    values = np.array([[-1.0, 0.0, 1.0, 3.0], [nan, inf, -inf, 3.0]], np.float32)
+    assert grey(values, "32FC1", big).tolist() == [[0, 64, 128, 255], [0, 0, 0, 255]]
+    greatest = np.float32(3.4e38)
+    assert grey(np.array([[-greatest, 0.0, greatest]], np.float32), "32FC1", big).tolist() == [[0, 128, 255]]
+    for constant in (5.0, nan):
+        assert not grey(np.full((4, 4), constant, np.float32), "32FC1", big).any()
+
+
+@pytest.mark.parametrize("order", ["rggb", "bggr", "gbrg", "grbg"])
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("big", [False, True])
+def test_a_bayer_mosaic_has_the_colours_that_it_was_made_of(order: str, bits: int, big: bool) -> None:
+    smooth = cv2.resize(frame(4, 4), (64, 48))
+    mosaic = np.empty((48, 64), np.uint8)
+    for place, channel in enumerate(order):
+        row, column = divmod(place, 2)
+        mosaic[row::2, column::2] = smooth[row::2, column::2, "rgb".index(channel)]
+    # The low byte of the wide ones is noise that no picture shows.
+    values = mosaic if bits == 8 else (mosaic.astype(np.uint16) << 8) + 0x5A
+    data = values.astype(values.dtype.newbyteorder(">" if big else "<")).tobytes()
+    message = bags.raw(data, f"bayer_{order}{bits}", 48, 64, 64 * bits // 8)
+    message.is_bigendian = int(big)
+    seen = to_pixels(message, RAW)
+    inside = np.abs(seen.astype(int) - smooth)[2:-2, 2:-2]
+    assert inside.mean() < 4.0 and np.abs(smooth.astype(int) - smooth[..., ::-1]).mean() > 20.0
+
+
+def test_a_mosaic_too_small_for_its_pattern_is_one_sentence_or_a_picture() -> None:
+    for height, width in ((1, 1), (1, 8), (2, 2), (3, 5)):
+        message = bags.raw(bytes(height * width), "bayer_rggb8", height, width, width)
+        try:
+            assert to_pixels(message, RAW).shape == (height, width, 3)
+        except ValueError as error:
+            assert "too small or odd for bayer_rggb8" in str(error)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_messages_of_the_live_node_are_read_as_those_of_a_bag(encoding: str) -> None:
+    """rclpy holds the bytes of a message in an array, rosbags in numpy."""
+    kind, count, _ = ENCODINGS[encoding]
+    step = 16 * count * np.dtype(kind).itemsize
+    data = np.random.default_rng(1).integers(1, 60, 8 * step, np.uint8)
+    recorded = bags.raw(data.tobytes(), encoding, 8, 16, step)
+    seen = to_pixels(recorded, RAW)
+    recorded.data = array("B", data.tobytes())
+    assert (to_pixels(recorded, RAW) == seen).all()
+    assert seen.shape == (8, 16, 3) and seen.dtype == np.uint8
+
+
+def test_pixels_files_and_messages_are_encoded_like_the_simulated_camera() -> None:
+    picture = frame(3)
+    expected = encode_jpeg(picture)
+    png = bytes(cv2.imencode(".png", picture[..., ::-1])[1])
+    raw = bags.raw(picture.tobytes(), "rgb8", *picture.shape[:2], 3 * picture.shape[1])
+    assert pixels_jpeg(picture) == file_jpeg(png) == to_jpeg(raw, RAW) == expected
+    assert file_jpeg(expected) == expected
+    assert (to_pixels(bags.compressed(png, 0, "png"), COMPRESSED) == picture).all()
+    assert (to_pixels(bags.compressed(expected, 0), COMPRESSED) == decode_jpeg(expected)).all()
+
+
+def test_what_nothing_on_the_way_would_take_is_refused_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for height, width in ((1, images.MAX_SIDE + 1), (MAX_PIXELS // 4096 + 1, 4096), (0, 5)):
+        with pytest.raises(ValueError, match=f"an image of {width} x {height} pixels is empty, longer than"):
+            pixels_jpeg(np.zeros((height, width, 3), np.uint8))
+    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 500)
+    with pytest.raises(ValueError, match=r"an image of \d+ bytes is larger than the 500 that one message may carry"):
+        pixels_jpeg(frame(1))
+
+
+def test_a_jpeg_goes_through_and_a_png_is_encoded() -> None:
+    data = bags.jpeg(frame(1))
+    assert to_jpeg(bags.compressed(data, 0), COMPRESSED) == data
+    smooth = cv2.resize(frame(2, 4), (56, 56))
+    png = bytes(cv2.imencode(".png", smooth[..., ::-1])[1])
+    seen = decode_jpeg(to_jpeg(bags.compressed(png, 0, "rgb8; png compressed"), COMPRESSED))
+    assert np.abs(seen.astype(int) - smooth).mean() < 6.0
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (bags.raw(bytes(12), "16UC1", 2, 3, 6), "encoding is '16UC1'; known are rgb8"),
+        (bags.raw(bytes(11), "rgb8", 2, 2, 6), "claims 2 x 2 pixels of rgb8 in rows of 6 bytes but holds 11 bytes"),
+        (bags.raw(bytes(12), "rgb8", 2, 2, 5), "in rows of 5 bytes"),
+        (bags.compressed(b"\xff\xd8 no image", 0), "does not decode as JPEG"),
+        (bags.compressed(b"no image", 0, "h264"), "format 'h264', does not decode"),
+        (bags.compressed(b"", 0, ""), "an image of 0 bytes"),
+    ],
+)
+def test_an_image_that_is_none_is_one_sentence(message: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        to_jpeg(message, message.__msgtype__)  # type: ignore[attr-defined]

@@ -1,0 +1,146 @@
+"""Folders as Qwen published its checkpoints load, can be looked at, and answer as they would alone in every mode."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+from edge_drafter import DraftingConfig, Mode, StepRequest
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary, compose
+from speculation.sampling import GREEDY, Coupled
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.inputs import Inputs, prepare
+from speculation.vlm.inspect import inspect_folder, inspect_pair
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+from tests.edge_drafter.fakes import Weather
+from tests.models import scratch_logits
+from tests.pair import CAPACITY, Robot, run
+from tests.published import FILES, LAYOUTS, QWEN25_TOKENS, published, stored
+
+PAIRS = (
+    ("Qwen2-VL-7B-Instruct", "Qwen2-VL-2B-Instruct"),
+    ("Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-3B-Instruct"),
+)
+FRAME = np.random.default_rng(3).integers(0, 256, (168, 140, 3), dtype=np.uint8)
+"""Wider and higher than a window of the vision tower of 2.5, 112 pixels, and a multiple of neither."""
+
+
+TOKENS = [7, 8, 9]
+
+
+def logits(vlm: Vlm, inputs: Inputs) -> npt.NDArray[np.floating]:
+    """Return what the cached forward makes of a prompt and TOKENS, [4, vocabulary]."""
+    cache = KVCache(vlm, 1, CAPACITY)
+    root = prefill(vlm, cache, 0, inputs)
+    return forward(vlm, cache, [draft_chunk(cache, 0, root, TOKENS, range(-1, len(TOKENS) - 1))])[0]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("published")
+    return {name: published(place / name, name) for name in LAYOUTS}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_files_are_the_published_ones_and_all_of_them_are_read(folders: dict[str, Path], name: str) -> None:
+    folder, layout = folders[name], LAYOUTS[name]
+    shards = {f"model-{number:05}-of-{layout.shards:05}.safetensors" for number in range(1, layout.shards + 1)}
+    assert {path.name for path in folder.iterdir()} == FILES | shards
+    vlm = load_vlm(folder, dtype="float64")
+    files = stored(folder)
+    assert (vlm.model.lm_head.weight is vlm.text.embed_tokens.weight) is layout.tied is ("lm_head.weight" not in files)
+    tower = vlm.model.model.visual.blocks[0].attn.qkv.weight
+    torch.testing.assert_close(tower, files["visual.blocks.0.attn.qkv.weight"].double(), rtol=0, atol=0)
+    last = f"model.layers.{layout.layers - 1}.mlp.down_proj.weight"
+    torch.testing.assert_close(vlm.text.layers[-1].mlp.down_proj.weight, files[last].double(), rtol=0, atol=0)
+    assert vlm.text.embed_tokens.num_embeddings == vlm.vocabulary + layout.padding
+    assert vlm.text.config.rope_parameters["mrope_section"] == [16, 24, 24] and vlm.head_dim == 128
+    assert vlm.text.config.rope_parameters["rope_theta"] == 1e6
+    ends = sorted(vlm.tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>"))
+    assert vlm.eos == tuple(ends)
+    assert (QWEN25_TOKENS[0] in vlm.tokenizer.get_added_vocab()) is (layout.family == "qwen2_5_vl")
+    if layout.family == "qwen2_5_vl":
+        assert list(vlm.model.config.vision_config.fullatt_block_indexes) == [1, 3]
+        assert vlm.model.config.vision_config.window_size == 112
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_own_forward_is_that_of_transformers(folders: dict[str, Path], tmp_path: Path, name: str, nested: bool) -> None:
+    folder = published(tmp_path / name, name, nested=True) if nested else folders[name]
+    vlm = load_vlm(folder, dtype="float64")
+    inputs = prepare(vlm, "find the silver bottle", FRAME)
+    assert inputs.grid == (1, 12, 10)
+    mine = logits(vlm, inputs)
+    np.testing.assert_allclose(mine, scratch_logits(vlm, inputs, TOKENS), rtol=0, atol=1e-5)
+    if nested:
+        np.testing.assert_array_equal(logits(load_vlm(folders[name], dtype="float64"), inputs), mine)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_inspect_reads_what_is_loaded(folders: dict[str, Path], name: str) -> None:
+    report, layout = inspect_folder(folders[name]), LAYOUTS[name]
+    vlm = load_vlm(folders[name])
+    assert (report.family, report.layers, report.files) == (layout.family, layout.layers, layout.shards)
+    assert report.padding == layout.padding and report.vocabulary == vlm.vocabulary
+    assert (report.fingerprint, report.tokenizer, report.eos) == (vlm.fingerprint, vlm.tokenizer_fingerprint, vlm.eos)
+    assert report.parameters == sum(weight.numel() for weight in vlm.model.parameters())
+    assert report.stored_as == {"BF16": report.parameters} and not report.problem
+    assert report.image_tokens == 46 * 26, "a frame of 1280 x 720 is not made smaller"
+    assert report.ignored == {key: each for key, each in layout.sampling.items() if key == "repetition_penalty"}
+
+
+def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, Path]) -> None:
+    reports = {name: inspect_folder(folder) for name, folder in folders.items()}
+    for target, draft in PAIRS:
+        found = inspect_pair(reports[target], reports[draft])
+        assert not found.problems and found.target == target
+        assert any("padded differently" in note for note in found.notes)
+    mixed = inspect_pair(reports["Qwen2-VL-7B-Instruct"], reports["Qwen2.5-VL-3B-Instruct"])
+    assert any("their tokenizers differ" in problem for problem in mixed.problems)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("order", ResponseOrder)
+def test_the_guide_goes_through_the_chat_template(
+    folders: dict[str, Path], name: str, order: ResponseOrder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "speculation"):
+        vlm = load_vlm(folders[name])
+    assert "the robot's own sampling setting decides" in caplog.text
+    assert ("repetition_penalty=1.05; it is not applied" in caplog.text) is ("2.5" in name)
+    guided = Guidance.AUTO.applies(Vocabulary.load(folders[name]))
+    prompt = compose("find the silver bottle", order=order, guide=guided)
+    assert "You steer a robot dog" in prompt and "Action: " in prompt
+    inputs = prepare(vlm, prompt, FRAME)
+    text = vlm.tokenizer.decode(inputs.ids)
+    places = int((inputs.ids == vlm.image_token).sum())
+    assert places == 6 * 5
+    assert text == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n<|vision_start|>"
+        f"{'<|image_pad|>' * places}<|vision_end|>{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_every_mode_answers_as_the_target_alone(folders: dict[str, Path], target: str, draft: str) -> None:
+    big, small = (load_vlm(folders[name], dtype="float64") for name in (target, draft))
+    assert big.tokenizer_fingerprint == small.tokenizer_fingerprint
+    buffer = io.BytesIO()
+    Image.fromarray(FRAME).save(buffer, "JPEG")
+    for mode in (mode for mode in Mode if mode is not Mode.EDGE):
+        for sampling in (GREEDY, Coupled(0.7)) if mode is Mode.FULL else (GREEDY,):
+            request = StepRequest(1, "find it", buffer.getvalue(), big.eos, 8, sampling=sampling, key=5)
+            edge = Robot(small, DraftingConfig.of(mode, gamma=3, max_nodes=12), [request], Weather(one_way_s=0.02))
+            run(big, [edge], self_draft=small)
+            alone = VlmSession(big, CAPACITY).sampled(request.prompt, request.jpeg, 8, sampling, 5)
+            assert edge.answers == [tuple(token for token, _ in alone)], mode
