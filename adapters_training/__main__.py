@@ -11,10 +11,12 @@ from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
 from adapters_training.fed_head import command as fed_head
 from adapters_training.predictor import command as predictor
+from adapters_training.recipe import command as recipe
 from adapters_training.text_draft import command as text_draft
 from adapters_training.verifier_profile import command as profile
 
 COMMANDS = (
+    recipe,
     data,
     shapes,
     pair,

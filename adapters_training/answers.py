@@ -24,6 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from adapters_training import wording
+from adapters_training.devices import AUTO, resolved
 from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, write_shard
 from adapters_training.sources import USER
@@ -133,7 +134,7 @@ def add_command(commands: Any) -> None:
     line.add_argument("--questions", type=int, default=4, help="per frame (default: %(default)s)")
     line.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of an answer at most (default: %(default)s)")
     line.add_argument("--rows", type=int, default=32, help="answers decoded side by side (default: %(default)s)")
-    add_flags(line, ModelSettings)
+    add_flags(line, ModelSettings, defaults={"device": AUTO})
     line.set_defaults(run=run)
 
 
@@ -152,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
         if out.suffix != ".jsonl":
             raise ValueError(f"--out {out}: answers to conversations are one file; give a name that ends in .jsonl")
         if not out.exists():
-            vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+            vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
             source = ConversationFile(data, forbidden=tuple(vlm.tokenizer.get_added_vocab()))
             out.parent.mkdir(parents=True, exist_ok=True)
             answer_conversations(vlm, source, out, options.frames, options.rows, options.max_tokens)
@@ -160,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
     paths = shards(data)
     if not paths:
         raise FileNotFoundError(f"no training data in {options.data}: run 'python -m adapters_training data' first")
-    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
     cache = KVCache(vlm, options.rows, CAPACITY)
     out.mkdir(parents=True, exist_ok=True)
     # every shard gives a few frames, so that they come from as many rooms as there are

@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from adapters_training import wording
+from adapters_training.devices import AUTO, resolved
 from adapters_training.records import Frame, Task, read_frames
 from speculation.memory import SIDE_PHRASES
 from speculation.prompts import ResponseOrder, parse_answer
@@ -145,14 +146,14 @@ def add_command(commands: Any) -> None:
     )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
     line.add_argument("--json", default="", help="also write the rates to this file")
-    add_flags(line, ModelSettings)
+    add_flags(line, ModelSettings, defaults={"device": AUTO})
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the rates of one model. Raises ModelFolderError or FileNotFoundError for folders of no use."""
     order = ResponseOrder(options.order)
-    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
     score = evaluate(vlm, Path(options.held_out), options.count, show=options.show, order=order)
     rates = score.rates()
     for name, rate in rates.items():

@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adapters_training.packing import ACTION_TEXTS, IGNORE, SIDES, Batch
+from adapters_training.packing import ACTION_TEXTS, IGNORE, PATCHES, SIDES, Batch
 from adapters_training.records import CELLS
 from speculation.prompts import Vocabulary
-from speculation.vlm.processing import Processor
 
 DISTANCE_BINS = torch.tensor([5, 8, 11, 14, 18, 22, 27, 33])
 """Upper edges in decimetres of the distance classes; 0 (no object) is ignored."""
@@ -65,10 +62,10 @@ class DenseHeads(nn.Module):
             each = F.cross_entropy(output.flatten(0, 1), truth.flatten(), reduction="none")
             loss = loss + (each * weight.flatten()).sum() / weight.sum()
         if occupied.any():
-            bins = torch.bucketize(cells[2][occupied], DISTANCE_BINS)
+            bins = torch.bucketize(cells[2][occupied], DISTANCE_BINS.to(cells.device))
             loss = loss + 0.5 * F.cross_entropy(outputs[2][occupied], bins)
         if self.place:
-            index = torch.arange(CELLS * CELLS).expand(cells.shape[1], -1)
+            index = torch.arange(CELLS * CELLS, device=cells.device).expand(cells.shape[1], -1)
             for output, truth in zip(outputs[3:], (index // CELLS, index % CELLS), strict=True):
                 loss = loss + 0.25 * F.cross_entropy(output.flatten(0, 1), truth.flatten())
         return loss
@@ -94,16 +91,17 @@ class AskedHeads(nn.Module):
         loss = loss + 0.5 * F.cross_entropy(colour, facts[:, 3]) + 0.5 * F.cross_entropy(kind, facts[:, 4])
         seen = facts[:, 0] > 0
         if seen.any():
-            loss = loss + 0.5 * F.cross_entropy(distance[seen], torch.bucketize(facts[seen, 1], DISTANCE_BINS))
+            bins = torch.bucketize(facts[seen, 1], DISTANCE_BINS.to(facts.device))
+            loss = loss + 0.5 * F.cross_entropy(distance[seen], bins)
         return loss, float((side.argmax(-1) == facts[:, 0]).float().mean())
 
 
-def see(model: Any, processor: Processor, frames: npt.NDArray[np.uint8]) -> Tensor:
-    """Return image tokens [B, 64, hidden] of RGB frames [B, 224, 224, 3]."""
-    values, grid = processor.patchify(frames)
-    grids = torch.tensor([grid]).expand(len(frames), 3)
-    features = model.model.get_image_features(torch.from_numpy(values), grids).pooler_output
-    return torch.cat(tuple(features)).view(len(frames), CELLS * CELLS, -1)
+def see(model: Any, pixels: Tensor) -> Tensor:
+    """Return image tokens [B, 64, hidden] of the patches of B frames [B * 256, 1176]."""
+    grid = torch.tensor([[1, PATCHES, PATCHES]], device=pixels.device)
+    grids = grid.expand(len(pixels) // PATCHES**2, 3)
+    features = model.model.get_image_features(pixels, grids).pooler_output
+    return torch.cat(tuple(features)).view(len(grids), CELLS * CELLS, -1)
 
 
 def read(model: Any, batch: Batch, image_tokens: Tensor, depth: int | None = None) -> list[Tensor]:
@@ -157,24 +155,24 @@ def ground_losses(
     return dense, asked, side_accuracy
 
 
-def ground(model: Any, processor: Processor, batch: Batch, probes: Probes) -> Losses:
+def ground(model: Any, batch: Batch, probes: Probes) -> Losses:
     """One training forward without words, through the lower layers only: twice the questions per second."""
-    image_tokens = see(model, processor, batch.images)
+    image_tokens = see(model, batch.pixels)
     hidden = read(model, batch, image_tokens, probes.asked_layer)
     dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, hidden)
-    return Losses(torch.zeros(()), dense, asked, 0.0, 0.0, side_accuracy)
+    return Losses(dense.new_zeros(()), dense, asked, 0.0, 0.0, side_accuracy)
 
 
-def compute(model: Any, processor: Processor, batch: Batch, probes: Probes, teacher: Any = None) -> Losses:
+def compute(model: Any, batch: Batch, probes: Probes, teacher: Any = None) -> Losses:
     """One training forward. With a teacher the word loss is 0.3 cross-entropy + KL(teacher || model)."""
-    image_tokens = see(model, processor, batch.images)
+    image_tokens = see(model, batch.pixels)
     hidden = read(model, batch, image_tokens)
     select = batch.labels != IGNORE
     logits = model.lm_head(hidden[-1][select]).float()
     words, accuracy, action_accuracy = word_losses(logits, batch.labels[select], batch.weights[select])
     if teacher is not None:
         with torch.no_grad():
-            truth = teacher.lm_head(read(teacher, batch, see(teacher, processor, batch.images))[-1][select]).float()
+            truth = teacher.lm_head(read(teacher, batch, see(teacher, batch.pixels))[-1][select]).float()
         divergence = F.kl_div(logits.log_softmax(-1), truth.log_softmax(-1), log_target=True, reduction="batchmean")
         words = 0.3 * words + divergence
     dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, hidden)

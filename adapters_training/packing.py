@@ -7,8 +7,8 @@ separate samples (a test holds this) while the image is computed once: about 2.5
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import cv2
@@ -20,8 +20,11 @@ from adapters_training import wording
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
 from speculation.memory import SIDE_PHRASES, mirrored
 from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary
+from speculation.vlm.processing import Processor
 
 IGNORE = -100
+PATCHES = 2 * CELLS
+"""Patches along each side of a frame, of which four make an image token."""
 SIDES = tuple(SIDE_PHRASES)
 ACTION_TEXTS = tuple(action.text for action in ACTIONS)
 ACTION_FIRST_SHARE = 0.3
@@ -57,6 +60,25 @@ class Batch:
     facts: torch.Tensor
     """int64 [Q, 5], the truth about each question: side (0 = not in view, else 1 + place in SIDES), distance (dm),
     action, colour, class of the target; IGNORE for a colour or class that nobody can know."""
+    pixels: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    """float32 [B * PATCHES * PATCHES, 1176], the images as the vision tower reads them; empty until `with_pixels`."""
+
+    def with_pixels(self, processor: Processor) -> Batch:
+        """Return the batch with the patches of its images."""
+        return replace(self, pixels=torch.from_numpy(processor.patchify(self.images)[0]))
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch with its tensors on a device; the images stay."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in memory that a GPU copies from while it computes (a `DataLoader` calls this)."""
+        return self._with(torch.Tensor.pin_memory)
+
+    def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        changed = {name: change(value) for name, value in held.items() if isinstance(value, torch.Tensor)}
+        return Batch(**(held | changed))
 
 
 @dataclass(frozen=True)

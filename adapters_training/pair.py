@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -24,14 +25,16 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from adapters_training import settings
+from adapters_training import devices, settings
+from adapters_training.attention import train_attention
 from adapters_training.course import PROBE_STEPS, LossCourse, remedy
+from adapters_training.devices import Device
 from adapters_training.files import filling, read_checkpoint, resumable, write_checkpoint
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.records import Frame, batches
 from adapters_training.replicas import Replicas
 from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters, retokenised
+from adapters_training.steps import Steps
 from speculation.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
@@ -39,6 +42,12 @@ from speculation.vlm.processing import Processor
 CHECKPOINT_SECONDS = 120.0
 LOG_STEPS, PRINT_STEPS = 20, 100
 DRY_STEPS = 2
+
+
+_FREE = frozenset({"out", "export", "device", "workers"})
+"""Settings that may change between the parts of a run: they do not decide what is learned."""
+_BEFORE = {"layers": 0, "mixed_precision": "bf16"}
+"""What runs were that began before the setting was there."""
 
 Role = Literal["target", "draft"]
 
@@ -64,11 +73,29 @@ class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     asked_weight: Annotated[float, Meta(ge=0, description="of the loss at the prompts' ends")] = 0.5
     seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 1
     threads: Annotated[int, Meta(ge=1, description="of torch in each process")] = 1
+    device: Annotated[Device, Meta(description="auto (a GPU where there is one), cpu or cuda")] = Device.AUTO
+    mixed_precision: Annotated[
+        Literal["auto", "no", "bf16"],
+        Meta(description="what is multiplied in bfloat16; weights stay float32. auto: bf16 on a GPU, no on a CPU"),
+    ] = "auto"
+    workers: Annotated[
+        int, Meta(ge=-1, le=256, description="processes that prepare batches; -1: none on a CPU, enough for a GPU")
+    ] = -1
     teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
     start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
     layers: Annotated[
         int, Meta(ge=0, le=128, description="decoder layers; 0: as many as the role has. A shallower start is deepened")
     ] = 0
+
+
+def looking(config: PairConfig, step: int) -> bool:
+    """Return whether in this step only the vision tower learns."""
+    return step < config.vision_share * config.steps
+
+
+def grounding(config: PairConfig, step: int) -> bool:
+    """Return whether this step is without words: four of five until `ground_share` of the steps are done."""
+    return step < config.ground_share * config.steps and step % 5 != 0
 
 
 def learning_rate(config: PairConfig, step: int) -> float:
@@ -82,15 +109,24 @@ class PairTrainer:
 
     def __init__(self, config: PairConfig, vocabulary: Vocabulary) -> None:
         torch.set_num_threads(config.threads)
+        self.device = devices.chosen(config.device)
+        if config.mixed_precision == "auto":
+            found: Literal["no", "bf16"] = "bf16" if self.device.type == "cuda" else "no"
+            config = msgspec.structs.replace(config, mixed_precision=found)
         shape = TARGET if config.role == "target" else DRAFT
         shape = replace(shape, layers=config.layers or shape.layers)
         self.config, self.vocabulary, self.processor_folder = config, vocabulary, Path(config.processor)
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
-        self.model = build_model(shape, tokenizer, config.seed)
-        self.probes = Probes(shape.hidden, shape.layers, vocabulary)
+        self.model = build_model(shape, tokenizer, config.seed).to(self.device)
+        train_attention(self.model)
+        self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(self.device)
+        self.replicas = Replicas(self.device)
         self.packer = Packer(tokenizer, vocabulary, config.questions)
-        self.replicas = Replicas()
+        self.steps = Steps(
+            config.data, config.batch_frames, f"{config.seed}/{self.replicas.rank}", self.packer, self.processor,
+            partial(grounding, config),
+        )  # fmt: skip
         self.step_count = 0
         self.course = LossCourse("the loss", remedy(config.learning_rate))
         self._unread: list[tuple[int, bool, Tensor]] = []
@@ -104,14 +140,12 @@ class PairTrainer:
             self._resume()
         elif config.start_from:
             self._start_from(Path(config.start_from))
-        self.teacher = _load_teacher(config.teacher, tokenizer)
+        self.teacher = _load_teacher(config.teacher, tokenizer, self.device)
 
     def _resume(self) -> None:
         state = _read_checkpoint(self.checkpoint)
         changed = [
-            name
-            for name, value in _identity(self.config).items()
-            if ({"layers": 0} | state["config"]).get(name) != value
+            name for name, value in _identity(self.config).items() if (_BEFORE | state["config"]).get(name) != value
         ]
         if changed:
             raise ValueError(
@@ -185,25 +219,18 @@ class PairTrainer:
             for path in self.processor_folder.iterdir():
                 (part / path.name).write_bytes(path.read_bytes())
 
-    @property
-    def looking(self) -> bool:
-        """True while only the vision tower learns."""
-        return self.step_count < self.config.vision_share * self.config.steps
+    def batches(self) -> Iterator[Batch]:
+        """Yield what the steps that are left learn from, on the device."""
+        workers = devices.workers(self.config.workers, self.device)
+        return self.steps.stream(self.step_count, self.config.steps, self.device, workers)
 
-    @property
-    def grounding(self) -> bool:
-        """True for a step without words: four of five until `ground_share` of the steps are done."""
-        return self.step_count < self.config.ground_share * self.config.steps and self.step_count % 5 != 0
-
-    def step(self, frames: list[Frame]) -> Losses | float:
+    def step(self, batch: Batch) -> Losses | float:
         """One optimiser step; returns the losses, or the dense loss alone while only the vision tower learns."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.config, self.step_count)
-        wordless = self.grounding
-        rng = random.Random(f"{self._source}/{self.step_count}")
-        batch = self.packer.batch(frames, rng, answers=not wordless)
-        with torch.autocast("cpu", torch.bfloat16):
-            result = self._look(batch) if self.looking else self._answer(batch, wordless)
+        wordless = grounding(self.config, self.step_count)
+        with self._autocast():
+            result = self._look(batch) if looking(self.config, self.step_count) else self._answer(batch)
         parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.replicas.average(parameters_)
         torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
@@ -238,32 +265,32 @@ class PairTrainer:
     @torch.no_grad()
     def _loss_now(self) -> float:
         """Return the mean loss on a few batches, the same at any time and in every process."""
-        folders, total = [Path(folder) for folder in self.config.data], 0.0
-        frames = batches(folders, self.config.batch_frames, str(self.config.seed))
-        for number in range(PROBE_STEPS):
-            batch = self.packer.batch(next(frames), random.Random(number), answers=not self._without_answers)
-            with torch.autocast("cpu", torch.bfloat16):
+        steps = Steps(
+            self.config.data, self.config.batch_frames, str(self.config.seed), self.packer, self.processor,
+            lambda step: self._without_answers,
+        )  # fmt: skip
+        total = 0.0
+        for batch in steps.stream(0, PROBE_STEPS, self.device, workers=0):
+            with self._autocast():
                 if self._without_answers:
-                    total += float(self.probes.eyes(see(self.model, self.processor, batch.images), batch.cells))
+                    total += float(self.probes.eyes(see(self.model, batch.pixels), batch.cells))
                 else:
-                    total += float(compute(self.model, self.processor, batch, self.probes, self.teacher).words)
+                    total += float(compute(self.model, batch, self.probes, self.teacher).words)
         return total / PROBE_STEPS
 
-    @property
-    def _source(self) -> str:
-        """Names the random stream of this process."""
-        return f"{self.config.seed}/{self.replicas.rank}"
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16")
 
     def _look(self, batch: Batch) -> float:
-        loss = self.probes.eyes(see(self.model, self.processor, batch.images), batch.cells)
+        loss = self.probes.eyes(see(self.model, batch.pixels), batch.cells)
         loss.backward()
         return float(loss.item())
 
-    def _answer(self, batch: Batch, wordless: bool) -> Losses:
-        if wordless:
-            losses = ground(self.model, self.processor, batch, self.probes)
+    def _answer(self, batch: Batch) -> Losses:
+        if grounding(self.config, self.step_count):
+            losses = ground(self.model, batch, self.probes)
         else:
-            losses = compute(self.model, self.processor, batch, self.probes, self.teacher)
+            losses = compute(self.model, batch, self.probes, self.teacher)
         total = losses.words + self.config.dense_weight * losses.dense + self.config.asked_weight * losses.asked
         total.backward()  # type: ignore[no-untyped-call]
         return losses
@@ -286,13 +313,12 @@ class PairTrainer:
         if self.step_count == 0:
             self.course.start = self._loss_now()
         saved = time.monotonic()
-        frames = batches([Path(folder) for folder in config.data], config.batch_frames, self._source, self.step_count)
         bar = tqdm(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
                    smoothing=0.02, disable=not first)  # fmt: skip
         bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.step_count}")
         with bar:
-            while self.step_count < config.steps:
-                result = self.step(next(frames))
+            for batch in self.batches():
+                result = self.step(batch)
                 bar.update()
                 if writer and self.step_count % LOG_STEPS == 0:
                     self._log(writer, bar, result)
@@ -331,7 +357,7 @@ class PairTrainer:
 def _identity(config: PairConfig) -> dict[str, Any]:
     """Return what has to be the same for a run to go on as if it had never stopped."""
     fields: dict[str, Any] = msgspec.to_builtins(config)
-    return {name: value for name, value in fields.items() if name not in ("out", "export")}
+    return {name: value for name, value in fields.items() if name not in _FREE}
 
 
 def _load_processor(folder: Path) -> Processor:
@@ -350,10 +376,10 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def _load_teacher(folder: str, tokenizer: Any) -> Any:
+def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     if not folder:
         return None
-    vlm = load_vlm(Path(folder), threads=None)
+    vlm = load_vlm(Path(folder), threads=None, device=str(device))
     if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
         raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
     return vlm.model
@@ -399,7 +425,7 @@ def _dry_run(config: PairConfig) -> int:
             trainer = PairTrainer(short, known_objects())
             trainer.train()
             begun = time.monotonic()
-            trainer.step(next(batches([Path(path) for path in config.data], config.batch_frames, "0")))
+            trainer.step(trainer.steps[0].to(trainer.device))
             seconds.append(time.monotonic() - begun)
         trainer.export(Path(folder) / "model")
         load_vlm(Path(folder) / "model", threads=None)

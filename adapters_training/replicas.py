@@ -17,11 +17,13 @@ from torch import distributed as dist
 class Replicas:
     """The processes of one training: `rank` of `size`. A process started without `torchrun` is the only one."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        """Meet the others, over NCCL where the gradients are on a GPU (`device`; None: the CPU)."""
+        self._device = device or torch.device("cpu")
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         if self.size > 1 and not dist.is_initialized():
-            dist.init_process_group("gloo")
+            dist.init_process_group("nccl" if self._device.type == "cuda" else "gloo")
 
     def average(self, parameters: Sequence[Tensor]) -> None:
         """Replace every gradient by its mean over the processes."""
@@ -39,7 +41,7 @@ class Replicas:
         """Return the mean of `number` over the processes, the same in each of them."""
         if self.size == 1:
             return number
-        total = torch.tensor([number], dtype=torch.float64)
+        total = torch.tensor([number], dtype=torch.float64, device=self._device)
         dist.all_reduce(total)
         return float(total[0]) / self.size
 

@@ -71,12 +71,19 @@ def make(kind: type[S], values: dict[str, Any], where: str = "") -> S:
         text, _, path = str(error).partition(" - at `$")
         name = path.strip("`.").partition("[")[0]
         if name:
-            shown = f"setting {name} is {values.get(name)!r}: {text}"
+            shown = f"setting {name} is {_at(values, name)!r}: {text}"
         else:
             shown = text.replace("Object missing required field", "missing setting").replace(
                 "Object contains unknown field", "unknown setting"
             )
         raise ValueError(f"{where}: {shown}" if where else shown) from None
+
+
+def _at(values: Any, name: str) -> Any:
+    """Return the value of a setting; of a nested one the name has dots."""
+    for part in name.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
 
 
 def write(settings: msgspec.Struct, path: Path) -> None:

@@ -21,7 +21,7 @@ from adapters_training.records import Door, Frame, Seen, Task
 from simulation.objects import CLASSES, COLOURS
 from speculation.memory import SIDE_PHRASES, SearchMemory
 from speculation.prompts import ACTIONS, MOTIONS, Vocabulary
-from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
+from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
 
 IMAGE_SIZE = 224
 _LAYER = re.compile(r"(.*language_model\.layers\.)(\d+)\.(.+)")
@@ -254,10 +254,20 @@ def add_command(commands: Any) -> None:
         f"frame size ({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
     )
     line.add_argument("--out", required=True, help="folder to write")
+    line.add_argument("--like", type=Path, metavar="FOLDER", help="keep the tokenizer of this model, to go on from it")
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the processor folder."""
+    """Write the processor folder. Raises ValueError for a model to keep the tokenizer of that has none."""
+    if options.like:
+        vocabulary = Vocabulary.load(options.like)
+        if vocabulary is None:
+            raise ValueError(f"--like {options.like} is no model of this pair: it has no objects.json")
+        Path(options.out).mkdir(parents=True, exist_ok=True)
+        Processor.load(options.like).save(Path(options.out))
+        vocabulary.save(Path(options.out))
+        print(f"{options.out}: tokenizer and processor of {options.like}")
+        return 0
     print(write_processor(Path(options.out), known_objects(), BLOCKERS))
     return 0

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from adapters_training.answers import answer_all
+from adapters_training.devices import AUTO, resolved
 from adapters_training.files import replacing
 from adapters_training.sources import LeftOut
 from adapters_training.sources.lerobot import LeRobotData
@@ -95,7 +96,7 @@ def add_command(commands: Any) -> None:
     line.add_argument("--frames", type=int, default=2000, help="about how many frames (default: %(default)s)")
     line.add_argument("--rows", type=int, default=8, help="answers decoded side by side (default: %(default)s)")
     line.add_argument("--max-tokens", type=int, default=128, help="of an answer (default: %(default)s)")
-    add_flags(line, ModelSettings)
+    add_flags(line, ModelSettings, defaults={"device": AUTO})
     line.set_defaults(run=run)
 
 
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
     data, out = LeRobotData(Path(options.data), options.camera), Path(options.out)
-    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     path, problems, unread = out / CONVERSATIONS, list[str](), 0
     known = _answered(path)

@@ -25,6 +25,12 @@ settings.register_profile("calm", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("calm")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what takes minutes, unless it is asked for."""
+    if item.get_closest_marker("slow") and os.environ.get("SLOW") != "1":
+        pytest.skip("takes minutes: SLOW=1 runs it")
+
+
 @pytest.fixture(scope="session")
 def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a random 4-layer Qwen2-VL model."""

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapters_training import settings
+from adapters_training.devices import resolved
 from adapters_training.exit_choice.config import MeasureConfig
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
-    config = settings.read(MeasureConfig, options)
+    config = resolved(settings.read(MeasureConfig, options))
     from adapters_training.exit_choice.report import report
     from speculation.exits import ExitFiles, ExitHeads, Head
     from speculation.vlm.folder import find_model

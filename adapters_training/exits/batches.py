@@ -46,13 +46,19 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
+    def pin_memory(self) -> Batch:
+        """Return the batch in memory that a GPU copies from while it computes (a `DataLoader` calls this)."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        def changed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
 
         return Batch(
-            self.ids.to(device), self.labels.to(device), self.positions.to(device), move(self.mask),
-            move(self.pixels), move(self.grids), self.truncated, self.problems,
+            change(self.ids), change(self.labels), change(self.positions), changed(self.mask),
+            changed(self.pixels), changed(self.grids), self.truncated, self.problems,
         )  # fmt: skip
 
 
@@ -197,12 +203,12 @@ class Run(Dataset[B_co], Generic[B_co]):
             self._epoch, self._order = epoch, self._plan.order(epoch)
         return int(self._order[index])
 
-    def stream(self, first_step: int, last_step: int, workers: int) -> Iterator[list[B_co]]:
-        """Yield the batches of each step."""
+    def stream(self, first_step: int, last_step: int, workers: int, pinned: bool = False) -> Iterator[list[B_co]]:
+        """Yield the batches of each step, `pinned` in memory that a GPU copies from while it computes."""
         accumulation = self._plan.accumulation
         loader = DataLoader(
             self, batch_size=None, sampler=range(first_step * accumulation, last_step * accumulation),
-            num_workers=workers,
+            num_workers=workers, pin_memory=pinned,
         )  # fmt: skip
         batches = iter(loader)
         for _ in range(first_step, last_step):

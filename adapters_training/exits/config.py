@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from adapters_training.devices import Device
 from speculation.vlm.settings import ModelSettings, Quantisation
 
 
@@ -38,13 +39,6 @@ class Precision(str, Enum):
 
     NO = "no"
     BF16 = "bf16"
-
-
-class Device(str, Enum):
-    """Where to train: what accelerate finds, or the CPU in any case."""
-
-    AUTO = "auto"
-    CPU = "cpu"
 
 
 class Dtype(str, Enum):
@@ -89,7 +83,7 @@ class FrozenTargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     ] = 1.0
     seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 0
 
-    device: Annotated[Device, Meta(description="auto (what accelerate finds) or cpu")] = Device.AUTO
+    device: Annotated[Device, Meta(description="auto (a GPU where there is one), cpu or cuda")] = Device.AUTO
     dtype: Annotated[Dtype, Meta(description="of the target: auto, float32 or bfloat16")] = Dtype.AUTO
     quantisation: Annotated[
         Quantisation, Meta(description="of the target while loading: none, nf4, int8 or int8_weight_only")
@@ -100,7 +94,9 @@ class FrozenTargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         int, Meta(ge=1, description="tokens whose logits are in memory at once; less is less memory")
     ] = 512
     threads: Annotated[int, Meta(ge=1, description="CPU threads")] = 1
-    workers: Annotated[int, Meta(ge=0, description="processes that prepare data")] = 0
+    workers: Annotated[
+        int, Meta(ge=-1, le=256, description="processes that prepare data; -1: none on a CPU, enough for a GPU")
+    ] = -1
     checkpoint_seconds: Annotated[float, Meta(ge=0.0, description="time between checkpoints")] = 120.0
 
     def model(self, device: str, dtype: str) -> ModelSettings:

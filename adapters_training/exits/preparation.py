@@ -13,10 +13,11 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoTokenizer
 
+from adapters_training import devices
 from adapters_training.encoding import Encoder
 from adapters_training.exits import memory
 from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
-from adapters_training.exits.config import Device, Dtype, FrozenTargetConfig, TrainingConfig
+from adapters_training.exits.config import Dtype, FrozenTargetConfig, TrainingConfig
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.prompts import VOCABULARY_FILE
@@ -76,7 +77,8 @@ def open_target(
     folder_fingerprint(folder)
     described = read_config(folder)
     layers = layers_of(text_config(described))
-    accelerator = Accelerator(cpu=config.device is Device.CPU, mixed_precision=config.mixed_precision.value)
+    on_cpu = devices.chosen(config.device).type == "cpu"
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision=config.mixed_precision.value)
     device = accelerator.device
     dtype = config.dtype.value
     if config.dtype is Dtype.AUTO:

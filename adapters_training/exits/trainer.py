@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from adapters_training import devices
 from adapters_training.course import PROBE_STEPS, LossCourse, remedy
 from adapters_training.exits.batches import Maker, Run
 from adapters_training.exits.config import FREE, FrozenTargetConfig, Schedule
@@ -163,11 +164,13 @@ class Trainer(ABC, Generic[C]):
         if self.step == 0:
             self.course.start = self._loss_now()
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
+        device = self.prepared.accelerator.device
+        on_gpu, workers = device.type == "cuda", devices.workers(config.workers, device)
         begun = saved = time.monotonic()
         bar = tqdm(total=self.steps, initial=self.step, unit="step", desc=self.name,
                    mininterval=2.0, disable=not first)  # fmt: skip
         with bar:
-            for batches in self._run.stream(self.step, self.steps, config.workers):
+            for batches in self._run.stream(self.step, self.steps, workers, pinned=on_gpu):
                 done = self.learn(batches)
                 self.update(done)
                 now = time.monotonic()

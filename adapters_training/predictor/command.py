@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from adapters_training.devices import AUTO, resolved
 from adapters_training.predictor.drafts import Drafts, LogConfig, digest, log, read, split
 from adapters_training.predictor.fit import CONFIDENCE, EXPORTABLE, FAMILIES, FitConfig, Fitted, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
@@ -70,7 +71,7 @@ def _add_log(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     line.add_argument("--max-tokens", type=int, default=LogConfig.max_tokens, help="of an answer (default: 96)")
     line.add_argument("--seed", type=int, default=0, help="which frames and questions")
     line.add_argument("--dry-run", action="store_true", help=f"{DRY_FRAMES} frames, short answers")
-    add_flags(line, ModelSettings)
+    add_flags(line, ModelSettings, defaults={"device": AUTO})
     line.set_defaults(run=_log)
 
 
@@ -119,7 +120,7 @@ def _log(options: argparse.Namespace) -> int:
     config = LogConfig(options.gamma, options.frames, options.max_tokens, options.seed)
     if options.dry_run:
         config = replace(config, frames=DRY_FRAMES, max_tokens=min(32, config.max_tokens))
-    models = from_flags(ModelSettings, options)
+    models = resolved(from_flags(ModelSettings, options))
     draft, target = (load_vlm(folder, models) for folder in (options.draft, options.target))
     drafts = log(draft, target, options.data, options.out, config)
     _, labels = drafts.labelled()

@@ -29,7 +29,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
-    image = see(model, processor, batch.images)
+    image = see(model, batch.with_pixels(processor).pixels.double())
     packed = read(model, batch, image)[-1][0]
     start = batch.image_slice.stop
     blocks = torch.diff(batch.positions[0, 0, start:]) < 0

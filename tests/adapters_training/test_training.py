@@ -13,7 +13,8 @@ from adapters_training import pair
 from adapters_training.__main__ import main
 from adapters_training.evaluate import Score, claimed_side, evaluate, judge
 from adapters_training.losses import Losses
-from adapters_training.records import Frame, Task, write_shard
+from adapters_training.packing import Batch
+from adapters_training.records import Task, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import load_vlm
@@ -67,12 +68,12 @@ def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(
     broken = trainer(folder, f"broken{broken_at}")
     step = broken.step
 
-    def failing(frames: list[Frame]) -> Losses | float:
+    def failing(batch: Batch) -> Losses | float:
         if broken.step_count == 2:
             broken.save()
         if broken.step_count == broken_at:
             raise KeyboardInterrupt
-        return step(frames)
+        return step(batch)
 
     monkeypatch.setattr(broken, "step", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +108,7 @@ def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatc
     monkeypatch.setattr(pair, "DRAFT", TINY)
     student = trainer(folder, "student", teacher=str(model), start_from=str(model), vision_share=0.0, steps=2)
     before = weights(student)
-    assert not student.looking
+    assert not pair.looking(student.config, 0)
     student.train()
     assert not torch.equal(before, weights(student))
 
@@ -126,11 +127,11 @@ def test_a_training_that_ruins_the_model_is_warned_of_and_fails(
     monkeypatch.setattr(pair, "DRAFT", TINY)
     step = pair.PairTrainer.step
 
-    def ruinous(self: pair.PairTrainer, frames: list[Frame]) -> Losses | float:
+    def ruinous(self: pair.PairTrainer, batch: Batch) -> Losses | float:
         if self.step_count == 2:
             with torch.no_grad():
                 self.model.model.language_model.embed_tokens.weight.mul_(100)
-        return step(self, frames)
+        return step(self, batch)
 
     monkeypatch.setattr(pair.PairTrainer, "step", ruinous)
     ruin = {"steps": 22, "learning-rate": 1e-5}
@@ -150,11 +151,11 @@ def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(
     monkeypatch.setattr(pair, "CHECKPOINT_SECONDS", 0.0)
     step = pair.PairTrainer.step
 
-    def poisoned(self: pair.PairTrainer, frames: list[Frame]) -> Losses | float:
+    def poisoned(self: pair.PairTrainer, batch: Batch) -> Losses | float:
         if self.step_count == 3:
             with torch.no_grad():
                 next(self.model.parameters()).fill_(torch.nan)
-        return step(self, frames)
+        return step(self, batch)
 
     monkeypatch.setattr(pair.PairTrainer, "step", poisoned)
     assert command(folder, "poisoned", steps=6) == 1

@@ -1,0 +1,70 @@
+"""Where a training runs: a GPU where there is one, else the CPU; and how many processes prepare its data there."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from speculation.vlm.settings import ModelSettings
+
+if TYPE_CHECKING:
+    import torch
+
+AUTO = "auto"
+MOST_WORKERS = 8
+"""Processes that prepare the data of one GPU, at most; one of them packs some hundred frames a second."""
+
+M = TypeVar("M", bound=ModelSettings)
+
+
+class Device(str, Enum):
+    """Where to train: a GPU where there is one, else the CPU; or one of them in any case."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def chosen(device: Device) -> torch.device:
+    """Return where this process trains; of several that `torchrun` started each has a GPU of its own.
+
+    Raises ValueError where a GPU is asked for and there is none for this process.
+    """
+    import torch
+
+    count = 0 if device is Device.CPU else torch.cuda.device_count()
+    if device is Device.CPU or (device is Device.AUTO and not count):
+        return torch.device("cpu")
+    if not count:
+        raise ValueError("--device cuda: torch finds no GPU here; give --device cpu, or install a torch with CUDA")
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    if number >= count:
+        raise ValueError(f"{number + 1} or more processes on {count} GPUs: give torchrun --nproc-per-node {count}")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def resolved(settings: M) -> M:
+    """Return settings of a model with a device that torch knows in place of `auto`."""
+    return msgspec.structs.replace(settings, device=str(chosen(Device.AUTO))) if settings.device == AUTO else settings
+
+
+def workers(asked: int, device: torch.device) -> int:
+    """Return how many processes prepare batches where `asked` are asked for; fewer than none: as many as a GPU needs.
+
+    A CPU that trains has no core to spare, so there it is none.
+    """
+    if asked >= 0:
+        return asked
+    if device.type == "cpu":
+        return 0
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(MOST_WORKERS, cores() // local - 1))
+
+
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    return len(os.sched_getaffinity(0))

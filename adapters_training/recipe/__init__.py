@@ -1,0 +1,1 @@
+"""The embedded pair from its rooms to its folder, by one command."""

@@ -1,0 +1,268 @@
+"""Run the stages of a recipe one after the other, so that the same command goes on where a killed one was."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adapters_training.files import replacing
+from adapters_training.recipe.stages import Plan, Stage
+
+RECORD_FILE, LOCK_FILE, STAMPS, SETTINGS = "recipe.json", "lock", "stamps", "settings"
+NOTE_SECONDS = 30.0
+"""A killed run loses at most so much of the time that it has taken."""
+END_SECONDS = 30.0
+"""How long a stage has to end by itself when the recipe is interrupted."""
+
+
+class Stamp(msgspec.Struct):
+    """What is known of a stage: `identity` of what it was begun with, `seconds` in all its runs, whether it ended."""
+
+    identity: str
+    settings: dict[str, Any]
+    machine: str
+    seconds: float = 0.0
+    runs: int = 0
+    done: bool = False
+
+
+def stamp_of(plan: Plan, stage: Stage) -> Stamp | None:
+    """Return what is known of a stage; None where it never began. Raises ValueError for a file that is no stamp."""
+    path = _stamp_path(plan, stage)
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Stamp)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} is no stamp of a stage ({error}): give --from {stage.name} to make it anew") from None
+
+
+def state(plan: Plan, stage: Stage) -> str:
+    """Return `done`, `begun`, `to do` or, of another recipe, `other settings`."""
+    stamp = stamp_of(plan, stage)
+    if stamp is None:
+        return "to do"
+    if stamp.identity != stage.identity:
+        return "other settings"
+    there = all((plan.out / folder).is_dir() for folder in stage.folders)
+    return "done" if stamp.done and there else "begun"
+
+
+def table(plan: Plan, gpu: bool) -> list[str]:
+    """Return a line for each stage: its state, and how long it took or is expected to take."""
+    lines = [f"{'stage':16s} {'state':14s} {'minutes':>8s}  command"]
+    left = 0.0
+    for stage in plan.stages:
+        now, stamp = state(plan, stage), stamp_of(plan, stage)
+        took = now == "done" and stamp is not None
+        seconds = stamp.seconds if took and stamp is not None else stage.seconds
+        left += 0.0 if took else seconds
+        mark = "" if took else "~"
+        lines.append(f"{stage.name:16s} {now:14s} {mark + f'{seconds / 60:.1f}':>8s}  {' '.join(stage.command)}")
+    lines.append(
+        f"about {left / 60:.0f} minutes are left, at the speeds of the shipped pair's run on two shared CPU cores"
+    )
+    if gpu:
+        lines.append("on a GPU nothing was measured yet: recipe.json will have its times")
+    return lines
+
+
+def run(plan: Plan, machine: Callable[[], str], first: str = "") -> None:
+    """Run all stages that are not done; `first` names one that is made anew, with all that build on it.
+
+    `machine` describes this machine as it is now.
+    Raises ValueError, in one sentence, for a stage of other settings and for one that fails.
+    """
+    plan.out.mkdir(parents=True, exist_ok=True)
+    with _alone(plan.out) as lock:
+        if first:
+            _clear(plan, plan.named(first))
+        for place, stage in enumerate(plan.stages, start=1):
+            head = f"[{place}/{len(plan.stages)}] {stage.name}"
+            now, stamp = state(plan, stage), stamp_of(plan, stage)
+            if now == "other settings" and stamp is not None:
+                raise ValueError(f"{plan.out / stage.name} is {_difference(stage, stamp)}: give --from {stage.name} to "
+                                 "make it and all that builds on it anew, or another --out")  # fmt: skip
+            if now == "done" and stamp is not None:
+                print(f"{head}: done before, {stamp.seconds / 60:.1f} minutes", flush=True)
+                continue
+            print(f"{head}: {'goes on' if now == 'begun' else 'begins'}, about {stage.seconds / 60:.1f} minutes on two "
+                  "CPU cores in all", flush=True)  # fmt: skip
+            fresh = Stamp(stage.identity, dict(stage.settings), machine())
+            stamp = stamp if stamp is not None and now == "begun" else fresh
+            stamp.done = False
+            _run(plan, stage, stamp, lock, machine)
+            print(f"{head}: done, {stamp.seconds / 60:.1f} minutes", flush=True)
+
+
+def _run(plan: Plan, stage: Stage, stamp: Stamp, lock: int, machine: Callable[[], str]) -> None:
+    if stage.file:
+        path = plan.out / SETTINGS / f"{stage.name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(msgspec.yaml.encode(stage.file))
+    stamp.runs += 1
+    before, begun = stamp.seconds, time.monotonic()
+    _note(plan, stage, stamp)
+    # What a stage starts holds the lock too, so that no second recipe runs beside one that a dead recipe left.
+    process = subprocess.Popen(command_of(stage), pass_fds=(lock,))
+    try:
+        with _terminable():
+            while (status := _wait(process)) is None:
+                stamp.seconds = before + time.monotonic() - begun
+                _note(plan, stage, stamp)
+    except KeyboardInterrupt:
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        stamp.seconds, stamp.machine = before + time.monotonic() - begun, machine()
+        _note(plan, stage, stamp)
+    if status:
+        raise ValueError(f"stage {stage.name} ended with status {status}, its message stands above; the same command "
+                         "goes on there")  # fmt: skip
+    stamp.done = True
+    _note(plan, stage, stamp)
+
+
+def command_of(stage: Stage) -> list[str]:
+    """Return the command line of a stage."""
+    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(stage.processes)]
+    return [sys.executable, *(several if stage.processes > 1 else []), "-m", "adapters_training", *stage.command]
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(NOTE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _note(plan: Plan, stage: Stage, stamp: Stamp) -> None:
+    """Write the stage's stamp, and recipe.json for the model card."""
+    path = _stamp_path(plan, stage)
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as file:
+        file.write_bytes(msgspec.json.encode(stamp))
+    known = [(each, stamp_of(plan, each)) for each in plan.stages]
+    rows = [
+        {"stage": each.name, "seconds": round(found.seconds, 1), "runs": found.runs, "done": found.done,
+         "machine": found.machine, "command": " ".join(each.command)}
+        for each, found in known if found is not None and found.identity == each.identity
+    ]  # fmt: skip
+    with replacing(plan.out / RECORD_FILE) as file:
+        file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _clear(plan: Plan, first: Stage) -> None:
+    """Remove what a stage has made, and all that builds on it."""
+    gone = [first.name]
+    for stage in plan.stages:
+        if stage.name != first.name and not any(each.name in gone for each in stage.after):
+            continue
+        gone.append(stage.name)
+        for folder in stage.folders:
+            shutil.rmtree(plan.out / folder, ignore_errors=True)
+        _stamp_path(plan, stage).unlink(missing_ok=True)
+
+
+def _difference(stage: Stage, stamp: Stamp) -> str:
+    own: dict[str, Any] = json.loads(msgspec.json.encode(stage.settings))
+    for name in sorted({*own, *stamp.settings}):
+        if own.get(name) != stamp.settings.get(name):
+            return f"of other settings ({name}: {stamp.settings.get(name)} there, {own.get(name)} now)"
+    return "made of something else (an earlier stage or the code's sizes were others)"
+
+
+def _stamp_path(plan: Plan, stage: Stage) -> Path:
+    return plan.out / STAMPS / f"{stage.name}.json"
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[int]:
+    with (out / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--out {out}: another recipe, or a stage that it left, still runs there") from None
+        yield file.fileno()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a SIGTERM end the stage as Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+WEIGHTS = ".safetensors"
+EXIT_FILES = ("exits.json", "exits.safetensors", "measured.json", "selection.json")
+FED_FILES = ("fed_head.json", "fed_encoder.safetensors", "fed_head.safetensors", "results.json")
+DRAFT_FILES = ("predictor.json", "predictor.safetensors")
+COST_FILES = ("pass_cost.json", "pass_cost.png")
+
+
+def shipped(plan: Plan) -> dict[str, list[Path]]:
+    """Return the files that ship, by folder. Raises ValueError where one is not there."""
+    parts: dict[str, Sequence[Path]] = {
+        "target": [*sorted(plan.model(plan.target).glob("*")), *_within(plan.folder(plan.pass_cost), COST_FILES)],
+        "draft": [*sorted(plan.model(plan.draft).glob("*")), *_within(plan.folder(plan.predictor), DRAFT_FILES)],
+        "exits": _within(plan.folder(plan.exits), EXIT_FILES),
+        "fed_head": _within(plan.folder(plan.fed_head), FED_FILES),
+    }
+    for path in (path for part in parts.values() for path in part):
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: run the recipe to its end before --export")
+    return {name: list(part) for name, part in parts.items()}
+
+
+def export(plan: Plan, folder: Path) -> str:
+    """Copy what ships into `folder`, each model's folder whole or not at all; return a sentence about it.
+
+    Raises ValueError, before anything is copied, for weights beyond the recipe's limit and for stages that are missing.
+    """
+    unfinished = [stage.name for stage in plan.stages if state(plan, stage) != "done"]
+    if unfinished:
+        raise ValueError(f"--export: {', '.join(unfinished)} not done: run the recipe to its end first")
+    parts = shipped(plan)
+    sizes = {path: path.stat().st_size for part in parts.values() for path in part}
+    weights = sum(size for path, size in sizes.items() if path.suffix == WEIGHTS) / 1e6
+    if weights > plan.recipe.weights_mb:
+        raise ValueError(
+            f"the weights are {weights:.1f} MB, more than weights_mb {plan.recipe.weights_mb:g}: nothing was copied; "
+            "train smaller ones, or raise the limit"
+        )
+    for name, paths in parts.items():
+        fresh = folder / f"{name}.part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        for path in paths:
+            shutil.copyfile(path, fresh / path.name)
+        shutil.rmtree(folder / name, ignore_errors=True)
+        fresh.rename(folder / name)
+    return f"{folder}: {', '.join(parts)}; {weights:.1f} MB of weights, {sum(sizes.values()) / 1e6:.1f} MB in all"
+
+
+def _within(folder: Path, names: Sequence[str]) -> list[Path]:
+    return [folder / name for name in names]

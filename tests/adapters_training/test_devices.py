@@ -1,0 +1,126 @@
+"""Where a training runs, and that its losses keep to one device."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapters_training import devices
+from adapters_training.attention import train_attention
+from adapters_training.devices import AUTO, Device, chosen, resolved, workers
+from adapters_training.losses import Probes, compute, ground, see
+from adapters_training.packing import Batch, Packer
+from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
+from speculation.vlm.processing import Processor
+from speculation.vlm.settings import ModelSettings
+from tests import devices as lazy
+from tests.adapters_training.frames import make_frame
+
+TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
+    folder = Path(tmp_path_factory.mktemp("processor"))
+    write_processor(folder, known_objects(), BLOCKERS)
+    return Processor.load(folder)
+
+
+def batch(processor: Processor) -> Batch:
+    packer = Packer(processor.tokenizer, known_objects(), questions=2)
+    frames = [make_frame(np.random.default_rng(seed), side) for seed, side in enumerate(("left", "right"))]
+    return packer.batch(frames, random.Random(0)).with_pixels(processor)
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """Let there be so many GPUs; return those that processes take."""
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    return taken
+
+
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    assert chosen(Device.AUTO).type == chosen(Device.CPU).type == "cpu"
+    with pytest.raises(ValueError, match="finds no GPU here; give --device cpu"):
+        chosen(Device.CUDA)
+    assert resolved(ModelSettings(device=AUTO)).device == "cpu"
+    taken = gpus(monkeypatch, 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert str(chosen(Device.AUTO)) == str(chosen(Device.CUDA)) == "cuda:1" and taken == [1, 1]
+    assert chosen(Device.CPU).type == "cpu"
+    assert resolved(ModelSettings(device="cuda:0")).device == "cuda:0"
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match="on 2 GPUs"):
+        chosen(Device.AUTO)
+
+
+def test_a_gpu_has_processes_that_prepare_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "cores", lambda: 16)
+    assert workers(-1, torch.device("cpu")) == 0
+    assert workers(-1, torch.device("cuda")) == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert workers(-1, torch.device("cuda")) == 3
+    assert workers(0, torch.device("cuda")) == 0 and workers(5, torch.device("cpu")) == 5
+
+
+def forwards(processor: Processor, device: torch.device) -> list[torch.Tensor]:
+    """Return losses of answers with a teacher, of a step without words and of the vision tower alone."""
+    model = build_model(TINY, processor.tokenizer, seed=0).requires_grad_(False).to(device)
+    torch.manual_seed(3)
+    probes = Probes(TINY.hidden, TINY.layers, known_objects()).requires_grad_(False).to(device)
+    moved = batch(processor).to(device)
+    losses, bare = compute(model, moved, probes, teacher=model), ground(model, moved, probes)
+    return [losses.words, losses.dense, losses.asked, bare.asked, probes.eyes(see(model, moved.pixels), moved.cells)]
+
+
+def test_losses_make_no_tensor_on_another_device(processor: Processor) -> None:
+    """A device that takes no tensor of the CPU, as a GPU does not."""
+    there = torch.device(f"{lazy.KIND}:0")
+    alone, found = forwards(processor, torch.device("cpu")), forwards(processor, there)
+    assert all(each.device == there for each in found)
+    assert [each.cpu().tolist() for each in found] == pytest.approx([each.item() for each in alone], rel=1e-4)
+
+
+def test_attention_by_products_is_sdpa_up_to_rounding(processor: Processor) -> None:
+    data = batch(processor)
+    results = []
+    for train in (False, True):
+        model = build_model(TINY, processor.tokenizer, seed=0)
+        torch.manual_seed(3)
+        probes = Probes(TINY.hidden, TINY.layers, known_objects())
+        if train:
+            train_attention(model)
+        whole = compute(model, data, probes).words
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = compute(model, data, probes).words
+        rounded.backward()
+        gradient = model.model.language_model.layers[0].self_attn.q_proj.weight.grad
+        results.append((whole.detach(), rounded.detach(), gradient))
+    plain, own = results
+    assert torch.equal(plain[0], own[0]), "without autocast it is sdpa itself"
+    torch.testing.assert_close(own[1], plain[1], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(own[2], plain[2], rtol=0.0, atol=0.05 * float(plain[2].abs().max()))
+
+
+@pytest.mark.gpu
+def test_a_gpu_has_the_losses_of_the_cpu(processor: Processor) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    found = []
+    for device in ("cpu", "cuda"):
+        model = build_model(TINY, processor.tokenizer, seed=0).to(device)
+        train_attention(model)
+        torch.manual_seed(3)
+        probes = Probes(TINY.hidden, TINY.layers, known_objects()).to(device)
+        losses = compute(model, batch(processor).to(torch.device(device)), probes)
+        (losses.words + losses.dense + losses.asked).backward()
+        gradient = model.model.language_model.layers[0].self_attn.q_proj.weight.grad.cpu()
+        found.append((losses.words.item(), losses.dense.item(), losses.asked.item(), gradient))
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5)
