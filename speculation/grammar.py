@@ -41,6 +41,9 @@ FEW = 64
 
 SPELLS_NONE = "these tokens spell no answer of grammar {}; take answers free"
 
+_END: Final = b"\x00"
+"""No answer holds it."""
+
 Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int32]
 _FAR = 1 << 20
@@ -205,28 +208,32 @@ class Automaton:
         return longest
 
     def _compile(self, name: Grammar) -> None:
-        """Turn the library's automaton into arrays: for every place its tokens, ascending, and where they lead."""
+        """Turn the library's automaton into arrays: for every place its tokens, ascending, and where they lead.
+
+        For the library an answer ends with a character that no answer holds. Without it, where an answer may be
+        complete, the library takes no token that ends inside a character.
+        """
         known: dict[bytes, list[int]] = {}
         for token, word in enumerate(self._words):
-            if word:
+            if word and _END not in word:
                 known.setdefault(word, []).append(token)
-        nothing = len(self._words)
+        nothing, end = len(self._words), len(self._words) + 1
         try:
-            index = Index(expression(name), Vocabulary(nothing, known))
+            index = Index(f"{expression(name)}\\x00", Vocabulary(nothing, known | {_END: [end]}))
         except ValueError:
             raise ValueError(SPELLS_NONE.format(name.name)) from None
         found: Mapping[int, Mapping[int, int]] = index.get_transitions()
-        final = index.get_final_states()
-        numbers = {index.get_initial_state(), *final, *found}.union(*(row.values() for row in found.values()))
+        ended = set(index.get_final_states())
+        numbers = {index.get_initial_state(), *found}.union(*(row.values() for row in found.values())) - ended
         place = {number: count for count, number in enumerate(sorted(numbers))}
         self._start = place[index.get_initial_state()]
-        self._final = frozenset(place[number] for number in final)
+        self._final = frozenset(place[number] for number in numbers if end in found.get(number, {}))
         self._rows: list[tuple[_Ints, _Ints]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))] * len(place)
-        for number, row in found.items():
+        for number in numbers & found.keys():
+            row = {token: behind for token, behind in found[number].items() if token < nothing}
             ids = np.fromiter(row, dtype=np.int32, count=len(row))
             behind = np.fromiter((place[each] for each in row.values()), dtype=np.int32, count=len(row))
             order = np.argsort(ids)
-            order = order[ids[order] < nothing]  # the library's own end token
             self._rows[place[number]] = ids[order], behind[order]
 
     def _measure(self) -> None:
