@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Arm, Question, Run
+from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 
 TARGET = "target"
@@ -37,7 +37,6 @@ class TargetAlone:
 
     def __init__(self, vlm: Vlm, max_tokens: int) -> None:
         self._session = VlmSession(vlm, CAPACITY)
-        self._sizes = vlm.processor.sizes if vlm.sees_images else None
         self._max_tokens = max_tokens
 
     def decode(self, question: Question) -> Answer:
@@ -67,8 +66,7 @@ class TargetAlone:
         return found
 
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
-        # The frames that edges send, see `EdgeConfig.scale_frames`.
-        jpeg = question.jpeg if self._sizes is None else reduced(question.jpeg, *self._sizes)
+        jpeg = as_sent(self._session.vlm, question.jpeg)
         return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
 
 
