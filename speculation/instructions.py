@@ -21,15 +21,13 @@ from speculation.names import (
     words_of_class,
     words_of_colour,
 )
-from speculation.prompts import MAX_INSTRUCTION_CHARS, Vocabulary
+from speculation.prompts import MAX_INSTRUCTION_CHARS, SEARCH_FORM, Vocabulary
 
 MISSPELT_LETTERS, FOREIGN_LETTERS = 4, 6
 """Names of so many letters are recognised with one wrong letter. Foreign ones are near too many words of other
 languages: they must be longer and begin right."""
 ADJECTIVES = 2
 """So many unknown words may stand between a colour and its object: 'the red wooden chair'."""
-ONE_OBJECT = 1
-"""The prompt form of models that were only trained to find one colour and one class."""
 
 
 @dataclass(frozen=True)
@@ -452,8 +450,8 @@ def _understand(instruction: str, vocabulary: Vocabulary) -> Understood:
     if len({(each.relation, each.colour, each.object_class) for each in others}) > 1:
         raise _Unclear("says where the object is by more than one other object")
     understood = Understood(colour, object_class, relation, excluded)
-    # A field of newer lists: how much the model that has the list can be asked.
-    if getattr(vocabulary, "form", ONE_OBJECT) == ONE_OBJECT:
+    # Models of the form before were only trained to find one colour and one class.
+    if vocabulary.form < SEARCH_FORM:
         _check_one_object(understood, vocabulary)
     return understood
 

@@ -93,7 +93,7 @@ class SearchMemory:
 
     def copy(self) -> SearchMemory:
         """Return another memory of the same: for a frame that may not count in the end."""
-        twin = SearchMemory()
+        twin = SearchMemory(self._camera)
         twin._views, twin._doors, twin._last = [*self._views], [*self._doors], self._last
         twin._places = [place.copy() for place in self._places]
         return twin

@@ -24,6 +24,8 @@ ACTION_FIRST_LINE = "Action first"
 MAX_INSTRUCTION_CHARS = 1000
 VOCABULARY_FILE = "objects.json"
 PROMPT_FORMS = (1, 2)
+SEARCH_FORM = 2
+"""Prompts from this form on list blocked actions and what was searched, see `Vocabulary`."""
 HISTORY_RUNS = 4
 """How many runs of equal actions a prompt lists."""
 

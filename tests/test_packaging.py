@@ -220,6 +220,12 @@ def test_extras_name_what_the_rest_imports(wheel: zipfile.ZipFile) -> None:
         assert re.search(rf"{package}[^ ]*; extra ==", required), package
 
 
+def test_evaluation_brings_what_training_needs_since_it_imports_it(wheel: zipfile.ZipFile) -> None:
+    assert any("adapters_training" in name for path in (ROOT / "evaluation").rglob("*.py") for name in imports(path))
+    required = header(wheel).get_all("Requires-Dist") or ()
+    assert 'spec-vlm-nav-core[train]; extra == "evaluation"' in required
+
+
 def depends(kind: str) -> set[str]:
     return {each.text or "" for each in ElementTree.parse(PACKAGE / "package.xml").findall(kind)}
 

@@ -35,6 +35,7 @@ from speculation.memory import SIDE_PHRASES, SearchMemory
 from speculation.prompts import (
     ACTIONS,
     PROMPT_FORMS,
+    SEARCH_FORM,
     ActionSize,
     Blocked,
     NavigationAction,
@@ -156,7 +157,7 @@ class Prompts:
     def __init__(self, scene: Scene, order: ResponseOrder, form: int) -> None:
         self.instruction = f"find the {scene.target.text}"
         self._target, self._order = scene.target, order
-        self._memory = SearchMemory() if form > 1 else None
+        self._memory = SearchMemory() if form >= SEARCH_FORM else None
 
     def ask(self, look: Look) -> str:
         """Return the prompt about a look, and note what an answer about it would name of the target."""

@@ -110,7 +110,8 @@ def run(options: argparse.Namespace) -> int:
         walked.append("middle")
     chosen = seeds(options.seeds)
     settings = {"target": folder_fingerprint(options.target_model), "max_actions": options.max_actions,
-                "response_order": options.response_order}  # fmt: skip
+                "response_order": options.response_order, "guide": options.guide, "views": options.views,
+                "max_tokens": options.max_tokens, "dtype": options.dtype}  # fmt: skip
     journal = Journal(options.out, "bars", settings, options.restart)
     done = {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
     keys = [

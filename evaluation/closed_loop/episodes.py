@@ -33,6 +33,7 @@ from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.memory import SearchMemory
 from speculation.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
+from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import Jpegs, jpeg_of
@@ -165,8 +166,14 @@ class Answerers:
             if policy not in self._sessions:
                 folder = self._setting.target_model if policy == TARGET else config.draft_model
                 self._sessions[policy] = VlmSession(load_vlm(folder, config.draft), config.capacity)
-            session = self._sessions[policy]
-            return lambda prompt, jpeg: (session.answer(prompt, jpeg, config.decoding.max_tokens), None)
+            session, is_target = self._sessions[policy], policy == TARGET
+
+            def alone(prompt: str, jpeg: Jpegs) -> tuple[str, None]:
+                # The pixels that the target gets over a link, so that all exact modes walk alike.
+                shown = as_sent(session.vlm, jpeg) if is_target else jpeg
+                return session.answer(prompt, shown, config.decoding.max_tokens), None
+
+            return alone
         if self._edge is None or rtt_ms not in (None, self._rtt_ms):
             # Another round trip needs another link.
             self.close()

@@ -13,8 +13,8 @@ from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Arm, Question, Run
 from speculation.grammar import FREE, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY
+from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 
 TARGET = "target"
@@ -42,7 +42,6 @@ class TargetAlone:
 
     def __init__(self, vlm: Vlm, max_tokens: int, answers: str = FREE) -> None:
         self._session = VlmSession(vlm, CAPACITY)
-        self._sizes = vlm.processor.sizes if vlm.sees_images else None
         self._max_tokens = max_tokens
         self._grammars = None if answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
 
@@ -73,8 +72,7 @@ class TargetAlone:
         return found
 
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
-        # The frames that edges send, see `EdgeConfig.scale_frames`.
-        jpeg = question.jpeg if self._sizes is None else reduced(question.jpeg, *self._sizes)
+        jpeg = as_sent(self._session.vlm, question.jpeg)
         if self._grammars is None:
             return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
         grammar = self._grammars.of(grammar_for(question.prompt), self._session.vlm.eos)

@@ -37,6 +37,7 @@ from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_num
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.wire import frames_of
 
 TOP = 5
 FED_DEPTHS = 12
@@ -220,7 +221,7 @@ class _Recorder:
         acceptance = self._acceptance(rows, probabilities)
         fed_tokens, fed_probabilities = self._fed(question, tokens)
         return RecordedStep(
-            question.prompt, len(question.jpeg), tuple(tokens), likeliest.astype(np.int32),
+            question.prompt, sum(map(len, frames_of(question.jpeg))), tuple(tokens), likeliest.astype(np.int32),
             probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
             fed_tokens=fed_tokens, fed_probabilities=fed_probabilities,
         )  # fmt: skip

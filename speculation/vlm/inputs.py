@@ -12,6 +12,7 @@ import numpy.typing as npt
 from speculation.frames import Frame, decode_frames
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.processing import reduced
 from speculation.wire import MAX_FRAMES, Jpegs
 
 
@@ -52,6 +53,14 @@ def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None
     ids = vlm.processor.encode_text(prompt, [image_token_count(grid, merge) for grid in grids])
     positions, delta = mrope_positions(ids, vlm.image_token, grids, merge)
     return Inputs(ids, pixel_values, grids, positions, delta)
+
+
+def as_sent(vlm: Vlm, jpeg: Jpegs) -> Jpegs:
+    """Return a question's frames as edges send them to a verifier with this target: in the size in which it sees them.
+
+    See `speculation.vlm.processing.reduced`; for a language model alone they stay as they are.
+    """
+    return reduced(jpeg, *vlm.processor.sizes) if vlm.sees_images else jpeg
 
 
 def _frames(image: Jpegs | Frame | Sequence[Frame]) -> list[Frame]:

@@ -138,7 +138,7 @@ class World:
     asked_at: list[tuple[float, float]] = field(default_factory=list)
     questions: list[Written] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
-    shown: list[Jpegs] = field(default_factory=list)
+    sent: list[Jpegs] = field(default_factory=list)
     views: int = 1
     """Frames that a question may hold."""
     told: list[str] = field(default_factory=list)
@@ -174,7 +174,7 @@ class World:
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Written:
         self.asked_at.append((self.now, deadline_s))
-        self.shown.append(jpeg)
+        self.sent.append(jpeg)
         self.prompts.append(prompt)
         answers = self.alone_answers if mode == "edge" else self.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -310,17 +310,15 @@ def test_a_question_holds_the_frames_of_the_last_views() -> None:
     world.run()
     newest = [frame.jpeg for frame in world.frames]
     assert len(set(newest)) == 5
-    assert [frames_of(each) for each in world.shown] == [
-        tuple(newest[max(0, last - 2) : last + 1]) for last in range(5)
-    ]
-    assert isinstance(world.shown[0], bytes), "one frame is no list"
+    assert [frames_of(each) for each in world.sent] == [tuple(newest[max(0, last - 2) : last + 1]) for last in range(5)]
+    assert isinstance(world.sent[0], bytes), "one frame is no list"
 
 
 def test_a_question_that_is_asked_again_is_about_no_other_view() -> None:
     world = World([LEFT, "walk over there", AnswerLate("late"), AHEAD, DONE], views=4)
     world.run()
     first, *again, last = (frame.jpeg for frame in world.frames)
-    assert [frames_of(each) for each in world.shown] == [
+    assert [frames_of(each) for each in world.sent] == [
         (first,), *((first, jpeg) for jpeg in again), (first, again[-1], last),
     ]  # fmt: skip
 
@@ -328,19 +326,19 @@ def test_a_question_that_is_asked_again_is_about_no_other_view() -> None:
 def test_a_dry_run_counts_what_it_decides_and_a_motion_that_came_to_nothing_shows_nothing_new() -> None:
     dry = World([LEFT, AHEAD, DONE], views=2)
     dry.run(dry=True)
-    assert [len(frames_of(each)) for each in dry.shown] == [1, 2, 2]
+    assert [len(frames_of(each)) for each in dry.sent] == [1, 2, 2]
     stuck = World([LEFT, LEFT, DONE], views=2, outcome=lambda step: Execution(Outcome.BLOCKED, message="a wall"))
     stuck.run()
-    assert [len(frames_of(each)) for each in stuck.shown] == [1, 1, 1]
+    assert [len(frames_of(each)) for each in stuck.sent] == [1, 1, 1]
 
 
 def test_a_frame_taken_in_motion_is_a_view_of_its_own() -> None:
     world = World([LEFT, AHEAD, AHEAD, AHEAD, DONE], config=NavigatorConfig(guide=Guidance.NEVER), views=2)
     world.run()
     newest = [frame.jpeg for frame in world.frames]
-    assert frames_of(world.shown[0]) == (newest[0],)
-    assert all(frames_of(shown)[-1] == jpeg for shown, jpeg in zip(world.shown, newest, strict=True))
-    assert all(len(frames_of(shown)) == len(set(frames_of(shown))) == 2 for shown in world.shown[1:])
+    assert frames_of(world.sent[0]) == (newest[0],)
+    assert all(frames_of(sent)[-1] == jpeg for sent, jpeg in zip(world.sent, newest, strict=True))
+    assert all(len(frames_of(sent)) == len(set(frames_of(sent))) == 2 for sent in world.sent[1:])
 
 
 def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
@@ -573,6 +571,7 @@ def test_the_guide_is_decided_by_the_model_that_answers_when_it_is_asked() -> No
     assert (State.HOLDING, "verifier lost: no verifier answers") in world.reports
     find = "find the silver bottle"
     assert world.prompts == [compose(find, guide=True), compose(find, [LEFT_LARGE])]
+    assert world.shown == [find], "of a model without a list nothing is, of one with a list the same words are"
 
 
 def test_a_model_with_a_list_is_asked_what_was_understood_and_it_is_shown_once() -> None:

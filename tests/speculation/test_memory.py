@@ -108,6 +108,14 @@ def test_a_copy_notes_for_itself() -> None:
     )
 
 
+def test_a_copy_has_its_camera_in_the_same_place() -> None:
+    memory = SearchMemory(camera=1.0)
+    memory.look(0.0, 0.0, 0.0)
+    copy = memory.copy()
+    copy.found(0.0, 2.0)
+    assert copy.last == (3.0, 0.0)
+
+
 def test_nothing_is_written_before_the_first_look() -> None:
     with pytest.raises(ValueError, match="nothing was looked at yet"):
         SearchMemory().lines()

@@ -216,7 +216,7 @@ def test_answered_frames_are_training_data_and_others_are_counted(
 
 def test_a_data_set_without_answers_says_how_to_get_them(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    with pytest.raises(ValueError, match=r"has no feature 'answer', .* answers --model TARGET --data"):
+    with pytest.raises(ValueError, match=r"has no feature 'answer', .* walk-answers --model TARGET --data"):
         open_mixture([str(folder)], "data")
 
 

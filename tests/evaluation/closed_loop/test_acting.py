@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,13 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
-from evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, VirtualLink, run_acting
+from edge_drafter.settings import EdgeConfig
+from evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, VirtualLink, VirtualRobot, run_acting
 from evaluation.closed_loop.acting_command import blackouts, figures
+from evaluation.closed_loop.episodes import Search, Setting
 from evaluation.closed_loop.timelines import AnswerTimeline, Timelines
+from simulation.dataset import Wish
+from simulation.geometry import Pose
+from simulation.objects import CLASSES, COLOURS
+from simulation.world import World
 from spec_vlm_nav.link_monitor import LinkLimits
-from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import ResponseOrder
+from speculation.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 
 ACTION, REASONS = "Action: turn left large", "\nThe silver bottle is not in view."
 KIND_S, SIZE_S, END_S = 0.3, 0.4, 1.5
@@ -70,6 +78,50 @@ def test_in_a_blackout_the_robot_holds_or_its_draft_model_decides(timelines: Tim
     alone = run(timelines, dark, 8, link=LinkLimits(degraded_s=20.0))
     assert hold.alone == 0 and hold.held_s > 1.0
     assert alone.alone > 0 and alone.held_s < hold.held_s
+
+
+SEARCHED = (
+    "Action: turn left large\nThere is a doorway on the left, about 2 m away.",
+    "Action: forward large\nThe silver bottle is straight ahead, about 1.5 m away.",
+    *["Action: forward large\nThe silver bottle is not in view."] * 4,
+    "Action: not here\nAll was searched.",
+)
+
+
+class Recorded:
+    """Answers one after the other, and what was asked from where."""
+
+    def __init__(self) -> None:
+        self.robot: VirtualRobot | None = None
+        self.asked: list[tuple[str, Pose]] = []
+
+    def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
+        assert self.robot is not None
+        text = SEARCHED[len(self.asked)]
+        self.asked.append((prompt, self.robot.world.pose))
+        return AnswerTimeline(((0.1, text),), DecodingStats(mode=mode))
+
+
+def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
+    """Doorways, where the object was, blocked actions: the same lines for the same views, to the letter."""
+    words = Vocabulary(tuple(COLOURS), tuple(CLASSES), SEARCH_FORM)
+    scene, order, answers = scene_of(3, "middle", "silver bottle", "two_rooms"), ResponseOrder.ACTION_FIRST, Recorded()
+    answers.robot = robot = VirtualRobot(scene, cast(Timelines, answers), "full", 0.0, words)
+    config = NavigatorConfig(order, look_ahead=False)
+    navigator = Navigator(robot, robot, robot.clock, robot.sleep, lambda: None, config)
+    try:
+        assert navigator.run("could you look for the silver bottle?").end is End.NOT_FOUND
+    finally:
+        robot.close()
+    assert any(isinstance(entry, Blocked) for entry in navigator.done)
+    edge = EdgeConfig.flat(Path("draft"), mode="edge")
+    search = Search(Wish("silver", "bottle"), Setting(edge, Path("target"), order=order, form=SEARCH_FORM))
+    asked = []
+    for (_, pose), before, answer in zip(answers.asked, [None, *navigator.done], SEARCHED, strict=True):
+        asked.append(search.prompt(cast(World, SimpleNamespace(pose=pose, blocked=isinstance(before, Blocked)))))
+        search.read(answer)
+    assert asked == [prompt for prompt, _ in answers.asked]
+    assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
 
 
 @given(st.floats(1.0, 30.0), st.floats(0.05, 0.95), st.floats(0.0, 200.0), st.floats(0.0, 50.0))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from speculation.frames import decode_jpeg
-from speculation.vlm.inputs import prepare
+from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.models import IMAGE_SIZE, frame, scratch_logits, tiny_model, tiny_text_model
@@ -115,3 +115,12 @@ def test_a_language_model_alone_refuses_several_frames(tmp_path: Path) -> None:
     words = load_vlm(tiny_text_model(tmp_path / "words"))
     with pytest.raises(ValueError, match="model words is a language model alone and sees no images; give it none"):
         prepare(words, "go", (jpeg(frame(0)), jpeg(frame(1))))
+
+
+def test_frames_are_sent_in_the_size_that_a_model_sees_and_to_a_language_model_as_they_are(
+    target: Vlm, tmp_path: Path
+) -> None:
+    large, small = jpeg(frame(0, 4 * IMAGE_SIZE)), jpeg(frame(1))
+    sent = as_sent(target, (large, small))
+    assert [decode_jpeg(each).shape for each in sent] == [(IMAGE_SIZE, IMAGE_SIZE, 3)] * 2 and sent[1] is small
+    assert as_sent(load_vlm(tiny_text_model(tmp_path / "words")), large) is large

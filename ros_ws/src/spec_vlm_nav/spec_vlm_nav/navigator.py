@@ -24,6 +24,7 @@ from speculation.memory import SearchMemory
 from speculation.prompts import (
     NOT_HERE,
     PROMPT_FORMS,
+    SEARCH_FORM,
     STOP,
     ActionKind,
     ActionSize,
@@ -59,8 +60,6 @@ DEGRADED_SPEED, DEGRADED_SIZE = 0.5, ActionSize.SMALL
 ANSWER_WEIGHT = 0.3
 """Of the newest answer in the running mean of answer times."""
 LOST = "verifier lost: "
-SEARCH_FORM = 2
-"""Prompts of this form list blocked actions and what was searched."""
 
 
 class End(Enum):
@@ -222,6 +221,8 @@ class Navigator:
         self._instruction = self._holding = ""
         self._sentence = ""
         """What the model is asked, see `speculation.instructions.sentence_for`."""
+        self._understood = ""
+        """What the body shows of that; empty for a model without a list."""
         self._dry = False
         self._why: End = End.TIMEOUT
         self._end_at = 0.0
@@ -335,10 +336,11 @@ class Navigator:
 
     def _understand(self, objects: Vocabulary | None) -> None:
         """Note what a model with this list is asked. Raises ValueError, in a sentence, where it cannot be."""
-        sentence = sentence_for(self._instruction, objects)
-        if sentence != self._sentence:
-            self._body.understood("" if objects is None else sentence)
-        self._sentence = sentence
+        self._sentence = sentence_for(self._instruction, objects)
+        understood = "" if objects is None else self._sentence
+        if understood != self._understood:
+            self._understood = understood
+            self._body.understood(understood)
 
     def _put(
         self, frame: Frame, objects: Vocabulary | None, alone: bool, ahead: NavigationAction | None = None
