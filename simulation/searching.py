@@ -35,6 +35,7 @@ _AT_PLACE, _DOOR_KEEP = 0.45, 0.7
 _MOST_PLACES, _ENOUGH = 3, 0.95
 _CANDIDATE_CELLS = 4
 _RIGHT_TURN = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
+_LARGE_TURNS = (SEARCH_TURN, _RIGHT_TURN)
 
 
 class Searcher:
@@ -111,10 +112,12 @@ class Searcher:
             return turn
         for goal in self._next_places(views, shown):
             step = self._walk(pose, goal, done)
+            # a way that begins out of view is found by turning on: nobody knows yet to which side it lies
+            hidden = step is None or (step.reason is Reason.EXPLORE and not in_door and step.action in _LARGE_TURNS)
+            if hidden and not around:
+                return turn
             if step is not None:
                 return step
-            if not around:
-                return turn
         return Decision(NOT_HERE, Reason.NOT_HERE)
 
     def _next_places(self, views: Sequence[Pose], shown: Mask) -> list[int]:
