@@ -31,7 +31,7 @@ _RAYS = 48
 _TURN_GAIN, _HERE_GAIN, _WALK_GAIN = 0.06, 0.12, 0.08
 """Shares of an area's floor: what a turn has to show to go on turning, to begin turning, and a walk to be worth it."""
 _FLOOR_CLEAR = 0.12
-_AT_PLACE, _DOOR_KEEP = 0.45, 0.7
+_AT_PLACE, _DOOR_KEEP, _AROUND = 0.45, 0.7, 1.0
 _MOST_PLACES, _ENOUGH = 3, 0.95
 _CANDIDATE_CELLS = 4
 _RIGHT_TURN = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
@@ -224,7 +224,7 @@ def search_turn(done: Sequence[Past]) -> NavigationAction:
 
 def _looked_around(views: Sequence[Pose], place: Pose) -> bool:
     """Return whether frames from a place show all directions."""
-    yaws = np.array([view.yaw for view in views if math.dist(view[:2], place[:2]) <= _AT_PLACE])
+    yaws = np.array([view.yaw for view in views if math.dist(view[:2], place[:2]) <= _AROUND])
     directions = np.arange(SECTORS) * math.tau / SECTORS
     off = np.abs((directions[:, None] - yaws + math.pi) % math.tau - math.pi)
     return bool((off <= HALF_VIEW).any(axis=1).all())
