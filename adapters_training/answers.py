@@ -26,7 +26,7 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
 from adapters_training.packing import ACTION_FIRST_SHARE, choose
-from adapters_training.records import Frame, Task, read_shard, shards, write_shard
+from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile
 from speculation.prompts import ResponseOrder, parse_answer
@@ -37,7 +37,7 @@ from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.settings import ModelSettings
 
-CAPACITY = 320
+CAPACITY = 512
 MAX_TOKENS = 96
 
 
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
     for path in tqdm(paths, unit="shard", desc="answers"):
         if not (out / path.name).exists():
             rng = random.Random(path.name)
-            frames = [frame for frame in read_shard(path) if frame.seen]
+            frames = [frame for frame in read_shard(path) if teaches(frame)]
             chosen = rng.sample(frames, min(share, len(frames)))
             write_shard(out / path.name, ask(vlm, cache, chosen, options.questions, rng, options.max_tokens))
     return 0

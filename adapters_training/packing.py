@@ -18,8 +18,9 @@ import torch
 
 from adapters_training import wording
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
+from simulation.searching import search_turn
 from speculation.memory import SIDE_PHRASES, mirrored
-from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary
+from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
 from speculation.vlm.processing import Processor
 
 IGNORE = -100
@@ -92,7 +93,7 @@ class Asked:
 
 
 def mirror(frame: Frame) -> Frame:
-    """Return the frame as a mirror would show it. A search turns left in both, now and before: it has no side."""
+    """Return the frame as a mirror would show it. Only a search that begins turns left in both."""
 
     def flip(cells: bytes) -> bytes:
         return np.frombuffer(cells, np.uint8).reshape(CELLS, CELLS)[:, ::-1].tobytes()
@@ -101,9 +102,10 @@ def mirror(frame: Frame) -> Frame:
         return Seen(s.colour, s.object_class, _MIRROR.get(s.side, s.side), s.distance)
 
     def task(t: Task) -> Task:
-        action, done = t.action, t.done
-        if t.reason != SEARCHING:
-            action, done = mirrored(action), tuple(map(mirrored, done))
+        done = tuple(map(mirrored, t.done))
+        # what was done is as the mirror shows it, and so is a search that goes on from there
+        past = [entry for entry in map(to_past, done) if entry is not None]
+        action = search_turn(past).text if t.reason == SEARCHING else mirrored(t.action)
         memory, shown = tuple(map(mirrored, t.memory)), None if t.seen is None else seen(t.seen)
         return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory)
 

@@ -109,7 +109,7 @@ def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Ite
         for first in range(0, len(order), WINDOW):
             rng = random.Random(f"{seed}/{epoch}/{first}")
             frames = [frame for path in order[first : first + WINDOW] for frame in read_shard(path)]
-            frames = [frame for frame in frames if _teaches(frame) or rng.random() < 1 / 3]
+            frames = [frame for frame in frames if teaches(frame) or rng.random() < 1 / 3]
             rng.shuffle(frames)
             whole = len(frames) // size
             for index in range(min(skip, whole), whole):
@@ -119,7 +119,8 @@ def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Ite
             raise ValueError(f"fewer than {size} usable frames; make more data or smaller batches")
 
 
-def _teaches(frame: Frame) -> bool:
+def teaches(frame: Frame) -> bool:
+    """Return whether a frame teaches more than to turn on."""
     return bool(frame.seen) or any(task.reason in _TEACHING for task in frame.tasks)
 
 

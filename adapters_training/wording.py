@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters_training.records import Door, Frame, Seen, Task
-from speculation.memory import DOORWAY, SIDE_PHRASES
+from speculation.memory import DOORWAY, SIDE_PHRASES, describe_distance
 from speculation.prompts import (
     PROMPT_FORMS,
     ActionKind,
@@ -81,12 +81,6 @@ _WHY = {
         "The {blocker} blocks the way.",
     ),
 }
-
-
-def describe_distance(metres: float) -> str:
-    """Return a distance in half metres, at least half a metre: '0.5 m', '1 m', '1.5 m' ..."""
-    halves = max(1, round(metres * 2))
-    return f"{halves // 2} m" if halves % 2 == 0 else f"{halves // 2}.5 m"
 
 
 def _choose(options: Sequence[str], cue: int, rng: random.Random) -> str:

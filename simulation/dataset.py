@@ -9,25 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from simulation.camera import Image, Labels
-from simulation.episode import execute
-from simulation.geometry import NOSE, Pose, wrap
-from simulation.ground_truth import Doorway, Sighting, bearing_and_distance, doorways, observe
-from simulation.layouts import Layout
+from simulation.episode import MAX_BLOCKED, execute
+from simulation.geometry import Box, Pose, nose_of, wrap
+from simulation.ground_truth import MIN_PIXELS, Doorway, Sighting, bearing_and_distance, doorways, observe, side_of
+from simulation.layouts import WALL_THICKNESS, Area, Layout
 from simulation.objects import CLASSES, COLOURS
-from simulation.oracle import CIRCLE, HALF_VIEW, SEARCH_TURN, Decision
+from simulation.oracle import CIRCLE, FACING, SEARCH_TURN, Decision, Reason, turn_by
 from simulation.randomisation import JPEG_QUALITY, Randomisation
-from simulation.scene import Difficulty, Scene, make_scene
-from simulation.searching import SEEN_METRES, Searcher
+from simulation.scene import Difficulty, Scene, SceneObject, make_scene
+from simulation.searching import Searcher
 from simulation.sight import sight_fraction
 from simulation.stage import PLAIN
 from simulation.world import World
-from speculation.memory import SearchMemory
+from speculation.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
+from speculation.names import phrase
 from speculation.prompts import MOTIONS, ActionKind, Blocked, Past, Target, compose, parse_answer
 
 CELLS = 8
@@ -42,7 +44,12 @@ _MADE_UP = 0.5
 """Share of a walk's other questions whose history is made up."""
 _NOTED, _NOTE_BEARING, _NOTE_METRES = 0.85, math.radians(6.0), 0.12
 """What a model's answers would note: how often, and how wrong (standard deviations; distance as a share)."""
-_SMALLEST_SIGHT = 0.3
+_FOCAL, _COVERED, _EDGE = 112.0, 0.7, math.radians(45.0)
+"""Of a frame of 224 pixels: focal length, pixels; share of its box that an object covers; half the field of view."""
+_STEP = 0.75
+"""Between two frames of a made-up way, metres."""
+_SAME_OBJECT = 1.5
+"""Further than this from where the memory has it, metres, an object is not what was seen there."""
 _CLEARANCE = 0.1
 """Free space around a random pose's footprint, metres."""
 
@@ -77,11 +84,7 @@ class Wish:
     @property
     def text(self) -> str:
         """The instruction, in the one wording that models of prompt form 2 are asked in."""
-        if not self.colour:
-            return f"find a {self.object_class}"
-        if not self.object_class:
-            return f"find something {self.colour}"
-        return f"find the {self.colour} {self.object_class}"
+        return f"find {phrase(self.colour, self.object_class)}"
 
     def objects(self, scene: Scene) -> tuple[int, ...]:
         """Return the objects any of which is right."""
@@ -98,6 +101,10 @@ class History:
 
     views: list[Pose]
     done: list[Past] = field(default_factory=list)
+    shown: dict[Pose, tuple[int, ...]] = field(default_factory=dict)
+    """Objects in view from a pose: those of a rendered frame, else by geometry."""
+    doors: dict[Pose, tuple[Doorway, ...]] = field(default_factory=dict)
+    """Doorways in view from a pose."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +270,10 @@ class _Walk:
             action = choices[int(self._rng.integers(len(choices)))]
         blocked = execute(world, action)
         self.history.done.append(Blocked(action) if blocked else action)
+        last = self.history.done[-MAX_BLOCKED:]
+        if len(last) == MAX_BLOCKED and all(isinstance(past, Blocked) for past in last):
+            self._begin()
+            return
         self.pose = world.pose
         if self._steer is None and self._rng.random() < _PERTURBED:
             x, y, yaw = self._rng.normal(0, (0.08, 0.08, 0.2))
@@ -299,48 +310,90 @@ def made_up(scene: Scene, searcher: Searcher, pose: Pose, rng: np.random.Generat
     for place in reversed(elsewhere):
         turns = CIRCLE if kind >= 0.3 else int(rng.integers(CIRCLE + 1))
         around = [Pose(place.x, place.y, wrap(place.yaw + k * SEARCH_TURN.radians)) for k in range(turns + 1)]
-        views, done = [*around, *views], [*[SEARCH_TURN] * turns, _FORWARDS[-1], *done]
+        way = _way(scene, place, views[0])
+        views, done = [*around, *way, *views], [*[SEARCH_TURN] * turns, *[_FORWARDS[-1]] * (len(way) + 1), *done]
     return History(views, done)
 
 
-def remember(scene: Scene, history: History, wish: Wish, rng: np.random.Generator) -> SearchMemory:
-    """Return the memory of a history, with what a model's answers would have noted: most things, about where they are.
+def _way(scene: Scene, start: Pose, end: Pose) -> list[Pose]:
+    """Return frames on the way from one place to another: straight, but through doorways where areas differ."""
+    areas = [scene.area_at(pose.x, pose.y) for pose in (start, end)]
+    points = [start[:2]]
+    if areas[0] != areas[1]:
+        doors = [[door for door in scene.plan.doorways if _leads_to(door, area)] for area in areas]
+        shared = [door for door in doors[0] if door in doors[1]]
+        points += [(door.x, door.y) for door in shared[:1] or (*doors[0], *doors[1])]
+    points.append(end[:2])
+    way: list[Pose] = []
+    for a, b in pairwise(points):
+        steps, yaw = max(1, round(math.dist(a, b) / _STEP)), math.atan2(b[1] - a[1], b[0] - a[0])
+        way += [Pose(a[0] + (b[0] - a[0]) * k / steps, a[1] + (b[1] - a[1]) * k / steps, yaw) for k in range(steps)]
+    return way[1:]
 
-    The last view's own answer is not given yet.
+
+def _leads_to(door: Box, area: Area) -> bool:
+    apart = abs(door.x - area.x) - area.half_x - door.half_x, abs(door.y - area.y) - area.half_y - door.half_y
+    return max(apart) <= WALL_THICKNESS
+
+
+def remember(scene: Scene, history: History, wish: Wish, rng: np.random.Generator) -> SearchMemory:
+    """Return the memory of a history after answers that name most of what is in view, about where it is.
+
+    It reads them as the robot's does. The last view's own answer is not given yet.
     """
     memory, wanted = SearchMemory(), wish.objects(scene)
     for view in history.views[:-1]:
         memory.look(*view)
-        seen = [index for index in wanted if _in_view(scene, view, index)]
-        if seen and rng.random() < _NOTED:
-            index = min(seen, key=lambda i: bearing_and_distance(view, scene.objects[i])[1])
-            bearing, distance = bearing_and_distance(view, scene.objects[index])
-            memory.found(bearing + rng.normal(0, _NOTE_BEARING), distance * (1 + rng.normal(0, _NOTE_METRES)))
-            continue
-        memory.missed()
-        for door in doorways(scene, view):
-            if rng.random() < _NOTED:
-                bearing = door.bearing + rng.normal(0, _NOTE_BEARING)
-                memory.door(bearing, door.distance * (1 + rng.normal(0, _NOTE_METRES)))
+        memory.read(_answer(scene, history, view, wanted, rng), wish.colour, wish.object_class)
     memory.look(*history.views[-1])
     return memory
 
 
-def _in_view(scene: Scene, view: Pose, index: int) -> bool:
-    item = scene.objects[index]
+def _answer(scene: Scene, history: History, view: Pose, wanted: Sequence[int], rng: np.random.Generator) -> str:
+    """Return what an answer about a view says of the object, or, where it does not see it, of doorways."""
+    if view not in history.shown:
+        history.shown[view] = tuple(item.index for item in scene.objects if _in_view(scene, view, item))
+    seen = [index for index in wanted if index in history.shown[view]]
+    if seen and rng.random() < _NOTED:
+        item = min((scene.objects[index] for index in seen), key=lambda item: bearing_and_distance(view, item)[1])
+        return _words(item.target.text, *bearing_and_distance(view, item), rng)
+    if view not in history.doors:
+        history.doors[view] = tuple(doorways(scene, view))
+    noted = [door for door in history.doors[view] if rng.random() < _NOTED]
+    return " ".join(_words(DOORWAY, door.bearing, door.distance, rng) for door in noted)
+
+
+def _words(name: str, bearing: float, distance: float, rng: np.random.Generator) -> str:
+    side = side_of(bearing + rng.normal(0, _NOTE_BEARING))
+    away = describe_distance(distance * (1 + rng.normal(0, _NOTE_METRES)))
+    return f"The {name} is {SIDE_PHRASES[side.value][0]}, about {away} away."
+
+
+def _in_view(scene: Scene, view: Pose, item: SceneObject) -> bool:
+    """Return whether a frame would show enough of an object, by geometry."""
     bearing, distance = bearing_and_distance(view, item)
-    if abs(bearing) > HALF_VIEW or distance > SEEN_METRES:
+    middle = distance + item.radius
+    if abs(bearing) > _EDGE + math.atan(item.radius / middle) / 2:
         return False
-    eye = (view.x + NOSE * math.cos(view.yaw), view.y + NOSE * math.sin(view.yaw))
-    return sight_fraction(scene.obstacles, eye, item.disc) >= _SMALLEST_SIGHT
+    pixels = _COVERED * 2 * item.radius * item.disc.height * (_FOCAL / middle) ** 2
+    return pixels >= MIN_PIXELS and pixels * sight_fraction(scene.obstacles, nose_of(view), item.disc) >= MIN_PIXELS
 
 
 def _remembered(scene: Scene, memory: SearchMemory, wanted: Sequence[int]) -> int | None:
-    """Return which of the wanted objects the memory's place is nearest to."""
+    """Return which of the wanted objects stands where the memory has it, None where none does."""
     if memory.last is None or not wanted:
         return None
     last = memory.last
-    return min(wanted, key=lambda index: math.dist(last, (scene.objects[index].x, scene.objects[index].y)))
+    apart, index = min((math.dist(last, (scene.objects[i].x, scene.objects[i].y)), i) for i in wanted)
+    return index if apart <= _SAME_OBJECT else None
+
+
+def _misled(pose: Pose, memory: SearchMemory) -> Decision | None:
+    """Return the turn to where a memory has what never was there: who knows the memory alone has to look."""
+    if memory.last is None:
+        return None
+    bearing = wrap(math.atan2(memory.last[1] - pose.y, memory.last[0] - pose.x) - pose.yaw)
+    return Decision(turn_by(bearing), Reason.RETURN) if abs(bearing) > FACING else None
 
 
 def _label(
@@ -348,6 +401,8 @@ def _label(
 ) -> LabelledFrame:
     scene, labels = world.scene, world.segmentation()
     sightings = observe(world, labels)
+    if walk is not None:
+        walk.history.shown[world.pose] = tuple(sighting.index for sighting in sightings if sighting.visible)
     histories = [made_up(scene, searcher, world.pose, rng) for _ in range(2)]
     wishes = [Wish(item.colour, item.object_class) for item in scene.objects]
     wishes += [Wish(target.colour, target.object_class) for target in absent_targets(scene, sightings, rng)]
@@ -382,8 +437,9 @@ def _question(
 ) -> Question:
     wanted = wish.objects(scene)
     last = _remembered(scene, memory, wanted)
-    decision = searcher.decide(history.views, wanted, sightings, history.done, last)
     visible = [index for index in wanted if sightings[index].visible]
+    misled = _misled(history.views[-1], memory) if last is None and not visible else None
+    decision = misled or searcher.decide(history.views, wanted, sightings, history.done, last)
     index = min(visible, key=lambda i: sightings[i].distance) if visible else wanted[0] if wanted else None
     return Question(wish, index, decision, tuple(history.done), memory.lines())
 

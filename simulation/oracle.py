@@ -56,7 +56,8 @@ _HIDDEN = 0.3
 HALF_VIEW = math.radians(42.0)
 """Of the camera's field of view: what is further off its axis is out of view."""
 _TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
-_FACING = math.radians(24.0)
+FACING = math.radians(24.0)
+"""Further off than this, what was in view before is turned to."""
 _TURN_BACK_LIMIT, _STOP_ASKEW = math.radians(25.0), math.radians(35.0)
 _SQUEEZE, _LOSE_AHEAD, _LOSE_BY_TURN, _NO_PROGRESS = 1.5, 3.0, 20.0, 60.0
 
@@ -138,15 +139,12 @@ class Oracle:
             return Decision(SEARCH_TURN, Reason.SEARCH)
         if not sightings[target_index].visible:
             return self._passage(pose, target_index) or Decision(SEARCH_TURN, Reason.SEARCH)
-        item = self._scene.objects[target_index]
-        bearing, gap = bearing_and_distance(pose, item)
-        heading = wrap(math.atan2(item.y - pose.y, item.x - pose.x) - pose.yaw)
+        bearing, gap = bearing_and_distance(pose, self._scene.objects[target_index])
+        heading, away, blocker = self._straight(pose, target_index)
         if gap <= REACHED_GAP:
             if abs(bearing) <= REACHED_BEARING:
                 return Decision(STOP, Reason.REACHED)
             return Decision(turn_by(heading), Reason.CENTRE)
-        away = math.hypot(item.x - pose.x, item.y - pose.y) - item.radius - NOSE - REACHED_GAP
-        blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, away <= CLOSE_GAP - REACHED_GAP)
         if blocker is None:
             return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
         # a wall is never seen over: the path alone leads around it, whatever it hides on the way
@@ -159,6 +157,14 @@ class Oracle:
             return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
         return self._passage(pose, target_index) or Decision(SEARCH_TURN, Reason.DETOUR, blocker, "left")
 
+    def _straight(self, pose: Pose, index: int) -> tuple[float, float, str | None]:
+        """Return the way straight to an object: the turn to it, radians, its length, metres, and what blocks it."""
+        item = self._scene.objects[index]
+        heading = wrap(math.atan2(item.y - pose.y, item.x - pose.x) - pose.yaw)
+        away = math.hypot(item.x - pose.x, item.y - pose.y) - item.radius - NOSE - REACHED_GAP
+        close = away <= CLOSE_GAP - REACHED_GAP
+        return heading, away, self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, close)
+
     def _passage(self, pose: Pose, index: int) -> Decision | None:
         """Return the next action on the way to a target that walls hide or that is too far away to be made out.
 
@@ -166,10 +172,7 @@ class Oracle:
         """
         if self._scene.layout is Layout.ROOM:
             return None
-        item = self._scene.objects[index]
-        heading = wrap(math.atan2(item.y - pose.y, item.x - pose.x) - pose.yaw)
-        away = math.hypot(item.x - pose.x, item.y - pose.y) - item.radius - NOSE - REACHED_GAP
-        blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, away <= CLOSE_GAP - REACHED_GAP)
+        heading, away, blocker = self._straight(pose, index)
         if blocker is not None:
             return self.follow(pose, self._field(index), heading, blocker)
         if away < _RECOGNISED:
@@ -179,14 +182,26 @@ class Oracle:
     def turn_back(self, pose: Pose, index: int) -> Decision | None:
         """Return the next action towards an object that was in view before; None where it only has to be looked for.
 
-        It is out of view now, or hidden behind something that a way leads around.
+        It is turned to where the straight way is free; else the way around what hides it is followed, wherever that
+        leads: `around` does the same while the object is in view, so that neither undoes what the other did.
         """
-        item = self._scene.objects[index]
-        bearing, _ = bearing_and_distance(pose, item)
-        if abs(bearing) > _FACING:
+        bearing, _ = bearing_and_distance(pose, self._scene.objects[index])
+        heading, _, blocker = self._straight(pose, index)
+        if blocker is None and abs(bearing) > FACING:
             return Decision(turn_by(bearing), Reason.RETURN)
-        step = self.follow(pose, self._field(index), bearing, "")
+        step = self.follow(pose, self._field(index), heading, "")
         return None if step is None else replace(step, reason=Reason.RETURN, blocker=None, way=None)
+
+    def around(self, pose: Pose, index: int, decision: Decision) -> Decision:
+        """Return a decision about an object in view; where it only turns it out of view, the way to it instead.
+
+        For those who remember where it was: who does not would look for it again, and turn back.
+        """
+        bearing, _ = bearing_and_distance(pose, self._scene.objects[index])
+        if decision.reason is not Reason.DETOUR or abs(wrap(bearing - decision.action.radians)) <= HALF_VIEW:
+            return decision
+        heading, _, blocker = self._straight(pose, index)
+        return self.follow(pose, self._field(index), heading, blocker or decision.blocker or "") or decision
 
     def forward_instead(self, pose: Pose, field: Array) -> NavigationAction | None:
         """Return the longest forward that is free and comes nearer along a field of ways, if any."""
@@ -298,20 +313,21 @@ class Oracle:
     def _prices(self, pose: Pose, yaws: Array) -> Array:
         """Return what each forward [directions, sizes] costs besides its way: inf if it bumps, less to squeeze by."""
         prices = np.zeros((len(yaws), len(_SIZES)))
-        for turn, yaw in enumerate(yaws):
-            for reach, price in (
-                (self._reach(pose, float(yaw)), _SQUEEZE),
-                (self._reach(pose, float(yaw), close=True), np.inf),
-            ):
-                prices[turn, np.array(_FORWARDS) > reach + 1e-6] += price
+        steps = np.arange(0.0, _FORWARDS[-1] + FOOTPRINT_OFFSETS[-1] + _SAMPLE / 2, _SAMPLE)
+        rays = np.array([(math.cos(yaw), math.sin(yaw)) for yaw in map(float, yaws)])
+        points = np.array(pose[:2]) + steps[:, None] * rays[:, None]
+        distances = self._scene.obstacles.distances(points.reshape(-1, 2)).reshape(*points.shape[:2], -1)
+        based = int((steps < _FORWARDS[-1] + _SAMPLE / 2).sum())
+        for part, radius, nose, price in (
+            (distances[:, :based], SAFE_RADIUS, 0.0, _SQUEEZE),
+            (distances, _CLOSE_RADIUS, FOOTPRINT_OFFSETS[-1], np.inf),
+        ):
+            prices[np.array(_FORWARDS) > _free(part, radius, nose)[:, None] + 1e-6] += price
         return prices
 
-    def _reach(self, pose: Pose, direction: float, close: bool = False) -> float:
+    def _reach(self, pose: Pose, direction: float) -> float:
         """Return how far (up to the largest forward) a straight way keeps its distance, metres."""
-        radius, nose = (_CLOSE_RADIUS, FOOTPRINT_OFFSETS[-1]) if close else (SAFE_RADIUS, 0.0)
-        distances = self._distances(pose, direction, _FORWARDS[-1] + nose)
-        short = (distances < np.minimum(radius, distances[0] - 1e-6)).any(axis=1)
-        return (int(np.argmax(short)) - 1) * _SAMPLE - nose if short.any() else _FORWARDS[-1]
+        return float(_free(self._distances(pose, direction, _FORWARDS[-1])[None], SAFE_RADIUS, 0.0)[0])
 
     def _hidden(self, eyes: Array, index: int) -> Mask:
         """Whether little of the object can be seen over the obstacles from each eye [..., 2]."""
@@ -327,6 +343,16 @@ class Oracle:
         bearing = (np.arctan2(y, x) - yaws + np.pi) % (2 * np.pi) - np.pi
         out: Mask = np.abs(bearing) > HALF_VIEW
         return out
+
+
+def _free(distances: Array, radius: float, nose: float) -> Array:
+    """Return how far (up to the largest forward) each way keeps `radius` from obstacles, metres -> [directions].
+
+    distances [directions, steps of _SAMPLE, obstacles]; the ways begin `nose` behind the robot's.
+    """
+    short: Mask = np.logical_or.reduce(distances < np.minimum(radius, distances[:, :1] - 1e-6), axis=2)
+    reach: Array = np.where(short.any(axis=1), (short.argmax(axis=1) - 1) * _SAMPLE - nose, _FORWARDS[-1])
+    return reach
 
 
 def undoes(action: NavigationAction, last: NavigationAction) -> bool:

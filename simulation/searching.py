@@ -2,8 +2,9 @@
 
 The oracle walks straight to what it cannot have seen, and a model that imitates it learns to guess. This one decides
 from what the robot has looked at, of which the prompt's memory holds a summary (`speculation.memory`): while turning
-here shows new floor, turn left; then walk to the next place that shows some; where all floor was seen, the object is
-not here. For what is in view the oracle decides.
+here shows new floor, turn on, left at first; then walk to the next place that shows some; where all floor was seen, the
+object is not here. A whole turn at a place is enough, whatever furniture hides from there. For what is in view the
+oracle decides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from simulation.oracle import HALF_VIEW, SEARCH_TURN, Decision, Oracle, Reason, 
 from simulation.paths import Mask
 from simulation.scene import Scene
 from simulation.sight import ranges
-from speculation.prompts import NOT_HERE, NavigationAction, Past
+from speculation.memory import SECTORS
+from speculation.prompts import NOT_HERE, ActionKind, ActionSize, Blocked, NavigationAction, Past
 
 SEEN_METRES = 3.0
 """As far as this, floor that the camera shows counts as searched."""
@@ -29,9 +31,11 @@ _RAYS = 48
 _TURN_GAIN, _HERE_GAIN, _WALK_GAIN = 0.06, 0.12, 0.08
 """Shares of an area's floor: what a turn has to show to go on turning, to begin turning, and a walk to be worth it."""
 _FLOOR_CLEAR = 0.12
-_AT_PLACE, _DOOR_KEEP = 0.45, 0.7
+_AT_PLACE, _DOOR_KEEP, _AROUND = 0.45, 0.7, 1.0
 _MOST_PLACES, _ENOUGH = 3, 0.95
 _CANDIDATE_CELLS = 4
+_RIGHT_TURN = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
+_LARGE_TURNS = (SEARCH_TURN, _RIGHT_TURN)
 
 
 class Searcher:
@@ -62,13 +66,12 @@ class Searcher:
         seen = [index for index in wanted if sightings[index].visible]
         if seen:
             nearest = min(seen, key=lambda index: sightings[index].distance)
-            return self._oracle.decide(pose, nearest, sightings, before)
+            return self._oracle.around(pose, nearest, self._oracle.decide(pose, nearest, sightings, before))
         if last_seen is not None:
             back = self._oracle.turn_back(pose, last_seen)
             if back is not None:
                 return back
-        shown = np.logical_or.reduce([self._shown_at(view) for view in views])
-        return self._search(pose, shown, before)
+        return self._search(views, done)
 
     def covered(self, views: Sequence[Pose]) -> float:
         """Return the share of the floor that frames from these poses show."""
@@ -94,34 +97,45 @@ class Searcher:
                 found.append((index, Pose(float(x), float(y), 0.0)))
         return tuple(found)
 
-    def _search(self, pose: Pose, shown: Mask, done: Sequence[NavigationAction]) -> Decision:
+    def _search(self, views: Sequence[Pose], past: Sequence[Past]) -> Decision:
+        pose, shown = views[-1], np.logical_or.reduce([self._shown_at(view) for view in views])
+        done = [action for action in past if isinstance(action, NavigationAction)]
         area = self._area_at(pose)
         floor = self._areas[area]
-        gain = float((self._around_pose(pose) & floor & ~shown).sum() / max(1, floor.sum()))
-        turning = bool(done) and done[-1] == SEARCH_TURN
+        around = _looked_around(views, pose)
+        gain = 0.0 if around else float((self._around_pose(pose) & floor & ~shown).sum() / max(1, floor.sum()))
+        turn = Decision(search_turn(past), Reason.SEARCH)
+        turning = bool(past) and past[-1] == turn.action
         at_place = any(a == area and math.dist(p[:2], pose[:2]) <= _AT_PLACE for a, p in self.places)
         in_door = any(math.dist((door.x, door.y), pose[:2]) < _DOOR_KEEP for door in self._scene.plan.doorways)
         if gain >= (_TURN_GAIN if turning or at_place else _HERE_GAIN) and not (in_door and not turning):
-            return Decision(SEARCH_TURN, Reason.SEARCH)
-        goal = self._next_place(pose, shown)
-        if goal is None:
-            return Decision(NOT_HERE, Reason.NOT_HERE)
-        return self._walk(pose, goal, done) or Decision(SEARCH_TURN, Reason.SEARCH)
+            return turn
+        for goal in self._next_places(views, shown):
+            step = self._walk(pose, goal, done)
+            # a way that begins out of view is found by turning on: nobody knows yet to which side it lies
+            hidden = step is None or (step.reason is Reason.EXPLORE and not in_door and step.action in _LARGE_TURNS)
+            if hidden and not around:
+                return turn
+            if step is not None:
+                return step
+        return Decision(NOT_HERE, Reason.NOT_HERE)
 
-    def _next_place(self, pose: Pose, shown: Mask) -> int | None:
-        """Return the nearest place from which enough new floor is to be seen, first in the area where the robot is."""
-        here, best = self._area_at(pose), (math.inf, math.inf)
-        chosen = None
+    def _next_places(self, views: Sequence[Pose], shown: Mask) -> list[int]:
+        """Return the places from which enough new floor is to be seen: those of the robot's area first, nearest first.
+
+        Where it has turned all around is none of them.
+        """
+        pose, ranks = views[-1], list[tuple[float, float, int]]()
+        here = self._area_at(pose)
         for index, (area, place) in enumerate(self.places):
             floor = self._areas[area]
             gain = float((self._around_pose(place) & floor & ~shown).sum() / floor.sum())
-            if gain < _WALK_GAIN:
+            if gain < _WALK_GAIN or _looked_around(views, place):
                 continue
             far = float(self._scene.grid.sample(self._way_to(index), np.array([pose[:2]]))[0])
-            rank = (float(area != here), far)
-            if math.isfinite(far) and rank < best:
-                best, chosen = rank, index
-        return chosen
+            if math.isfinite(far):
+                ranks.append((float(area != here), far, index))
+        return [index for *_, index in sorted(ranks)]
 
     def _walk(self, pose: Pose, goal: int, done: Sequence[NavigationAction]) -> Decision | None:
         area, place = self.places[goal]
@@ -200,3 +214,17 @@ class Searcher:
         ray = np.clip(np.rint((bearing - (angles[0] - yaw)) / step).astype(int), 0, len(angles) - 1)
         lit: Mask = (np.abs(bearing) <= half) & (np.hypot(dx, dy) <= far[ray]) & self._floor
         return lit
+
+
+def search_turn(done: Sequence[Past]) -> NavigationAction:
+    """Return the next turn of a search: on as the last one, away from what blocked it, else left."""
+    last = done[-1] if done else None
+    return _RIGHT_TURN if last in (_RIGHT_TURN, Blocked(SEARCH_TURN)) else SEARCH_TURN
+
+
+def _looked_around(views: Sequence[Pose], place: Pose) -> bool:
+    """Return whether frames from a place show all directions."""
+    yaws = np.array([view.yaw for view in views if math.dist(view[:2], place[:2]) <= _AROUND])
+    directions = np.arange(SECTORS) * math.tau / SECTORS
+    off = np.abs((directions[:, None] - yaws + math.pi) % math.tau - math.pi)
+    return bool((off <= HALF_VIEW).any(axis=1).all())

@@ -37,6 +37,7 @@ _SIDE_BEARINGS = dict(zip(SIDE_PHRASES, map(math.radians, (33.0, 16.0, 0.0, -16.
 """The middle of each side, at the camera, counter-clockwise."""
 _HALF_VIEW = math.radians(42.0)
 SECTORS = 8
+"""Directions of a place that are counted."""
 _NAMES = ("ahead", "ahead left", "left", "behind left", "behind", "behind right", "right", "ahead right")
 PLACE_METRES = 1.5
 """Frames that were taken nearer to each other than this belong to one place."""
@@ -47,6 +48,12 @@ _MISSED_BEARING, _MISSED_METRES = math.radians(25.0), 3.0
 _PHRASE_SIDES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
 _WHERE = rf"[^.]*?\b({'|'.join(map(re.escape, _PHRASE_SIDES))})\b[^.]*?\babout (\d+(?:\.5)?) m\b"
 _DOOR = re.compile(rf"\b{DOORWAY}\b{_WHERE}", re.IGNORECASE)
+
+
+def describe_distance(metres: float) -> str:
+    """Return a distance as answers name it, in half metres, at least one: '0.5 m', '1 m', '1.5 m' ..."""
+    halves = max(1, round(metres * 2))
+    return f"{halves // 2} m" if halves % 2 == 0 else f"{halves // 2}.5 m"
 
 
 class View(NamedTuple):

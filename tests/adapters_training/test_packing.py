@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -66,6 +67,23 @@ def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
     assert flipped.tasks[0].action == "turn right medium"
     assert flipped.tasks[1].action == "turn left large", "a search turns left in the mirror too"
     assert np.frombuffer(flipped.cell_class, np.uint8).reshape(8, 8)[4, 5] == 2
+
+
+def test_a_search_goes_on_in_the_mirror_as_its_mirrored_turns_began() -> None:
+    frame = make_frame(np.random.default_rng(0))
+    for done, action, flipped in (
+        (("forward large",), "turn left large", "turn left large"),
+        (("forward large", "turn left large"), "turn left large", "turn right large"),
+        (("turn right large",), "turn right large", "turn left large"),
+        (("turn left large blocked",), "turn right large", "turn left large"),
+    ):
+        memory = ("Seen: here 3/8", "Doors: left 2 m")
+        task = msgspec.structs.replace(
+            frame.tasks[1], reason="search", done=done, action=action, memory=memory, wish="find the red ball"
+        )
+        twin = mirror(msgspec.structs.replace(frame, tasks=[task])).tasks[0]
+        assert twin.action == flipped and twin.memory[1] == "Doors: right 2 m"
+        assert mirror(mirror(msgspec.structs.replace(frame, tasks=[task]))).tasks[0] == task
 
 
 def test_facts_stand_at_the_last_prompt_token_of_each_question(processor: Processor) -> None:

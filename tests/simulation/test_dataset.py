@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -12,6 +13,10 @@ from simulation.dataset import (
     MIN_COVERAGE,
     History,
     Wish,
+    _in_view,
+    _misled,
+    _remembered,
+    _way,
     cell_labels,
     encode_jpeg,
     made_up,
@@ -19,14 +24,16 @@ from simulation.dataset import (
     remember,
     sample_frames,
 )
+from simulation.episode import MAX_BLOCKED
 from simulation.geometry import Pose
-from simulation.ground_truth import Sighting, observe
+from simulation.ground_truth import Sighting, bearing_and_distance, observe
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
 from simulation.oracle import SEARCH_TURN, Reason
 from simulation.scene import Difficulty, make_scene
 from simulation.searching import Searcher
 from simulation.world import World
+from speculation.memory import GO2_CAMERA, SearchMemory
 from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction
 
 RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
@@ -139,6 +146,65 @@ def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
             turned = math.radians(45.0) if past == SEARCH_TURN else None
             assert turned is None or abs((after.yaw - view.yaw - turned + math.pi) % math.tau - math.pi) < 1e-9
     assert min(lengths) == 1 and max(lengths) > 8
+
+
+def test_a_made_up_way_leads_through_doorways() -> None:
+    scene = make_scene(2, Difficulty.MIDDLE, layout=Layout.HALLWAY)
+    (_, left, right), doors = scene.plan.areas, scene.plan.doorways
+    history = History([Pose(left.x, left.y, 0.0), *_way(scene, Pose(left.x, left.y, 0.0), Pose(right.x, right.y, 0.0))])
+    assert all(any(math.dist(view[:2], (door.x, door.y)) < 1e-9 for view in history.views) for door in doors)
+    assert max(math.dist(a[:2], b[:2]) for a, b in pairwise(history.views)) < 1.2
+    history.views.append(Pose(right.x, right.y, 0.0))
+    lines = remember(scene, history, Wish("red", "box"), np.random.default_rng(0)).lines()
+    assert lines[1].count("m passed") == lines[1].count(" m"), lines
+
+
+def test_what_geometry_shows_is_in_the_frame() -> None:
+    agree = wrong = 0
+    for seed in range(3):
+        scene, rng = make_scene(seed, Difficulty.HARD), np.random.default_rng(seed)
+        with World(scene) as world:
+            for _ in range(10):
+                world.set_pose(*random_pose(scene, rng))
+                for sighting in observe(world):
+                    same = sighting.visible == _in_view(scene, world.pose, scene.objects[sighting.index])
+                    agree, wrong = agree + same, wrong + (not same)
+    assert agree > 15 * wrong
+
+
+def test_a_memory_reads_what_the_robot_reads_from_the_same_words() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE)
+    item, pose = scene.objects[0], Pose(0.0, 0.0, 0.0)
+    _, distance = bearing_and_distance(pose, item)
+    for wish in (Wish(item.colour, item.object_class), Wish("", item.object_class), Wish(item.colour, "")):
+        history = History([pose, pose], shown={pose: (0,)}, doors={pose: ()})
+        notes = {remember(scene, history, wish, np.random.default_rng(k)).last for k in range(40)}
+        assert None in notes, "now and then an answer misses it"
+        seen = [note for note in notes if note is not None]
+        halves = [2 * math.dist(note, (GO2_CAMERA, 0.0)) for note in seen]
+        assert max(abs(each - round(each)) for each in halves) < 1e-6, "answers count half metres"
+        assert abs(float(np.median(halves)) / 2 - distance) < 0.8
+
+
+def test_an_object_elsewhere_is_not_what_the_memory_has() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE)
+    item, memory = scene.objects[0], SearchMemory()
+    memory.look(item.x, item.y, 0.0)
+    memory.found(0.0, 0.5)
+    assert _remembered(scene, memory, (0,)) == 0
+    memory.found(0.0, 3.0)
+    assert _remembered(scene, memory, (0,)) is None
+    behind = Pose(item.x, item.y, math.pi)
+    decision = _misled(behind, memory)
+    assert decision is not None and decision.reason is Reason.RETURN and abs(decision.action.radians) > 0.7
+    assert _misled(Pose(item.x, item.y, 0.0), memory) is None
+
+
+def test_a_walk_that_is_blocked_too_often_ends_as_an_episode_does() -> None:
+    ahead = "Action: forward large"
+    frames = list(sample_frames(15, Difficulty.MIDDLE, 40, steer=lambda jpeg, prompt: ahead))
+    ends = [frame.questions[-1].done[-MAX_BLOCKED:] for frame in frames]
+    assert not any(len(done) == MAX_BLOCKED and all(isinstance(past, Blocked) for past in done) for done in ends)
 
 
 def test_a_memory_holds_doorways_and_where_the_object_was() -> None:

@@ -13,25 +13,37 @@ from simulation.ground_truth import doorways, observe
 from simulation.layouts import Layout
 from simulation.oracle import SEARCH_TURN, Reason
 from simulation.scene import Difficulty, make_scene
-from simulation.searching import Searcher
+from simulation.searching import Searcher, search_turn
 from simulation.world import World
-from speculation.prompts import NOT_HERE, STOP, Past
+from speculation.memory import SearchMemory
+from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, Blocked, NavigationAction, Past
 
 LIMIT = 70
 
 
-def search(seed: int, layout: Layout, absent: bool = False) -> tuple[list[str], float]:
-    """Run one search; return its actions and the share of the floor that was seen."""
-    scene = make_scene(seed, Difficulty.MIDDLE, layout=layout)
+def search(
+    seed: int, layout: Layout, absent: bool = False, difficulty: Difficulty = Difficulty.MIDDLE
+) -> tuple[list[str], float]:
+    """Run one search that remembers where it saw the object; return its actions and the share of the floor seen."""
+    scene = make_scene(seed, difficulty, layout=layout)
     searcher, done, taken = Searcher(scene), list[Past](), list[str]()
     wanted = () if absent else (scene.target_index,)
-    with World(scene, 112) as world:
+    memory = SearchMemory()
+    with World(scene, 224) as world:
         views = [world.pose]
         while len(taken) < LIMIT:
-            action = searcher.decide(views, wanted, observe(world), done).action
+            sightings = observe(world)
+            memory.look(*world.pose)
+            last = scene.target_index if memory.last is not None else None
+            action = searcher.decide(views, wanted, sightings, done, last).action
             taken.append(action.text)
             if not action.kind.moves:
                 break
+            seen = [sightings[index] for index in wanted if sightings[index].visible]
+            if seen:
+                memory.found(seen[0].bearing, seen[0].distance)
+            else:
+                memory.missed()
             execute(world, action)
             done.append(action)
             views.append(world.pose)
@@ -51,6 +63,24 @@ def test_it_ends_a_search_for_what_is_not_there(layout: Layout, seed: int) -> No
     actions, covered = search(seed, layout, absent=True)
     assert actions[-1] == NOT_HERE.text
     assert covered > 0.8
+
+
+@pytest.mark.parametrize(("layout", "seed"), [(Layout.ROOM, 900_019), (Layout.TWO_ROOMS, 900_002)])
+def test_the_way_around_what_hides_an_object_is_not_turned_back_from(layout: Layout, seed: int) -> None:
+    actions, _ = search(seed, layout, difficulty=Difficulty.HARD)
+    assert actions[-1] == STOP.text
+
+
+def test_a_place_is_left_after_a_whole_turn_even_where_furniture_hides_floor() -> None:
+    actions, _ = search(900_001, Layout.HALLWAY, absent=True)
+    assert actions[-1] == NOT_HERE.text
+
+
+def test_a_search_turns_on_as_it_turned_and_away_from_what_blocks_it() -> None:
+    right = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
+    assert search_turn([]) == search_turn([SEARCH_TURN]) == search_turn([right, STOP]) == SEARCH_TURN
+    assert search_turn([right]) == search_turn([right, Blocked(SEARCH_TURN)]) == right
+    assert search_turn([Blocked(right)]) == SEARCH_TURN
 
 
 def test_it_decides_alike_wherever_an_object_stands_that_nobody_has_seen() -> None:
