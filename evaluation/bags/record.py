@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from adapters_training.wording import describe_distance
 from evaluation.bags.files import BagWriter, make
 from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from evaluation.bags.playback import ODOMETRY
@@ -31,7 +30,7 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.images import COMPRESSED
-from speculation.memory import SIDE_PHRASES, SearchMemory
+from speculation.memory import SIDE_PHRASES, SearchMemory, describe_distance
 from speculation.prompts import (
     ACTIONS,
     PROMPT_FORMS,
