@@ -25,11 +25,10 @@ from simulation.oracle import CIRCLE, FACING, SEARCH_TURN, Decision, Reason, tur
 from simulation.randomisation import JPEG_QUALITY, Randomisation
 from simulation.scene import Difficulty, Scene, SceneObject, make_scene
 from simulation.searching import Searcher
-from simulation.sight import sight_fraction
+from simulation.sight import sight_fractions
 from simulation.stage import PLAIN
 from simulation.world import World
 from speculation.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
-from speculation.names import phrase
 from speculation.prompts import MOTIONS, ActionKind, Blocked, Past, Target, compose, parse_answer
 
 CELLS = 8
@@ -84,7 +83,11 @@ class Wish:
     @property
     def text(self) -> str:
         """The instruction, in the one wording that models of prompt form 2 are asked in."""
-        return f"find {phrase(self.colour, self.object_class)}"
+        if not self.colour:
+            return f"find a {self.object_class}"
+        if not self.object_class:
+            return f"find something {self.colour}"
+        return f"find the {self.colour} {self.object_class}"
 
     def objects(self, scene: Scene) -> tuple[int, ...]:
         """Return the objects any of which is right."""
@@ -342,6 +345,7 @@ def remember(scene: Scene, history: History, wish: Wish, rng: np.random.Generato
     It reads them as the robot's does. The last view's own answer is not given yet.
     """
     memory, wanted = SearchMemory(), wish.objects(scene)
+    _show(scene, history)
     for view in history.views[:-1]:
         memory.look(*view)
         memory.read(_answer(scene, history, view, wanted, rng), wish.colour, wish.object_class)
@@ -351,8 +355,6 @@ def remember(scene: Scene, history: History, wish: Wish, rng: np.random.Generato
 
 def _answer(scene: Scene, history: History, view: Pose, wanted: Sequence[int], rng: np.random.Generator) -> str:
     """Return what an answer about a view says of the object, or, where it does not see it, of doorways."""
-    if view not in history.shown:
-        history.shown[view] = tuple(item.index for item in scene.objects if _in_view(scene, view, item))
     seen = [index for index in wanted if index in history.shown[view]]
     if seen and rng.random() < _NOTED:
         item = min((scene.objects[index] for index in seen), key=lambda item: bearing_and_distance(view, item)[1])
@@ -369,14 +371,27 @@ def _words(name: str, bearing: float, distance: float, rng: np.random.Generator)
     return f"The {name} is {SIDE_PHRASES[side.value][0]}, about {away} away."
 
 
-def _in_view(scene: Scene, view: Pose, item: SceneObject) -> bool:
-    """Return whether a frame would show enough of an object, by geometry."""
-    bearing, distance = bearing_and_distance(view, item)
-    middle = distance + item.radius
-    if abs(bearing) > _EDGE + math.atan(item.radius / middle) / 2:
-        return False
-    pixels = _COVERED * 2 * item.radius * item.disc.height * (_FOCAL / middle) ** 2
-    return pixels >= MIN_PIXELS and pixels * sight_fraction(scene.obstacles, nose_of(view), item.disc) >= MIN_PIXELS
+def _show(scene: Scene, history: History) -> None:
+    """Note the objects in view from poses whose frames were not rendered."""
+    views = [view for view in dict.fromkeys(history.views[:-1]) if view not in history.shown]
+    shown = [_in_view(scene, views, item) for item in scene.objects] if views else []
+    for place, view in enumerate(views):
+        history.shown[view] = tuple(item.index for item, seen in zip(scene.objects, shown, strict=True) if seen[place])
+
+
+def _in_view(scene: Scene, views: Sequence[Pose], item: SceneObject) -> list[bool]:
+    """Return for each view whether its frame would show enough of an object, by geometry."""
+    pixels = np.zeros(len(views))
+    for place, view in enumerate(views):
+        bearing, distance = bearing_and_distance(view, item)
+        middle = distance + item.radius
+        if abs(bearing) <= _EDGE + math.atan(item.radius / middle) / 2:
+            pixels[place] = _COVERED * 2 * item.radius * item.disc.height * (_FOCAL / middle) ** 2
+    large = np.flatnonzero(pixels >= MIN_PIXELS)
+    if len(large):
+        eyes = np.array([nose_of(views[place]) for place in large.tolist()])
+        pixels[large] *= sight_fractions(scene.obstacles, eyes, item.disc)
+    return [bool(count >= MIN_PIXELS) for count in pixels]
 
 
 def _remembered(scene: Scene, memory: SearchMemory, wanted: Sequence[int]) -> int | None:

@@ -33,8 +33,9 @@ from simulation.oracle import SEARCH_TURN, Reason
 from simulation.scene import Difficulty, make_scene
 from simulation.searching import Searcher
 from simulation.world import World
+from speculation.instructions import understand
 from speculation.memory import GO2_CAMERA, SearchMemory
-from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction
+from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction, Vocabulary
 
 RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
 
@@ -107,6 +108,15 @@ def test_a_wish_names_what_is_right() -> None:
     )
 
 
+def test_a_wish_is_worded_as_the_robot_asks_for_it() -> None:
+    words = Vocabulary(tuple(COLOURS), tuple(CLASSES), form=2)
+    for colour in ("", *COLOURS):
+        for object_class in ("", *CLASSES):
+            if colour or object_class:
+                text = Wish(colour, object_class).text
+                assert understand(text, words).instruction == text
+
+
 def test_a_policy_walks_and_the_teacher_corrects_it() -> None:
     prompts: list[str] = []
 
@@ -167,7 +177,7 @@ def test_what_geometry_shows_is_in_the_frame() -> None:
             for _ in range(10):
                 world.set_pose(*random_pose(scene, rng))
                 for sighting in observe(world):
-                    same = sighting.visible == _in_view(scene, world.pose, scene.objects[sighting.index])
+                    same = [sighting.visible] == _in_view(scene, [world.pose], scene.objects[sighting.index])
                     agree, wrong = agree + same, wrong + (not same)
     assert agree > 15 * wrong
 
