@@ -107,7 +107,8 @@ def mirror(frame: Frame) -> Frame:
         past = [entry for entry in map(to_past, done) if entry is not None]
         action = search_turn(past).text if t.reason == SEARCHING else mirrored(t.action)
         memory, shown = tuple(map(mirrored, t.memory)), None if t.seen is None else seen(t.seen)
-        return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory)
+        wish = mirrored(t.wish)
+        return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory, wish=wish)
 
     return Frame(
         frame.jpeg,

@@ -25,7 +25,7 @@ from speculation.prompts import (
     to_past,
 )
 
-_ANY, _KIND = "find something ", "find a "
+_ANY = "find something "
 _SEE = (
     "I see the {target} {side}, about {distance} away.",
     "The {target} is {side}, about {distance} away.",
@@ -112,8 +112,7 @@ def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
         if thing != task.wish:
             parts.append(_choose(_NOTHING, cue, rng).format(colour=thing))
         else:
-            target = task.wish.removeprefix(_KIND) if task.wish.startswith(_KIND) else _target(task)
-            parts.append(_choose(MISSING, cue, rng).format(target=target))
+            parts.append(_choose(MISSING, cue, rng).format(target=_asked(task)))
         if other is not None:
             text = _choose(MISSING_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
@@ -172,6 +171,12 @@ def prompt(task: Task, order: ResponseOrder = ResponseOrder.REASON_FIRST, form: 
     if form == 1:
         return compose(instruction(task), [past for past in done if isinstance(past, NavigationAction)], order, guide)
     return compose(instruction(task), done, order, guide, task.memory)
+
+
+def _asked(task: Task) -> str:
+    """Return what is asked for without verb and article: 'red ball', 'ball', 'chair left of the lamp'."""
+    words = task.wish.removeprefix("find ").removeprefix("the ").removeprefix("a ")
+    return words or _target(task)
 
 
 def _target(task: Task) -> str:

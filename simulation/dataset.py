@@ -28,6 +28,7 @@ from simulation.searching import Searcher
 from simulation.sight import sight_fractions
 from simulation.stage import PLAIN
 from simulation.world import World
+from speculation.instructions import Relation, Understood
 from speculation.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
 from speculation.prompts import MOTIONS, ActionKind, Blocked, Past, Target, compose, parse_answer
 
@@ -75,22 +76,19 @@ class CellLabels:
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for: a colour and a class, or one of them alone (the other is empty)."""
+    """What is asked for: a colour and a class, or one of them alone (the other is empty), and where it is."""
 
     colour: str
     object_class: str
+    relation: Relation | None = None
 
     @property
     def text(self) -> str:
         """The instruction, in the one wording that models of prompt form 2 are asked in."""
-        if not self.colour:
-            return f"find a {self.object_class}"
-        if not self.object_class:
-            return f"find something {self.colour}"
-        return f"find the {self.colour} {self.object_class}"
+        return Understood(self.colour, self.object_class, self.relation).instruction
 
     def objects(self, scene: Scene) -> tuple[int, ...]:
-        """Return the objects any of which is right."""
+        """Return the objects any of which is right by colour and class; a relation depends on where one looks from."""
         return tuple(
             item.index
             for item in scene.objects
@@ -431,10 +429,15 @@ def _label(
         history = histories[int(rng.integers(len(histories)))]
         if walk is not None and rng.random() >= _MADE_UP:
             history = walk.history
-        questions.append(_question(scene, searcher, sightings, wish, history, remember(scene, history, wish, rng)))
+        memory = remember(scene, history, wish, rng)
+        questions.append(_question(searcher, sightings, wish, wish.objects(scene), history, memory))
+    if (related := related_wish(scene, sightings, rng)) is not None:
+        wish, index = related
+        memory = remember(scene, histories[0], wish, rng)
+        questions.append(_question(searcher, sightings, wish, (index,), histories[0], memory))
     if walk is not None:
-        memory = walk.memory(rng)
-        questions.append(_question(scene, searcher, sightings, walk.wish, walk.history, memory))
+        wish, memory = walk.wish, walk.memory(rng)
+        questions.append(_question(searcher, sightings, wish, wish.objects(scene), walk.history, memory))
     cells = cell_labels(labels, sightings)
     return LabelledFrame(
         scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions),
@@ -442,16 +445,56 @@ def _label(
     )  # fmt: skip
 
 
+def related_wish(scene: Scene, sightings: Sequence[Sighting], rng: np.random.Generator) -> tuple[Wish, int] | None:
+    """Return a wish for something by where it is ('the chair left of the lamp'), and the one object that is right.
+
+    Seen from the frame; first for objects of whose class others are in view. None where no two are in view that one
+    word tells from the others.
+    """
+    seen = [sighting for sighting in sightings if sighting.visible]
+    pairs = [(one, other) for one in seen for other in seen if one.index != other.index]
+    rng.shuffle(pairs)
+    pairs.sort(key=lambda pair: all(s.object_class != pair[0].object_class for s in seen if s.index != pair[0].index))
+    for one, other in pairs:
+        words = [word for word, holds in RELATIONS.items() if holds(scene, one, other)]
+        colour = other.colour if sum(s.object_class == other.object_class for s in seen) > 1 else ""
+        alike = [s for s in seen if s.object_class == one.object_class and s.index not in (one.index, other.index)]
+        words = [word for word in words if not any(RELATIONS[word](scene, each, other) for each in alike)]
+        if words and (one.object_class != other.object_class or colour):
+            relation = Relation(_any(words, rng), colour, other.object_class)
+            return Wish("", one.object_class, relation), one.index
+    return None
+
+
+def _near(scene: Scene, one: Sighting, other: Sighting) -> bool:
+    a, b = scene.objects[one.index], scene.objects[other.index]
+    return math.hypot(a.x - b.x, a.y - b.y) - a.radius - b.radius <= _NEXT_TO
+
+
+def _before(one: Sighting, other: Sighting) -> bool:
+    return abs(one.bearing - other.bearing) <= _IN_LINE and other.distance - one.distance >= _NEARER
+
+
+_APART, _IN_LINE, _NEXT_TO, _NEARER = math.radians(8.0), math.radians(10.0), 0.6, 0.6
+"""What relations mean, in bearings (radians) and distances (metres)."""
+RELATIONS: dict[str, Callable[[Scene, Sighting, Sighting], bool]] = {
+    "left of": lambda _, one, other: one.bearing - other.bearing >= _APART,
+    "right of": lambda _, one, other: other.bearing - one.bearing >= _APART,
+    "next to": _near,
+    "in front of": lambda _, one, other: _before(one, other),
+    "behind": lambda _, one, other: _before(other, one),
+}
+
+
 def _question(
-    scene: Scene,
     searcher: Searcher,
     sightings: Sequence[Sighting],
     wish: Wish,
+    wanted: Sequence[int],
     history: History,
     memory: SearchMemory,
 ) -> Question:
-    wanted = wish.objects(scene)
-    last = _remembered(scene, memory, wanted)
+    last = _remembered(searcher.scene, memory, wanted)
     visible = [index for index in wanted if sightings[index].visible]
     misled = _misled(history.views[-1], memory) if last is None and not visible else None
     decision = misled or searcher.decide(history.views, wanted, sightings, history.done, last)

@@ -42,7 +42,7 @@ class Searcher:
     """Decides for one scene; what it needs of the map is computed once, when it is first needed."""
 
     def __init__(self, scene: Scene, oracle: Oracle | None = None) -> None:
-        self._scene, self._oracle = scene, oracle or Oracle(scene)
+        self.scene, self._oracle = scene, oracle or Oracle(scene)
         self._shown: dict[Pose, Mask] = {}
         self._around: dict[tuple[int, int], Mask] = {}
         self._ways: dict[int, Array] = {}
@@ -93,7 +93,7 @@ class Searcher:
                     break
                 i, j = map(int, candidates[best])
                 left &= ~self._around_cell(i, j)
-                x, y = self._scene.grid.centres[i, j]
+                x, y = self.scene.grid.centres[i, j]
                 found.append((index, Pose(float(x), float(y), 0.0)))
         return tuple(found)
 
@@ -107,7 +107,7 @@ class Searcher:
         turn = Decision(search_turn(past), Reason.SEARCH)
         turning = bool(past) and past[-1] == turn.action
         at_place = any(a == area and math.dist(p[:2], pose[:2]) <= _AT_PLACE for a, p in self.places)
-        in_door = any(math.dist((door.x, door.y), pose[:2]) < _DOOR_KEEP for door in self._scene.plan.doorways)
+        in_door = any(math.dist((door.x, door.y), pose[:2]) < _DOOR_KEEP for door in self.scene.plan.doorways)
         if gain >= (_TURN_GAIN if turning or at_place else _HERE_GAIN) and not (in_door and not turning):
             return turn
         for goal in self._next_places(views, shown):
@@ -132,7 +132,7 @@ class Searcher:
             gain = float((self._around_pose(place) & floor & ~shown).sum() / floor.sum())
             if gain < _WALK_GAIN or _looked_around(views, place):
                 continue
-            far = float(self._scene.grid.sample(self._way_to(index), np.array([pose[:2]]))[0])
+            far = float(self.scene.grid.sample(self._way_to(index), np.array([pose[:2]]))[0])
             if math.isfinite(far):
                 ranks.append((float(area != here), far, index))
         return [index for *_, index in sorted(ranks)]
@@ -151,7 +151,7 @@ class Searcher:
 
     def _way_to(self, index: int) -> Array:
         if index not in self._ways:
-            grid, place = self._scene.grid, self.places[index][1]
+            grid, place = self.scene.grid, self.places[index][1]
             near = np.hypot(grid.centres[..., 0] - place.x, grid.centres[..., 1] - place.y) <= _AT_PLACE / 2
             goal: Mask = near & grid.free
             goal[grid.cell_of(place.x, place.y)] = True
@@ -162,30 +162,30 @@ class Searcher:
 
     @cached_property
     def _floor(self) -> Mask:
-        floor: Mask = self._scene.grid.clearance >= _FLOOR_CLEAR
+        floor: Mask = self.scene.grid.clearance >= _FLOOR_CLEAR
         return floor
 
     @cached_property
     def _reachable(self) -> Mask:
-        return self._scene.grid.reachable(self._scene.start.x, self._scene.start.y)
+        return self.scene.grid.reachable(self.scene.start.x, self.scene.start.y)
 
     @cached_property
     def _areas(self) -> tuple[Mask, ...]:
         """The floor of each area of the plan."""
-        centres = self._scene.grid.centres
+        centres = self.scene.grid.centres
         return tuple(
             self._floor
             & (np.abs(centres[..., 0] - area.x) <= area.half_x)
             & (np.abs(centres[..., 1] - area.y) <= area.half_y)
-            for area in self._scene.plan.areas
+            for area in self.scene.plan.areas
         )
 
     @cached_property
     def _screens(self) -> Obstacles:
-        return Obstacles(self._scene.boxes, [])
+        return Obstacles(self.scene.boxes, [])
 
     def _area_at(self, pose: Pose) -> int:
-        return self._scene.plan.areas.index(self._scene.area_at(pose.x, pose.y))
+        return self.scene.plan.areas.index(self.scene.area_at(pose.x, pose.y))
 
     def _shown_at(self, view: Pose) -> Mask:
         """Return the floor that a frame shows. Rays over the whole field of view; furniture hides what is behind."""
@@ -196,19 +196,19 @@ class Searcher:
         return self._shown[view]
 
     def _around_pose(self, pose: Pose) -> Mask:
-        return self._around_cell(*self._scene.grid.cell_of(pose.x, pose.y))
+        return self._around_cell(*self.scene.grid.cell_of(pose.x, pose.y))
 
     def _around_cell(self, i: int, j: int) -> Mask:
         """Return the floor that a whole turn at a cell shows, from the camera at the robot's nose."""
         if (i, j) not in self._around:
-            x, y = map(float, self._scene.grid.centres[i, j])
+            x, y = map(float, self.scene.grid.centres[i, j])
             angles = np.linspace(-math.pi, math.pi, _RAYS, endpoint=False)
             self._around[i, j] = self._lit((x, y), angles, 0.0, math.pi)
         return self._around[i, j]
 
     def _lit(self, eye: tuple[float, float], angles: Array, yaw: float, half: float) -> Mask:
         far = np.minimum(ranges(self._screens, eye, angles), SEEN_METRES)
-        dx, dy = self._scene.grid.centres[..., 0] - eye[0], self._scene.grid.centres[..., 1] - eye[1]
+        dx, dy = self.scene.grid.centres[..., 0] - eye[0], self.scene.grid.centres[..., 1] - eye[1]
         bearing = (np.arctan2(dy, dx) - yaw + math.pi) % math.tau - math.pi
         step = (angles[1] - angles[0]) if len(angles) > 1 else 1.0
         ray = np.clip(np.rint((bearing - (angles[0] - yaw)) / step).astype(int), 0, len(angles) - 1)

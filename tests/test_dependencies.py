@@ -106,12 +106,13 @@ def test_packages_know_only_whom_they_may(package: str) -> None:
         assert not strangers, f"{name_of(path)} imports {strangers}"
 
 
-def test_the_simulation_knows_nothing_of_speculation_but_prompts_and_their_memory() -> None:
+HOW_MODELS_ARE_ASKED = ("speculation.prompts", "speculation.memory", "speculation.instructions")
+
+
+def test_the_simulation_knows_nothing_of_speculation_but_how_models_are_asked() -> None:
     for path in sources(FOLDERS["simulation"]):
         known = {name for name in imports(path) if name.startswith("speculation.")}
-        assert all(name.startswith(("speculation.prompts", "speculation.memory")) for name in known), (
-            f"{name_of(path)} imports {known}"
-        )
+        assert all(name.startswith(HOW_MODELS_ARE_ASKED) for name in known), f"{name_of(path)} imports {known}"
 
 
 def test_ros_is_imported_in_nodes_only() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from simulation.dataset import (
     CELLS,
     MIN_COVERAGE,
+    RELATIONS,
     History,
     Wish,
     _in_view,
@@ -233,3 +234,27 @@ def test_a_memory_holds_doorways_and_where_the_object_was() -> None:
     texts = {remember(scene, history, Wish(item.colour, item.object_class), np.random.default_rng(k)).lines()[-1]
              for k in range(20)}  # fmt: skip
     assert any(text.startswith("Last seen: behind") for text in texts)
+
+
+def test_a_wish_by_place_has_one_right_object_in_view() -> None:
+    found = set[str]()
+    for seed in range(40, 52):
+        scene = make_scene(seed, Difficulty.HARD)
+        for frame in sample_frames(seed, Difficulty.HARD, 4):
+            for question in frame.questions:
+                relation = question.wish.relation
+                if relation is None:
+                    continue
+                found.add(relation.word)
+                assert question.object_index is not None and question.wish.text.startswith("find the ")
+                one = frame.sightings[question.object_index]
+                assert one.visible and one.object_class == question.wish.object_class
+                others = [s for s in frame.sightings if s.visible and s.object_class == relation.object_class
+                          and relation.colour in ("", s.colour) and s.index != one.index]  # fmt: skip
+                alike = [s for s in frame.sightings if s.visible and s.object_class == one.object_class]
+                holds = RELATIONS[relation.word]
+                right = {
+                    s.index for s in alike for other in others if s.index != other.index and holds(scene, s, other)
+                }
+                assert right == {one.index}
+    assert {"left of", "right of"} <= found
