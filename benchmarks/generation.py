@@ -18,7 +18,7 @@ from transformers import GenerationConfig as _GenerationConfig
 
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Question
-from speculation.vlm.inputs import Inputs, prepare
+from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.load import Vlm
 
 GenerationConfig: Any = _GenerationConfig
@@ -65,7 +65,7 @@ class Generate:
         """
         began = time.perf_counter()
         target, draft, more, forwards = self._target, self._draft, self._more, list[None]()
-        arguments = arguments_of(target, prepare(target, question.prompt, question.jpeg))
+        arguments = arguments_of(target, prepare(target, question.prompt, as_sent(target, question.jpeg)))
         # Not passed to generate(): what it leaves open would be filled from the checkpoint's own, penalties included.
         target.model.generation_config = self._config
         with ExitStack() as stack:
@@ -87,7 +87,8 @@ def check_alike(target: Vlm, draft: Vlm, question: Question) -> None:
 
     transformers shows both the same ids, so "with sight" is right only for models that prepare frames alike.
     """
-    one, other = (arguments_of(vlm, prepare(vlm, question.prompt, question.jpeg)) for vlm in (target, draft))
+    sent = as_sent(target, question.jpeg)
+    one, other = (arguments_of(vlm, prepare(vlm, question.prompt, sent)) for vlm in (target, draft))
     for name in one.keys() | other.keys():
         if name not in one or name not in other or not torch.equal(one[name].cpu(), other[name].cpu()):
             raise ValueError(

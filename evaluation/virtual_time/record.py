@@ -34,7 +34,7 @@ from speculation.sampling.distribution import choose
 from speculation.sampling.noise import StepDraws
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
-from speculation.vlm.inputs import Inputs, prepare
+from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import frames_of
@@ -201,6 +201,7 @@ class _Recorder:
 
     def step(self, question: Question) -> RecordedStep:
         self._key += 1
+        question = replace(question, jpeg=as_sent(self._models.target, question.jpeg))
         alone = self._target.sampled(question.prompt, question.jpeg, self._max_tokens, self._sampling, self._key)
         tokens = [token for token, _ in alone]
         exit_tokens, exit_probabilities = self._exits(question, tokens)

@@ -82,7 +82,7 @@ def test_a_real_vocabulary_shows_on_a_cpu_where_the_layers_are_few(
         (["--layers", "2"], "--layers needs --shape"),
         (["--shape", "qwen2-vl-2b", "--layers", "40"], "has 28, give 2 or more"),
         (["--shape", "qwen2-vl-7b", "--dtype", "float32", "--device", "cuda:9"], "--device cuda:9"),
-        (["--short-list", "100000"], "the target has 343 tokens"),
+        (["--short-list", "100000"], "--short-list 100000: the target has"),
         (["--repeats", "0"], "must be at least 1"),
     ],
 )

@@ -64,7 +64,9 @@ class Node:
             state=lambda state, reason: None,
             instruction=lambda text: None,
         )
-        self.decoder: Any = SimpleNamespace(link=None, objects=lambda limit_s, mode=None: None)
+        self.decoder: Any = SimpleNamespace(
+            link=None, objects=lambda limit_s, mode=None: None, config=SimpleNamespace(frames=1)
+        )
         self.errors: list[str] = []
 
     def take(self, message: NavigationAction) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from evaluation.virtual_time.record import FedPair, Models, record
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.fed.session import FedSession
 from speculation.sampling import Coupled, Prefix
+from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -25,8 +28,9 @@ LIMIT = 12
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[Question]:
-    return questions("random", 2)
+def asked(target: Vlm) -> list[Question]:
+    # In the size in which edges send them, in which they are recorded.
+    return [replace(question, jpeg=as_sent(target, question.jpeg)) for question in questions("random", 2)]
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_own_forward_is_that_of_transformers(folders: dict[str, Path], tmp_path:
     folder = published(tmp_path / name, name, nested=True) if nested else folders[name]
     vlm = load_vlm(folder, dtype="float64")
     inputs = prepare(vlm, "find the silver bottle", FRAME)
-    assert inputs.grid == (1, 12, 10)
+    assert inputs.grids == ((1, 12, 10),)
     mine = logits(vlm, inputs)
     np.testing.assert_allclose(mine, scratch_logits(vlm, inputs, TOKENS), rtol=0, atol=1e-5)
     if nested:
