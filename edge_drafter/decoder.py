@@ -93,6 +93,7 @@ class EdgeDecoder:
         self._vlm: Vlm | None = loaded
         self._tokenizer = loaded.tokenizer
         self._grammars: Grammars | None = None
+        self._own_objects = Vocabulary.load(loaded.folder)
         if config.decoding.answers != FREE:
             self._grammars = self._compile(loaded)
         folder = find(config.decoding.predictor, loaded.folder)
@@ -121,7 +122,6 @@ class EdgeDecoder:
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._known_profile = self.profile.name
         self._known_target = ""
-        self._own_objects = Vocabulary.load(loaded.folder)
         self.link: ZmqLink | None = None
         if config.decoding.settings(config.decoding.mode).needs_link:
             self._beside = Beside()

@@ -40,7 +40,7 @@ def convert(gguf: Path, out: Path) -> None:
     field = GGUFReader(str(gguf)).fields.get("tokenizer.ggml.pre")
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, use_safetensors=True)
     if field is not None and field.contents() == SPLITS_DIGITS:
         split_digits(tokenizer)
     write(model, tokenizer, out)

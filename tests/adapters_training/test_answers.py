@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from adapters_training import wording
 from adapters_training.__main__ import main
-from adapters_training.answers import MAX_TOKENS, answer_all
+from adapters_training.answers import CAPACITY, MAX_TOKENS, answer_all
 from adapters_training.packing import IGNORE, Packer
 from adapters_training.shapes import known_objects
 from speculation.prompts import ResponseOrder, parse_answer
@@ -81,7 +81,7 @@ def test_a_language_model_answers_a_file_of_conversations_and_goes_on_after_a_ki
     ("changes", "sentence"),
     [
         (["--out", "answers"], "give a name that ends in .jsonl"),
-        (["--max-tokens", "320"], "--max-tokens 320 leaves no room for a question in 320 slots"),
+        (["--max-tokens", str(CAPACITY)], f"--max-tokens {CAPACITY} leaves no room for a question in {CAPACITY} slots"),
         (["--max-tokens", "0"], "--max-tokens is 0; give at least 1"),
         ([], "sees images; conversations without one are for a language model alone"),
     ],

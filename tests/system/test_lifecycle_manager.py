@@ -149,7 +149,14 @@ def test_a_node_that_cannot_be_configured_is_named_with_its_reason_and_nothing_w
             "lifecycle_manager"
         )
         assert not [each for each in client.transitions if each.startswith("activate")]
-        until(lambda: {"cleanup bridge", "cleanup executor"} <= set(client.transitions), "cleaned up")
+
+        def cleaned_up() -> bool:
+            # One whose turn had not come when the navigator refused has nothing to clean up.
+            seen = set(client.transitions)
+            others = {name for name in ("bridge", "executor") if f"configure {name}" in seen}
+            return {f"cleanup {name}" for name in others} <= seen
+
+        until(cleaned_up, "cleaned up")
 
 
 def test_one_that_hangs_blocks_neither_the_manager_nor_the_others(lines: Lines) -> None:
