@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from evaluation.experiment import command
 from evaluation.experiment.questions import questions
 from evaluation.virtual_time.record import Models, record
 from speculation.frames import decode_jpeg
-from speculation.vlm.inputs import prepare
+from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 
@@ -35,7 +36,7 @@ def test_half_a_frame_takes_fewer_tokens(sessions: dict[str, VlmSession]) -> Non
 
 def test_every_arm_drafts_what_its_views_give(target: Vlm, draft: Vlm, sessions: dict[str, VlmSession]) -> None:
     """The whole frame is the recording's own draft; the mean of two views is the mean of their distributions."""
-    asked = questions("random", 2)
+    asked = [replace(question, jpeg=as_sent(target, question.jpeg)) for question in questions("random", 2)]
     recording = record(Models(target, draft, None, None), asked, 10)
     figures, recordings = draft_arms.measured(sessions, recording, asked, 4)
     for step, again in zip(recording.steps, recordings["whole frame"].steps, strict=True):

@@ -10,7 +10,7 @@ import torch
 from benchmarks.generation import Generate, arguments_of, check_alike
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
-from speculation.vlm.inputs import prepare
+from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.models import scratch_inputs, tiny_model, tiny_text_model
@@ -35,7 +35,8 @@ def twin(tiny_target: Path) -> Vlm:
 
 
 def alone(vlm: Vlm, question: Question) -> tuple[int, ...]:
-    return tuple(token for token, _ in VlmSession(vlm, 512).greedy(question.prompt, question.jpeg, LIMIT))
+    sent = as_sent(vlm, question.jpeg)
+    return tuple(token for token, _ in VlmSession(vlm, 512).greedy(question.prompt, sent, LIMIT))
 
 
 def test_arguments_are_those_of_a_forward_from_scratch(target: Vlm, asked: list[Question], tmp_path: Path) -> None:
@@ -100,6 +101,6 @@ def test_models_that_prepare_frames_differently_are_no_peers(
     target: Vlm, draft: Vlm, asked: list[Question], tmp_path: Path
 ) -> None:
     check_alike(target, draft, asked[0])
-    other = load_vlm(tiny_model(tmp_path, layers=1, image_size=84), dtype="float64")
+    other = load_vlm(tiny_model(tmp_path, layers=1, image_size=28), dtype="float64")
     with pytest.raises(ValueError, match="prepare a question differently"):
         check_alike(target, other, asked[0])
