@@ -49,18 +49,18 @@ def convert(labelled: LabelledFrame) -> Frame:
 
 
 def _task(question: Question, labelled: LabelledFrame, visible: dict[int, Seen]) -> Task:
-    wish, index = question.wish, question.object_index
+    query, index = question.query, question.object_index
     # What is right but out of view has no words in an answer; any of the kind stands for it.
     named = labelled.sightings[index] if index is not None else None
     return Task(
-        named.colour if named is not None else wish.colour or next(iter(COLOURS)),
-        named.object_class if named is not None else wish.object_class or next(iter(CLASSES)),
+        named.colour if named is not None else query.colour or next(iter(COLOURS)),
+        named.object_class if named is not None else query.object_class or next(iter(CLASSES)),
         visible.get(index) if index is not None else None,
         question.decision.action.text,
         question.decision.reason.value,
         question.decision.blocker or "",
         tuple(past.text for past in question.done),
-        wish=wish.text,
+        query=query.text,
         memory=question.memory,
     )
 

@@ -107,8 +107,8 @@ def mirror(frame: Frame) -> Frame:
         past = [entry for entry in map(to_past, done) if entry is not None]
         action = search_turn(past).text if t.reason == SEARCHING else mirrored(t.action)
         memory, shown = tuple(map(mirrored, t.memory)), None if t.seen is None else seen(t.seen)
-        wish = mirrored(t.wish)
-        return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory, wish=wish)
+        query = mirrored(t.query)
+        return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory, query=query)
 
     return Frame(
         frame.jpeg,
@@ -170,10 +170,10 @@ class Packer:
         side = 0 if task.seen is None else 1 + SIDES.index(task.seen.side)
         distance = 0 if task.seen is None else min(255, round(task.seen.distance * 10))
         colour, kind = self._vocabulary.colours.index(task.colour), self._vocabulary.classes.index(task.object_class)
-        if task.seen is None and task.wish:
+        if task.seen is None and task.query:
             # What is out of view has only the words that were asked for.
-            colour = colour if task.colour in task.wish else IGNORE
-            kind = kind if task.object_class in task.wish else IGNORE
+            colour = colour if task.colour in task.query else IGNORE
+            kind = kind if task.object_class in task.query else IGNORE
         return side, distance, ACTION_TEXTS.index(task.action), colour, kind
 
     def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True, answers: bool = True) -> Batch:

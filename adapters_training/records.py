@@ -42,7 +42,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     """One instruction's truth for a frame: the object that is right, whether it is visible, the teacher's decision, and
     the actions done before, oldest first, as texts. Where a target was asked, `prompt` and `answer` hold the words.
 
-    `wish` is the instruction; empty: "find the COLOUR CLASS". `memory` are the lines of `speculation.memory`.
+    `query` is the instruction; empty: "find the COLOUR CLASS". `memory` are the lines of `speculation.memory`.
     """
 
     colour: str
@@ -54,7 +54,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     done: tuple[str, ...] = ()
     prompt: str = ""
     answer: str = ""
-    wish: str = ""
+    query: str = ""
     memory: tuple[str, ...] = ()
 
 

@@ -185,7 +185,7 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
             rng.choice(("search", "reached", "centre", "approach", "detour", "explore", "door", "return", "not here")),
             rng.choice((*blockers, thing_name())),
             tuple(f"{action.text}{rng.choice(('', ' blocked'))}" for action in rng.sample(MOTIONS, 2)),
-            wish=rng.choice(("", "", f"find a {target.object_class}", f"find something {target.colour}")),
+            query=rng.choice(("", "", f"find a {target.object_class}", f"find something {target.colour}")),
             memory=_walked(rng),
         )
         frame = Frame(b"", b"", b"", b"", [thing(), thing()], [task], (Door(rng.choice(sides), rng.random() * 5),))

@@ -108,8 +108,8 @@ def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
     cue = len(frame.seen) + len(task.object_class)
     parts = []
     if task.seen is None:
-        thing = task.wish.removeprefix(_ANY)
-        if thing != task.wish:
+        thing = task.query.removeprefix(_ANY)
+        if thing != task.query:
             parts.append(_choose(_NOTHING, cue, rng).format(colour=thing))
         else:
             parts.append(_choose(MISSING, cue, rng).format(target=_asked(task)))
@@ -148,12 +148,12 @@ def answer(frame: Frame, task: Task, rng: random.Random, order: ResponseOrder = 
 
 def instruction(task: Task) -> str:
     """Return the instruction, in the one wording in which a model with a word list is asked."""
-    return task.wish or f"find the {_target(task)}"
+    return task.query or f"find the {_target(task)}"
 
 
 def fits(task: Task, form: int) -> bool:
     """Return whether a model of this prompt form can be asked this: one of form 1 knows pairs, and no `not here`."""
-    return form > 1 or (task.wish in ("", f"find the {_target(task)}") and task.action != ActionKind.NOT_HERE.value)
+    return form > 1 or (task.query in ("", f"find the {_target(task)}") and task.action != ActionKind.NOT_HERE.value)
 
 
 def form_of(folder: Path) -> int:
@@ -175,7 +175,7 @@ def prompt(task: Task, order: ResponseOrder = ResponseOrder.REASON_FIRST, form: 
 
 def _asked(task: Task) -> str:
     """Return what is asked for without verb and article: 'red ball', 'ball', 'chair left of the lamp'."""
-    words = task.wish.removeprefix("find ").removeprefix("the ").removeprefix("a ")
+    words = task.query.removeprefix("find ").removeprefix("the ").removeprefix("a ")
     return words or _target(task)
 
 

@@ -1,4 +1,4 @@
-"""Labelled frames for training: images, what they show, and what the teacher would do for every wish.
+"""Labelled frames for training: images, what they show, and what the teacher would do for every query.
 
 Every question has a history: the frames that were looked at before (poses), what was done between them, and what the
 robot's memory holds of it (`speculation.memory`). Some are the walk that the frame lies on, the others are made up.
@@ -75,7 +75,7 @@ class CellLabels:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Query:
     """What is asked for: a colour and a class, or one of them alone (the other is empty), and where it is."""
 
     colour: str
@@ -110,9 +110,9 @@ class History:
 
 @dataclass(frozen=True)
 class Question:
-    """A wish about a frame, and the teacher's answer."""
+    """A query about a frame, and the teacher's answer."""
 
-    wish: Wish
+    query: Query
     object_index: int | None
     """The object that the answer is about; None: none that is right is in the scene."""
     decision: Decision
@@ -223,7 +223,7 @@ def _glance(scene: Scene, rng: np.random.Generator) -> Pose:
 
 
 class _Walk:
-    """A sequence of walks, one after the other, each for a random wish from the scene's start or a random place."""
+    """A sequence of walks, one after the other, each for a random query from the scene's start or a random place."""
 
     def __init__(self, scene: Scene, rng: np.random.Generator, steer: Steer | None) -> None:
         self._scene, self._rng, self._steer = scene, rng, steer
@@ -234,13 +234,13 @@ class _Walk:
         item = scene.objects[scene.target_index if rng.random() < 0.5 else int(rng.integers(len(scene.objects)))]
         kind = rng.random()
         if kind < _NOWHERE:
-            self.wish = _absent_wish(scene, rng)
+            self.query = _absent_query(scene, rng)
         elif kind < _NOWHERE + 0.15:
-            self.wish = Wish("", item.object_class)
+            self.query = Query("", item.object_class)
         elif kind < _NOWHERE + 0.2:
-            self.wish = Wish(item.colour, "")
+            self.query = Query(item.colour, "")
         else:
-            self.wish = Wish(item.colour, item.object_class)
+            self.query = Query(item.colour, item.object_class)
         self._left = _MAX_ROLLOUT if self._steer is None else 2 * _MAX_ROLLOUT
         self.pose = scene.start if rng.random() < _FROM_START else _glance(scene, rng)
         self.history, self._answers = History([self.pose]), SearchMemory()
@@ -248,7 +248,7 @@ class _Walk:
     def memory(self, rng: np.random.Generator) -> SearchMemory:
         """Return the memory of the walk: what the policy's own answers noted, or what the teacher's would have."""
         if self._steer is None:
-            return remember(self._scene, self.history, self.wish, rng)
+            return remember(self._scene, self.history, self.query, rng)
         self._answers.look(*self.pose)
         return self._answers
 
@@ -257,8 +257,8 @@ class _Walk:
         question = frame.questions[-1]
         action = question.decision.action
         if self._steer is not None:
-            answer = self._steer(frame.jpeg, compose(self.wish.text, question.done, memory=question.memory))
-            self._answers.read(answer, self.wish.colour, self.wish.object_class)
+            answer = self._steer(frame.jpeg, compose(self.query.text, question.done, memory=question.memory))
+            self._answers.read(answer, self.query.colour, self.query.object_class)
             given = parse_answer(answer).action
             # who stops too early has to be shown the way on
             action = given if given is not None and (given.kind.moves or given == action) else action
@@ -337,16 +337,16 @@ def _leads_to(door: Box, area: Area) -> bool:
     return max(apart) <= WALL_THICKNESS
 
 
-def remember(scene: Scene, history: History, wish: Wish, rng: np.random.Generator) -> SearchMemory:
+def remember(scene: Scene, history: History, query: Query, rng: np.random.Generator) -> SearchMemory:
     """Return the memory of a history after answers that name most of what is in view, about where it is.
 
     It reads them as the robot's does. The last view's own answer is not given yet.
     """
-    memory, wanted = SearchMemory(), wish.objects(scene)
+    memory, wanted = SearchMemory(), query.objects(scene)
     _show(scene, history)
     for view in history.views[:-1]:
         memory.look(*view)
-        memory.read(_answer(scene, history, view, wanted, rng), wish.colour, wish.object_class)
+        memory.read(_answer(scene, history, view, wanted, rng), query.colour, query.object_class)
     memory.look(*history.views[-1])
     return memory
 
@@ -417,27 +417,27 @@ def _label(
     if walk is not None:
         walk.history.shown[world.pose] = tuple(sighting.index for sighting in sightings if sighting.visible)
     histories = [made_up(scene, searcher, world.pose, rng) for _ in range(2)]
-    wishes = [Wish(item.colour, item.object_class) for item in scene.objects]
-    wishes += [Wish(target.colour, target.object_class) for target in absent_targets(scene, sightings, rng)]
-    wishes += [Wish("", _any(list(CLASSES), rng)), Wish(_any(list(COLOURS), rng), "")]
+    queries = [Query(item.colour, item.object_class) for item in scene.objects]
+    queries += [Query(target.colour, target.object_class) for target in absent_targets(scene, sightings, rng)]
+    queries += [Query("", _any(list(CLASSES), rng)), Query(_any(list(COLOURS), rng), "")]
     seen = [sighting for sighting in sightings if sighting.visible]
     if seen:
         sighting = seen[int(rng.integers(len(seen)))]
-        wishes.append(Wish("", sighting.object_class) if rng.random() < 0.7 else Wish(sighting.colour, ""))
+        queries.append(Query("", sighting.object_class) if rng.random() < 0.7 else Query(sighting.colour, ""))
     questions = []
-    for wish in wishes:
+    for query in queries:
         history = histories[int(rng.integers(len(histories)))]
         if walk is not None and rng.random() >= _MADE_UP:
             history = walk.history
-        memory = remember(scene, history, wish, rng)
-        questions.append(_question(searcher, sightings, wish, wish.objects(scene), history, memory))
-    if (related := related_wish(scene, sightings, rng)) is not None:
-        wish, index = related
-        memory = remember(scene, histories[0], wish, rng)
-        questions.append(_question(searcher, sightings, wish, (index,), histories[0], memory))
+        memory = remember(scene, history, query, rng)
+        questions.append(_question(searcher, sightings, query, query.objects(scene), history, memory))
+    if (related := related_query(scene, sightings, rng)) is not None:
+        query, index = related
+        memory = remember(scene, histories[0], query, rng)
+        questions.append(_question(searcher, sightings, query, (index,), histories[0], memory))
     if walk is not None:
-        wish, memory = walk.wish, walk.memory(rng)
-        questions.append(_question(searcher, sightings, wish, wish.objects(scene), walk.history, memory))
+        query, memory = walk.query, walk.memory(rng)
+        questions.append(_question(searcher, sightings, query, query.objects(scene), walk.history, memory))
     cells = cell_labels(labels, sightings)
     return LabelledFrame(
         scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions),
@@ -445,8 +445,8 @@ def _label(
     )  # fmt: skip
 
 
-def related_wish(scene: Scene, sightings: Sequence[Sighting], rng: np.random.Generator) -> tuple[Wish, int] | None:
-    """Return a wish for something by where it is ('the chair left of the lamp'), and the one object that is right.
+def related_query(scene: Scene, sightings: Sequence[Sighting], rng: np.random.Generator) -> tuple[Query, int] | None:
+    """Return a query for something by where it is ('the chair left of the lamp'), and the one object that is right.
 
     Seen from the frame; first for objects of whose class others are in view. None where no two are in view that one
     word tells from the others.
@@ -462,7 +462,7 @@ def related_wish(scene: Scene, sightings: Sequence[Sighting], rng: np.random.Gen
         words = [word for word in words if not any(RELATIONS[word](scene, each, other) for each in alike)]
         if words and (one.object_class != other.object_class or colour):
             relation = Relation(_any(words, rng), colour, other.object_class)
-            return Wish("", one.object_class, relation), one.index
+            return Query("", one.object_class, relation), one.index
     return None
 
 
@@ -489,7 +489,7 @@ RELATIONS: dict[str, Callable[[Scene, Sighting, Sighting], bool]] = {
 def _question(
     searcher: Searcher,
     sightings: Sequence[Sighting],
-    wish: Wish,
+    query: Query,
     wanted: Sequence[int],
     history: History,
     memory: SearchMemory,
@@ -499,21 +499,21 @@ def _question(
     misled = _misled(history.views[-1], memory) if last is None and not visible else None
     decision = misled or searcher.decide(history.views, wanted, sightings, history.done, last)
     index = min(visible, key=lambda i: sightings[i].distance) if visible else wanted[0] if wanted else None
-    return Question(wish, index, decision, tuple(history.done), memory.lines())
+    return Question(query, index, decision, tuple(history.done), memory.lines())
 
 
 def _any(words: Sequence[str], rng: np.random.Generator) -> str:
     return words[int(rng.integers(len(words)))]
 
 
-def _absent_wish(scene: Scene, rng: np.random.Generator) -> Wish:
+def _absent_query(scene: Scene, rng: np.random.Generator) -> Query:
     present = {item.target for item in scene.objects}
     pairs = [Target(c, k) for c in COLOURS for k in CLASSES if Target(c, k) not in present]
     target = pairs[int(rng.integers(len(pairs)))]
     classes = [k for k in CLASSES if all(item.object_class != k for item in scene.objects)]
     if classes and rng.random() < 0.15:
-        return Wish("", _any(classes, rng))
-    return Wish(target.colour, target.object_class)
+        return Query("", _any(classes, rng))
+    return Query(target.colour, target.object_class)
 
 
 def absent_targets(scene: Scene, sightings: list[Sighting], rng: np.random.Generator) -> tuple[Target, Target]:

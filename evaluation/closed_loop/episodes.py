@@ -20,7 +20,7 @@ from edge_drafter import DecodingStats, DraftingConfig, Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from simulation.camera import Image
-from simulation.dataset import Wish, encode_jpeg
+from simulation.dataset import Query, encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.geometry import Pose
 from simulation.layouts import Layout
@@ -84,16 +84,16 @@ class Asked(str, Enum):
     CLASS = "class"
     COLOUR = "colour"
 
-    def wish(self, scene: Scene) -> Wish:
-        """Return the wish. What is absent is a pair that the room lacks, the same for every policy."""
+    def query(self, scene: Scene) -> Query:
+        """Return the query. What is absent is a pair that the room lacks, the same for every policy."""
         target = scene.target
         if self is Asked.ABSENT:
             rng = np.random.default_rng([scene.seed, 17])
-            pairs = [Wish(colour, kind) for colour in COLOURS for kind in CLASSES]
+            pairs = [Query(colour, kind) for colour in COLOURS for kind in CLASSES]
             missing = [pair for pair in pairs if not pair.objects(scene)]
             return missing[int(rng.integers(len(missing)))]
         colour = "" if self is Asked.CLASS else target.colour
-        return Wish(colour, "" if self is Asked.COLOUR else target.object_class)
+        return Query(colour, "" if self is Asked.COLOUR else target.object_class)
 
 
 @dataclass(frozen=True)
@@ -203,14 +203,14 @@ class Answerers:
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
     scene = scene_of(key.seed, key.difficulty, setting.object_name, key.layout)
-    wish = Asked(key.asked).wish(scene)
-    wanted = wish.objects(scene)
+    query = Asked(key.asked).query(scene)
+    wanted = query.objects(scene)
     answers: list[tuple[str, DecodingStats | None]] = []
     if key.policy == ORACLE:
         policy = oracle_policy(scene, wanted)
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
-        search = Search(wish, setting)
+        search = Search(query, setting)
         seen = deque[bytes](maxlen=setting.edge.frames)
 
         def policy(frame: Image, world: World) -> NavigationAction | None:
@@ -226,8 +226,8 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     legs = zip(result.actions, result.poses, result.poses[1:], strict=False)
     return Episode(
         **vars(key),
-        target=wish.text.removeprefix("find the ").removeprefix("find "),
-        object_class=wish.object_class or scene.target.object_class,
+        target=query.text.removeprefix("find the ").removeprefix("find "),
+        object_class=query.object_class or scene.target.object_class,
         outcome=result.outcome.value,
         success=result.success,
         actions=tuple(action.text for action in result.actions),
@@ -244,8 +244,8 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
 class Search:
     """What one search asks, step by step, as the robot asks it: a prompt lists what was done, and what was searched."""
 
-    def __init__(self, wish: Wish, setting: Setting) -> None:
-        self._wish, self._setting = wish, setting
+    def __init__(self, query: Query, setting: Setting) -> None:
+        self._query, self._setting = query, setting
         self._done: list[Past] = []
         self._under_way: NavigationAction | None = None
         self._memory = SearchMemory()
@@ -257,11 +257,11 @@ class Search:
             self._done.append(Blocked(before) if world.blocked and setting.form > 1 else before)
         self._memory.look(*world.pose)
         lines = self._memory.lines() if setting.form > 1 else ()
-        return compose(self._wish.text, self._done, setting.order, setting.guide, lines)
+        return compose(self._query.text, self._done, setting.order, setting.guide, lines)
 
     def read(self, answer: str) -> NavigationAction | None:
         """Return the action that an answer names, None for none; note what else it says."""
-        self._memory.read(answer, self._wish.colour, self._wish.object_class)
+        self._memory.read(answer, self._query.colour, self._query.object_class)
         self._under_way = parse_answer(answer).action
         return self._under_way
 

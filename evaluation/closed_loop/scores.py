@@ -17,7 +17,7 @@ from simulation.scene import Difficulty
 Z95 = 1.959964
 LEVELS = tuple(level.name.lower() for level in Difficulty)
 LAYOUTS = tuple(layout.value for layout in Layout)
-WISHES = tuple(asked.value for asked in Asked)
+QUERIES = tuple(asked.value for asked in Asked)
 Place: TypeAlias = tuple[str, str, str]
 """Difficulty, layout, and what is searched for."""
 Group: TypeAlias = tuple[Place, str, "float | None"]
@@ -66,7 +66,7 @@ def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
 
     def order(episode: Episode) -> tuple[float, ...]:
         rtt_ms = -1.0 if episode.rtt_ms is None else episode.rtt_ms
-        places = LAYOUTS.index(episode.layout), LEVELS.index(episode.difficulty), WISHES.index(episode.asked)
+        places = LAYOUTS.index(episode.layout), LEVELS.index(episode.difficulty), QUERIES.index(episode.asked)
         return *places, rtt_ms, POLICIES.index(episode.policy), episode.seed
 
     members = groupby(sorted(episodes, key=order), lambda one: (place(one), one.policy, one.rtt_ms))

@@ -79,7 +79,7 @@ def test_a_search_goes_on_in_the_mirror_as_its_mirrored_turns_began() -> None:
     ):
         memory = ("Seen: here 3/8", "Doors: left 2 m")
         task = msgspec.structs.replace(
-            frame.tasks[1], reason="search", done=done, action=action, memory=memory, wish="find the red ball"
+            frame.tasks[1], reason="search", done=done, action=action, memory=memory, query="find the red ball"
         )
         twin = mirror(msgspec.structs.replace(frame, tasks=[task])).tasks[0]
         assert twin.action == flipped and twin.memory[1] == "Doors: right 2 m"

@@ -13,7 +13,7 @@ from simulation.dataset import (
     MIN_COVERAGE,
     RELATIONS,
     History,
-    Wish,
+    Query,
     _in_view,
     _misled,
     _remembered,
@@ -50,18 +50,18 @@ def test_equal_arguments_yield_equal_frames() -> None:
 
 def test_every_object_and_two_absent_pairs_are_asked_for() -> None:
     scene = make_scene(12, Difficulty.MIDDLE)
-    items = [Wish(item.colour, item.object_class) for item in scene.objects]
+    items = [Query(item.colour, item.object_class) for item in scene.objects]
     for frame in sample_frames(12, Difficulty.MIDDLE, 8):
         count = len(items)
-        assert [q.wish for q in frame.questions[:count]] == items
+        assert [q.query for q in frame.questions[:count]] == items
         assert [q.object_index for q in frame.questions[:count]] == list(range(count))
         absent = frame.questions[count : count + 2]
-        assert all(q.object_index is None and not q.wish.objects(scene) for q in absent)
+        assert all(q.object_index is None and not q.query.objects(scene) for q in absent)
         assert all(q.decision.reason in (Reason.SEARCH, Reason.EXPLORE, Reason.NOT_HERE) for q in absent)
-        alike = absent[0].wish
+        alike = absent[0].query
         assert any(alike.colour == w.colour or alike.object_class == w.object_class for w in items)
         several = frame.questions[count + 2 : count + 4]
-        assert [bool(q.wish.colour) + bool(q.wish.object_class) for q in several] == [1, 1], "a class, a colour"
+        assert [bool(q.query.colour) + bool(q.query.object_class) for q in several] == [1, 1], "a class, a colour"
         assert all(q.memory[0].startswith("Seen: here ") for q in frame.questions)
         image = cv2.imdecode(np.frombuffer(frame.jpeg, np.uint8), cv2.IMREAD_COLOR)
         assert image is not None
@@ -98,23 +98,23 @@ def test_jpeg_keeps_red_red() -> None:
     assert abs(int(back[16, 16, 2]) - 200) < 8
 
 
-def test_a_wish_names_what_is_right() -> None:
+def test_a_query_names_what_is_right() -> None:
     scene = make_scene(12, Difficulty.HARD)
     item = scene.objects[0]
-    assert Wish(item.colour, item.object_class).text == f"find the {item.colour} {item.object_class}"
-    assert Wish(item.colour, item.object_class).objects(scene) == (0,)
-    assert Wish("", "ball").text == "find a ball" and Wish("red", "").text == "find something red"
-    assert Wish("", item.object_class).objects(scene) == tuple(
+    assert Query(item.colour, item.object_class).text == f"find the {item.colour} {item.object_class}"
+    assert Query(item.colour, item.object_class).objects(scene) == (0,)
+    assert Query("", "ball").text == "find a ball" and Query("red", "").text == "find something red"
+    assert Query("", item.object_class).objects(scene) == tuple(
         other.index for other in scene.objects if other.object_class == item.object_class
     )
 
 
-def test_a_wish_is_worded_as_the_robot_asks_for_it() -> None:
+def test_a_query_is_worded_as_the_robot_asks_for_it() -> None:
     words = Vocabulary(tuple(COLOURS), tuple(CLASSES), form=2)
     for colour in ("", *COLOURS):
         for object_class in ("", *CLASSES):
             if colour or object_class:
-                text = Wish(colour, object_class).text
+                text = Query(colour, object_class).text
                 assert understand(text, words).instruction == text
 
 
@@ -128,8 +128,8 @@ def test_a_policy_walks_and_the_teacher_corrects_it() -> None:
     frames = list(sample_frames(14, Difficulty.MIDDLE, 8, steer=always_right))
     assert [frame.questions[-1].done for frame in frames[:4]] == [(RIGHT,) * turns for turns in range(4)]
     assert prompts[3].splitlines()[1] == f"Done: {RIGHT.text} x3"
-    wish = frames[0].questions[-1].wish
-    noted = (wish.colour or "red", wish.object_class or "ball") == ("red", "ball")
+    query = frames[0].questions[-1].query
+    noted = (query.colour or "red", query.object_class or "ball") == ("red", "ball")
     assert any("Last seen" in prompt for prompt in prompts[:8]) == noted, "its memory holds what its answers name"
 
 
@@ -166,7 +166,7 @@ def test_a_made_up_way_leads_through_doorways() -> None:
     assert all(any(math.dist(view[:2], (door.x, door.y)) < 1e-9 for view in history.views) for door in doors)
     assert max(math.dist(a[:2], b[:2]) for a, b in pairwise(history.views)) < 1.2
     history.views.append(Pose(right.x, right.y, 0.0))
-    lines = remember(scene, history, Wish("red", "box"), np.random.default_rng(0)).lines()
+    lines = remember(scene, history, Query("red", "box"), np.random.default_rng(0)).lines()
     assert lines[1].count("m passed") == lines[1].count(" m"), lines
 
 
@@ -187,9 +187,9 @@ def test_a_memory_reads_what_the_robot_reads_from_the_same_words() -> None:
     scene = make_scene(3, Difficulty.MIDDLE)
     item, pose = scene.objects[0], Pose(0.0, 0.0, 0.0)
     _, distance = bearing_and_distance(pose, item)
-    for wish in (Wish(item.colour, item.object_class), Wish("", item.object_class), Wish(item.colour, "")):
+    for query in (Query(item.colour, item.object_class), Query("", item.object_class), Query(item.colour, "")):
         history = History([pose, pose], shown={pose: (0,)}, doors={pose: ()})
-        notes = {remember(scene, history, wish, np.random.default_rng(k)).last for k in range(40)}
+        notes = {remember(scene, history, query, np.random.default_rng(k)).last for k in range(40)}
         assert None in notes, "now and then an answer misses it"
         seen = [note for note in notes if note is not None]
         halves = [2 * math.dist(note, (GO2_CAMERA, 0.0)) for note in seen]
@@ -231,24 +231,24 @@ def test_a_memory_holds_doorways_and_where_the_object_was() -> None:
     assert seen_from is not None
     away = Pose(seen_from.x, seen_from.y, seen_from.yaw + math.pi)
     history = History([seen_from, away], [])
-    texts = {remember(scene, history, Wish(item.colour, item.object_class), np.random.default_rng(k)).lines()[-1]
+    texts = {remember(scene, history, Query(item.colour, item.object_class), np.random.default_rng(k)).lines()[-1]
              for k in range(20)}  # fmt: skip
     assert any(text.startswith("Last seen: behind") for text in texts)
 
 
-def test_a_wish_by_place_has_one_right_object_in_view() -> None:
+def test_a_query_by_place_has_one_right_object_in_view() -> None:
     found = set[str]()
     for seed in range(40, 52):
         scene = make_scene(seed, Difficulty.HARD)
         for frame in sample_frames(seed, Difficulty.HARD, 4):
             for question in frame.questions:
-                relation = question.wish.relation
+                relation = question.query.relation
                 if relation is None:
                     continue
                 found.add(relation.word)
-                assert question.object_index is not None and question.wish.text.startswith("find the ")
+                assert question.object_index is not None and question.query.text.startswith("find the ")
                 one = frame.sightings[question.object_index]
-                assert one.visible and one.object_class == question.wish.object_class
+                assert one.visible and one.object_class == question.query.object_class
                 others = [s for s in frame.sightings if s.visible and s.object_class == relation.object_class
                           and relation.colour in ("", s.colour) and s.index != one.index]  # fmt: skip
                 alike = [s for s in frame.sightings if s.visible and s.object_class == one.object_class]

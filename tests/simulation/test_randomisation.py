@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.dataset import Wish, sample_frames
+from simulation.dataset import Query, sample_frames
 from simulation.randomisation import JPEG_QUALITY, TRAINING, Randomisation
 from simulation.scene import Difficulty, make_scene
 from simulation.stage import PLAIN
@@ -31,7 +31,7 @@ def test_equal_seeds_stray_equally_and_differ_from_plain_frames() -> None:
     assert [frame.jpeg for frame in one] == [frame.jpeg for frame in other]
     assert not {frame.jpeg for frame in one} & {frame.jpeg for frame in plain}
     items = make_scene(22, Difficulty.EASY).objects
-    assert [q.wish for q in one[0].questions[: len(items)]] == [Wish(*vars(item.target).values()) for item in items]
+    assert [q.query for q in one[0].questions[: len(items)]] == [Query(*vars(item.target).values()) for item in items]
 
 
 @settings(deadline=None, max_examples=30)

@@ -16,7 +16,7 @@ from evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, Virt
 from evaluation.closed_loop.acting_command import blackouts, figures
 from evaluation.closed_loop.episodes import Search, Setting
 from evaluation.closed_loop.timelines import AnswerTimeline, Timelines
-from simulation.dataset import Wish
+from simulation.dataset import Query
 from simulation.geometry import Pose
 from simulation.objects import CLASSES, COLOURS
 from simulation.world import World
@@ -115,7 +115,7 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
         robot.close()
     assert any(isinstance(entry, Blocked) for entry in navigator.done)
     edge = EdgeConfig.flat(Path("draft"), mode="edge")
-    search = Search(Wish("silver", "bottle"), Setting(edge, Path("target"), order=order, form=SEARCH_FORM))
+    search = Search(Query("silver", "bottle"), Setting(edge, Path("target"), order=order, form=SEARCH_FORM))
     asked = []
     for (_, pose), before, answer in zip(answers.asked, [None, *navigator.done], SEARCHED, strict=True):
         asked.append(search.prompt(cast(World, SimpleNamespace(pose=pose, blocked=isinstance(before, Blocked)))))
