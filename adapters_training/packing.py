@@ -130,18 +130,21 @@ def decode_image(jpeg: bytes) -> np.ndarray:
 
 
 def choose(tasks: Sequence[Task], rng: random.Random, limit: int) -> list[Task]:
-    """Pick at most `limit` questions: visible targets first, and at most two that the frame cannot show.
+    """Pick at most `limit` questions: the last, which a walk is for, then visible targets, and at most two out of view.
 
-    Three of four targets of a random frame are out of view, and most of these ask for one more turn; asked evenly, a
-    model learns to look around for ever.
+    What a walk is for is what a robot is asked on it, with the memory that it has then. Three of four targets of a
+    random frame are out of view, and most of these ask for one more turn; asked evenly, a model learns to look around
+    for ever.
     """
-    visible = [task for task in tasks if task.seen is not None]
-    hidden = [task for task in tasks if task.seen is None]
+    visible = [task for task in tasks[:-1] if task.seen is not None]
+    hidden = [task for task in tasks[:-1] if task.seen is None]
     rng.shuffle(visible)
     rng.shuffle(hidden)
     hidden.sort(key=lambda task: task.reason == SEARCHING and rng.random() < _TURNS_LAST)
-    chosen = visible[: limit - 1]
-    return chosen + hidden[: min(2, limit - len(chosen))]
+    chosen = list(tasks[-1:])
+    out_of_view = sum(task.seen is None for task in chosen)
+    chosen += visible[: max(0, limit - 2 + out_of_view)]
+    return chosen + hidden[: min(2 - out_of_view, limit - len(chosen))]
 
 
 class Packer:

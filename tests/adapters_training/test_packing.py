@@ -7,9 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adapters_training.losses import read, see
-from adapters_training.packing import IGNORE, Packer, mirror, packed_mask
+from adapters_training.packing import IGNORE, Packer, choose, mirror, packed_mask
+from adapters_training.records import Seen, Task
 from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
 from speculation.vlm.processing import Processor
 from tests.adapters_training.frames import make_frame
@@ -57,6 +60,19 @@ def test_labels_are_the_answers_and_nothing_else(processor: Processor) -> None:
         heavy = processor.tokenizer.decode(labels[weights > 1])
         assert "turn left" in heavy
         assert "Action" not in heavy
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=14), st.integers(1, 6), st.integers(0, 9))
+def test_what_a_walk_is_for_is_always_asked(visible: list[bool], limit: int, seed: int) -> None:
+    seen = Seen("red", "ball", "ahead", 1.0)
+    tasks = [
+        Task("red", "ball", seen if shows else None, "stop", "search", query=f"find {index}")
+        for index, shows in enumerate(visible)
+    ]
+    chosen = choose(tasks, random.Random(seed), limit)
+    assert tasks[-1] in chosen
+    assert len(chosen) <= limit and len({task.query for task in chosen}) == len(chosen)
+    assert sum(task.seen is None for task in chosen) <= 2
 
 
 def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
