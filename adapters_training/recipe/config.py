@@ -73,6 +73,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         int, Meta(ge=0, le=20, description="times that the target walks, is corrected, and goes on learning (DAgger)")
     ] = 0
     walk: Rooms = Rooms(scenes=200, first_seed=400_000)
+    walk_times: Annotated[
+        int, Meta(ge=1, le=10, description="how often a frame of a walk is learned from for once of the other rooms")
+    ] = 1
     walked_target: Annotated[Section, Meta(description="command pair, of each round")] = {}
     draft: Annotated[Section, Meta(description="command pair; the target teaches it if taught is true")]
     taught: Annotated[bool, Meta(description="whether the draft has the target as its teacher from the beginning")] = (

@@ -111,7 +111,8 @@ class Plan:
             )
             walker = str(self.model(self.target))
             walks.append(self._rooms(f"walk-{number}", rooms, "--walker", walker, after=(self.target,)))
-            self.target = self._pair(f"target-{number}", "target", recipe.walked_target, walks, self.target)
+            repeated = [data, *(walk for walk in walks[1:] for _ in range(recipe.walk_times))]
+            self.target = self._pair(f"target-{number}", "target", recipe.walked_target, repeated, self.target)
         teacher = self.target if recipe.taught else None
         alone = self._pair("draft", "draft", recipe.draft, walks, None, teacher)
         answered = self._answers("answers", recipe.distil_answers, data)

@@ -59,5 +59,8 @@ def test_a_target_that_walks_is_corrected_and_goes_on(tmp_path: Path) -> None:
     last = plan.named("target-2").file
     assert last["start_from"].endswith("target-1/checkpoint.pt")
     assert [Path(folder).name for folder in last["data"]] == ["data", "walk-1", "walk-2"]
+    twice = Plan(load(changed(tmp_path, rounds=2, walk_times=2)), tmp_path / "out", 0).named("target-2")
+    folders = [Path(folder).name for folder in twice.file["data"]]
+    assert folders == ["data", "walk-1", "walk-1", "walk-2", "walk-2"]
     assert plan.named("distil").file["teacher"] == plan.named("exits").file["target"]
     assert plan.named("exits").file["target"].endswith("target-2/model")
