@@ -94,6 +94,11 @@ class EdgeDecoder:
         self._tokenizer = loaded.tokenizer
         self._grammars: Grammars | None = None
         self._own_objects = Vocabulary.load(loaded.folder)
+        linked = config.decoding.settings(config.decoding.mode).needs_link
+        if config.frames > 1 and self._own_objects is not None and not linked:
+            raise ValueError(
+                f"frames is {config.frames}, but draft model {loaded.name} was trained on one; set frames to 1"
+            )
         if config.decoding.answers != FREE:
             self._grammars = self._compile(loaded)
         folder = find(config.decoding.predictor, loaded.folder)
@@ -123,7 +128,7 @@ class EdgeDecoder:
         self._known_profile = self.profile.name
         self._known_target = ""
         self.link: ZmqLink | None = None
-        if config.decoding.settings(config.decoding.mode).needs_link:
+        if linked:
             self._beside = Beside()
             self.link = ZmqLink(
                 LinkConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,14 @@ def test_more_frames_than_the_model_takes_are_refused_at_the_start(
         many.close()
         one.close()
         single.stop()
+
+
+def test_a_draft_alone_that_knows_its_objects_takes_one_frame(tiny_draft: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="frames is 2, but draft model draft0 was trained on one; set frames to 1"):
+        EdgeDecoder(EdgeConfig.flat(tiny_draft, mode="edge", frames=2))
+    shutil.copytree(tiny_draft, tmp_path / "published")
+    (tmp_path / "published" / "objects.json").unlink()
+    EdgeDecoder(EdgeConfig.flat(tmp_path / "published", mode="edge", frames=2, answers="free")).close()
 
 
 def test_a_verifier_refuses_more_frames_than_it_takes(verifier: Verifier, draft: Vlm) -> None:
