@@ -18,7 +18,7 @@ import torch
 
 from adapters_training import wording
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
-from simulation.searching import search_turn
+from simulation.searching import LARGE_TURNS, search_turn
 from speculation.memory import SIDE_PHRASES, mirrored
 from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
 from speculation.vlm.processing import Processor
@@ -33,6 +33,9 @@ ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
 SEARCHING = "search"
 """Why a task has the action that most of those out of view have: turn on and look."""
+EXPLORING = "explore"
+"""Why a task walks on within a room, or turns on until its way is in view."""
+_TURNS_ON = tuple(action.text for action in LARGE_TURNS)
 _TURNS_LAST = 0.6
 _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", "slightly right": "slightly left"}
 
@@ -105,7 +108,8 @@ def mirror(frame: Frame) -> Frame:
         done = tuple(map(mirrored, t.done))
         # what was done is as the mirror shows it, and so is a search that goes on from there
         past = [entry for entry in map(to_past, done) if entry is not None]
-        action = search_turn(past).text if t.reason == SEARCHING else mirrored(t.action)
+        turns_on = t.reason == SEARCHING or (t.reason == EXPLORING and t.action in _TURNS_ON)
+        action = search_turn(past).text if turns_on else mirrored(t.action)
         memory, shown = tuple(map(mirrored, t.memory)), None if t.seen is None else seen(t.seen)
         query = mirrored(t.query)
         return msgspec.structs.replace(t, seen=shown, action=action, done=done, memory=memory, query=query)

@@ -35,7 +35,7 @@ _AT_PLACE, _DOOR_KEEP, _AROUND = 0.45, 0.7, 1.0
 _MOST_PLACES, _ENOUGH = 3, 0.95
 _CANDIDATE_CELLS = 4
 _RIGHT_TURN = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
-_LARGE_TURNS = (SEARCH_TURN, _RIGHT_TURN)
+LARGE_TURNS = (SEARCH_TURN, _RIGHT_TURN)
 
 
 class Searcher:
@@ -112,12 +112,13 @@ class Searcher:
             return turn
         for goal in self._next_places(views, shown):
             step = self._walk(pose, goal, done)
-            # a way that begins out of view is found by turning on: nobody knows yet to which side it lies
-            hidden = step is None or (step.reason is Reason.EXPLORE and not in_door and step.action in _LARGE_TURNS)
+            # A way that begins out of view is found by turning on: what the robot remembers does not tell to which side
+            # it lies, and who learns to guess turns to and fro.
+            hidden = step is None or (step.reason is Reason.EXPLORE and step.action in LARGE_TURNS)
             if hidden and not around:
                 return turn
             if step is not None:
-                return step
+                return replace(step, action=turn.action) if hidden else step
         return Decision(NOT_HERE, Reason.NOT_HERE)
 
     def _next_places(self, views: Sequence[Pose], shown: Mask) -> list[int]:

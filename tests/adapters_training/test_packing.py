@@ -87,15 +87,19 @@ def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
 
 def test_a_search_goes_on_in_the_mirror_as_its_mirrored_turns_began() -> None:
     frame = make_frame(np.random.default_rng(0))
-    for done, action, flipped in (
-        (("forward large",), "turn left large", "turn left large"),
-        (("forward large", "turn left large"), "turn left large", "turn right large"),
-        (("turn right large",), "turn right large", "turn left large"),
-        (("turn left large blocked",), "turn right large", "turn left large"),
+    for why, done, action, flipped in (
+        ("search", ("forward large",), "turn left large", "turn left large"),
+        ("search", ("forward large", "turn left large"), "turn left large", "turn right large"),
+        ("search", ("turn right large",), "turn right large", "turn left large"),
+        ("search", ("turn left large blocked",), "turn right large", "turn left large"),
+        ("explore", ("forward large",), "turn left large", "turn left large"),
+        ("explore", ("turn right large",), "turn right large", "turn left large"),
+        ("explore", ("forward large",), "turn left small", "turn right small"),
+        ("door", ("forward large",), "turn left large", "turn right large"),
     ):
         memory = ("Seen: here 3/8", "Doors: left 2 m")
         task = msgspec.structs.replace(
-            frame.tasks[1], reason="search", done=done, action=action, memory=memory, query="find the red ball"
+            frame.tasks[1], reason=why, done=done, action=action, memory=memory, query="find the red ball"
         )
         twin = mirror(msgspec.structs.replace(frame, tasks=[task])).tasks[0]
         assert twin.action == flipped and twin.memory[1] == "Doors: right 2 m"

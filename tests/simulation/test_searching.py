@@ -13,12 +13,13 @@ from simulation.ground_truth import doorways, observe
 from simulation.layouts import Layout
 from simulation.oracle import SEARCH_TURN, Reason
 from simulation.scene import Difficulty, make_scene
-from simulation.searching import Searcher, search_turn
+from simulation.searching import LARGE_TURNS, Searcher, search_turn
 from simulation.world import World
 from speculation.memory import SearchMemory
 from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, Blocked, NavigationAction, Past
 
 LIMIT = 70
+RIGHT_TURN = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
 
 
 def search(
@@ -48,6 +49,21 @@ def search(
             done.append(action)
             views.append(world.pose)
     return taken, searcher.covered(views)
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6, 7])
+def test_a_way_out_of_view_is_found_by_turning_on(seed: int) -> None:
+    scene = make_scene(seed, Difficulty.MIDDLE)
+    searcher, rng, met = Searcher(scene), np.random.default_rng(seed), 0
+    for _ in range(12):
+        pose = Pose(float(rng.uniform(-1, 1)), float(rng.uniform(-1, 1)), float(rng.uniform(-math.pi, math.pi)))
+        around = [Pose(pose.x, pose.y, pose.yaw + k * SEARCH_TURN.radians) for k in range(9)]
+        for done in ([SEARCH_TURN], [RIGHT_TURN]):
+            decision = searcher.decide(around, (), [], done)
+            if decision.reason is Reason.EXPLORE and decision.action in LARGE_TURNS:
+                assert decision.action == done[-1]
+                met += 1
+    assert met
 
 
 @pytest.mark.parametrize("layout", Layout)
