@@ -30,7 +30,7 @@ from simulation.stage import PLAIN
 from simulation.world import World
 from speculation.instructions import Relation, Understood
 from speculation.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
-from speculation.prompts import MOTIONS, ActionKind, Blocked, Past, Target, compose, parse_answer
+from speculation.prompts import MOTIONS, ActionKind, Blocked, NavigationAction, Past, Target, compose, parse_answer
 
 CELLS = 8
 """Token cells along a side: a 224-pixel frame in cells of 28 pixels, one image token each."""
@@ -40,6 +40,8 @@ _PERTURBED, _ASTRAY, _BUMP = 0.4, 0.2, 0.25
 _MAX_ROLLOUT = 30
 _FROM_START, _NOWHERE = 0.5, 0.25
 """Shares of walks from the scene's start, and of those for an object that the scene lacks."""
+_MAX_TO_AND_FRO = 6
+"""Turns, each undoing the one before, at the end of a made-up history."""
 _MADE_UP = 0.5
 """Share of a walk's other questions whose history is made up."""
 _NOTED, _NOTE_BEARING, _NOTE_METRES = 0.85, math.radians(6.0), 0.12
@@ -288,16 +290,20 @@ def made_up(scene: Scene, searcher: Searcher, pose: Pose, rng: np.random.Generat
     """Return what a robot may have looked at and done before it came to `pose`: often nothing, often a search."""
     views, done = [pose], list[Past]()
     kind = rng.random()
-    if kind < 0.2:
+    if kind < 0.15:
         return History(views)
-    if kind < 0.6:
+    if kind < 0.5:
         turns = int(rng.integers(1, CIRCLE + 2))
         done = [SEARCH_TURN] * turns
         views = [Pose(pose.x, pose.y, wrap(pose.yaw - k * SEARCH_TURN.radians)) for k in range(turns, 0, -1)]
         views.append(pose)
     elif kind < 0.8:
         turn = _TURNS[int(rng.integers(len(_TURNS)))]
-        done, views = [turn], [Pose(pose.x, pose.y, wrap(pose.yaw - turn.radians)), pose]
+        # No walk of a teacher turns to and fro; a model that does goes on so, unless it was taught what comes after.
+        turns = 1 if kind < 0.65 else int(rng.integers(2, _MAX_TO_AND_FRO + 1))
+        done = list[Past](turn if k % 2 == 0 else _back(turn) for k in range(turns))[::-1]
+        before = Pose(pose.x, pose.y, wrap(pose.yaw - turn.radians))
+        views = [pose if k % 2 == 0 else before for k in range(turns + 1)][::-1]
     first = views[0]
     if rng.random() < 0.5:
         ahead = _FORWARDS[int(rng.integers(len(_FORWARDS)))]
@@ -314,6 +320,11 @@ def made_up(scene: Scene, searcher: Searcher, pose: Pose, rng: np.random.Generat
         way = _way(scene, place, views[0])
         views, done = [*around, *way, *views], [*[SEARCH_TURN] * turns, *[_FORWARDS[-1]] * (len(way) + 1), *done]
     return History(views, done)
+
+
+def _back(turn: NavigationAction) -> NavigationAction:
+    """Return the turn that undoes one."""
+    return next(each for each in _TURNS if each.radians == -turn.radians)
 
 
 def _way(scene: Scene, start: Pose, end: Pose) -> list[Pose]:

@@ -159,6 +159,23 @@ def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
     assert min(lengths) == 1 and max(lengths) > 8
 
 
+def test_some_made_up_histories_turn_to_and_fro() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE)
+    searcher, rng = Searcher(scene), np.random.default_rng(1)
+    histories = [made_up(scene, searcher, Pose(0.0, 0.0, 0.3), rng) for _ in range(200)]
+    undone = 0
+    for history in histories:
+        if len(history.done) < 2:
+            continue
+        last, before = history.done[-1], history.done[-2]
+        assert isinstance(last, NavigationAction) and isinstance(before, NavigationAction)
+        if last.radians and last.radians == -before.radians:
+            undone += 1
+            assert math.isclose(history.views[-3].yaw, history.views[-1].yaw)
+            assert math.isclose(history.views[-2].yaw, history.views[-1].yaw - last.radians)
+    assert 10 < undone < 60
+
+
 def test_a_made_up_way_leads_through_doorways() -> None:
     scene = make_scene(2, Difficulty.MIDDLE, layout=Layout.HALLWAY)
     (_, left, right), doors = scene.plan.areas, scene.plan.doorways
