@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
-from simulation.dataset import LabelledFrame, Question, Steer, sample_frames
+from simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
 from simulation.ground_truth import Sighting
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
@@ -72,11 +72,13 @@ def _seen(sighting: Sighting) -> Seen:
 @lru_cache(maxsize=1)
 def walker(model: str) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
+    from adapters_training.answers import answer_all
+    from speculation.vlm.cache import KVCache
     from speculation.vlm.load import load_vlm
-    from speculation.vlm.session import VlmSession
 
-    session = VlmSession(load_vlm(Path(model)), CAPACITY)
-    return lambda jpeg, prompt: session.answer(prompt, jpeg, MAX_TOKENS)
+    vlm = load_vlm(Path(model))
+    cache = KVCache(vlm, SCENES_PER_SHARD, CAPACITY)
+    return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS)
 
 
 def layout_of(seed: int, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
@@ -100,13 +102,14 @@ def make_shard(
     path = folder / f"seeds-{first:07d}-{first + SCENES_PER_SHARD:07d}{suffix}.msgpack"
     if path.exists():
         return 0
-    frames: list[Frame] = []
-    for seed in range(first, first + SCENES_PER_SHARD):
-        difficulty = DIFFICULTIES[seed % len(DIFFICULTIES)]
-        randomisation = TRAINING if randomise else None
-        steer = walker(model) if model else None
-        sampled = sample_frames(seed, difficulty, frames_per_scene, randomisation, layout_of(seed, layouts), steer)
-        frames += [convert(labelled) for labelled in sampled]
+    randomisation = TRAINING if randomise else None
+    samplers = [
+        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], frames_per_scene, randomisation,
+                      layout_of(seed, layouts), steered=bool(model))
+        for seed in range(first, first + SCENES_PER_SHARD)
+    ]  # fmt: skip
+    scenes = side_by_side(samplers, walker(model)) if model else samplers
+    frames = [convert(labelled) for scene in scenes for labelled in scene]
     write_shard(path, frames)
     return len(frames)
 

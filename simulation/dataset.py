@@ -7,7 +7,7 @@ robot's memory holds of it (`speculation.memory`). Some are the walk that the fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -55,8 +55,8 @@ _SAME_OBJECT = 1.5
 _CLEARANCE = 0.1
 """Free space around a random pose's footprint, metres."""
 
-Steer = Callable[[bytes, str], str]
-"""JPEG frame and prompt in, a policy's answer out."""
+Steer = Callable[[Sequence[tuple[str, bytes]]], Sequence[str]]
+"""Prompts with their JPEG frames in, a policy's answers out."""
 
 _FORWARDS = tuple(action for action in MOTIONS if action.kind is ActionKind.FORWARD)
 _TURNS = tuple(action for action in MOTIONS if action.radians)
@@ -140,6 +140,16 @@ class LabelledFrame:
     doorways: tuple[Doorway, ...] = ()
     """Those in view, nearest first."""
 
+    @property
+    def prompt(self) -> str:
+        """What a policy that walks here is asked: about what the walk is for, which is the last question."""
+        question = self.questions[-1]
+        return compose(question.query.text, question.done, memory=question.memory)
+
+
+Sampler = Generator[LabelledFrame, str | None, None]
+"""Labelled frames of one scene. Where a policy walks, its answer to a frame's prompt is sent for the next one."""
+
 
 def encode_jpeg(image: Image, quality: int = JPEG_QUALITY) -> bytes:
     """Return the JPEG bytes of an RGB image [H, W, 3]."""
@@ -174,14 +184,15 @@ def sample_frames(
     frames: int = 25,
     randomisation: Randomisation | None = None,
     layout: Layout = Layout.ROOM,
-    steer: Steer | None = None,
-) -> Iterator[LabelledFrame]:
+    steered: bool = False,
+) -> Sampler:
     """Yield `frames` labelled frames of one scene; equal arguments yield equal frames.
 
     About 70 % lie on walks, half of them knocked off course; the rest are free poses anywhere, most of which look
-    towards some object. The teacher walks, and errs now and then; with `steer` that policy walks, all the time, and the
-    teacher labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
+    towards some object. The teacher walks, and errs now and then; with `steered` a policy walks, all the time, and the
+    teacher labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686); `side_by_side` asks it.
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
+    Raises ValueError where a policy walks and no answer is sent.
     """
     rng = np.random.default_rng([seed, 11])
     scene, strays = make_scene(seed, difficulty, layout=layout), np.random.default_rng([seed, 13])
@@ -189,9 +200,9 @@ def sample_frames(
         scene = randomisation.rescale(scene, strays)
     searcher = Searcher(scene)
     with World(scene, look=randomisation.look(strays) if randomisation else PLAIN) as world:
-        walk = _Walk(scene, rng, steer)
+        walk = _Walk(scene, rng, steered)
         for _ in range(frames):
-            walking = steer is not None or rng.random() < ROLLOUT_SHARE
+            walking = steered or rng.random() < ROLLOUT_SHARE
             world.set_pose(*(walk.pose if walking else _glance(scene, rng)))
             if rng.random() < 0.5:
                 world.set_gait(rng.uniform(0, 2 * math.pi), rng.uniform(0, 1))
@@ -199,9 +210,23 @@ def sample_frames(
             if randomisation is not None:
                 image, quality = randomisation.sense(image, strays), randomisation.quality(strays)
             frame = _label(world, searcher, encode_jpeg(image, quality), rng, walk if walking else None)
-            yield frame
+            answer = yield frame
             if walking:
-                walk.follow(world, frame)
+                walk.follow(world, frame, answer)
+
+
+def side_by_side(samplers: Sequence[Sampler], steer: Steer) -> list[list[LabelledFrame]]:
+    """Return the frames of several scenes in which one policy walks; it is asked about one frame of each at a time."""
+    made = [[next(sampler)] for sampler in samplers]
+    going = list(range(len(samplers)))
+    while going:
+        answers = steer([(made[place][-1].prompt, made[place][-1].jpeg) for place in going])
+        for place, answer in zip(tuple(going), answers, strict=True):
+            try:
+                made[place].append(samplers[place].send(answer))
+            except StopIteration:
+                going.remove(place)
+    return made
 
 
 def random_pose(scene: Scene, rng: np.random.Generator) -> Pose:
@@ -227,8 +252,8 @@ def _glance(scene: Scene, rng: np.random.Generator) -> Pose:
 class _Walk:
     """A sequence of walks, one after the other, each for a random query from the scene's start or a random place."""
 
-    def __init__(self, scene: Scene, rng: np.random.Generator, steer: Steer | None) -> None:
-        self._scene, self._rng, self._steer = scene, rng, steer
+    def __init__(self, scene: Scene, rng: np.random.Generator, steered: bool) -> None:
+        self._scene, self._rng, self._steered = scene, rng, steered
         self._begin()
 
     def _begin(self) -> None:
@@ -243,23 +268,25 @@ class _Walk:
             self.query = Query(item.colour, "")
         else:
             self.query = Query(item.colour, item.object_class)
-        self._left = _MAX_ROLLOUT if self._steer is None else 2 * _MAX_ROLLOUT
+        self._left = 2 * _MAX_ROLLOUT if self._steered else _MAX_ROLLOUT
         self.pose = scene.start if rng.random() < _FROM_START else _glance(scene, rng)
         self.history, self._answers = History([self.pose]), SearchMemory()
 
     def memory(self, rng: np.random.Generator) -> SearchMemory:
         """Return the memory of the walk: what the policy's own answers noted, or what the teacher's would have."""
-        if self._steer is None:
+        if not self._steered:
             return remember(self._scene, self.history, self.query, rng)
         self._answers.look(*self.pose)
         return self._answers
 
-    def follow(self, world: World, frame: LabelledFrame) -> None:
-        """Take the action that the frame's labels or the policy name, and sometimes knock the robot off its course."""
+    def follow(self, world: World, frame: LabelledFrame, answer: str | None) -> None:
+        """Take the action that the frame's labels or the policy's answer name, and sometimes knock the robot off its
+        course."""
         question = frame.questions[-1]
         action = question.decision.action
-        if self._steer is not None:
-            answer = self._steer(frame.jpeg, compose(self.query.text, question.done, memory=question.memory))
+        if self._steered:
+            if answer is None:
+                raise ValueError("a policy walks here: send its answer to each frame (side_by_side does)")
             self._answers.read(answer, self.query.colour, self.query.object_class)
             given = parse_answer(answer).action
             # who stops too early has to be shown the way on
@@ -268,7 +295,7 @@ class _Walk:
         if not action.kind.moves or self._left == 0:
             self._begin()
             return
-        if self._steer is None and self._rng.random() < _ASTRAY:
+        if not self._steered and self._rng.random() < _ASTRAY:
             choices = _FORWARDS if self._rng.random() < _BUMP else _TURNS
             action = choices[int(self._rng.integers(len(choices)))]
         blocked = execute(world, action)
@@ -278,7 +305,7 @@ class _Walk:
             self._begin()
             return
         self.pose = world.pose
-        if self._steer is None and self._rng.random() < _PERTURBED:
+        if not self._steered and self._rng.random() < _PERTURBED:
             x, y, yaw = self._rng.normal(0, (0.08, 0.08, 0.2))
             knocked = Pose(self.pose.x + x, self.pose.y + y, wrap(self.pose.yaw + yaw))
             if self._scene.obstacles.footprint_clearance(knocked) >= 0.0:

@@ -24,3 +24,15 @@ def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatc
     one, other = read_shard(plain), read_shard(randomised)
     assert [task.colour for task in one[0].tasks[:2]] == [task.colour for task in other[0].tasks[:2]]
     assert all(a.jpeg != b.jpeg for a, b in zip(one, other, strict=True))
+
+
+def test_a_model_walks_through_all_scenes_of_a_shard(
+    tmp_path: Path, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "SCENES_PER_SHARD", 2)
+    monkeypatch.setattr(data, "MAX_TOKENS", 4)
+    assert make_shard(tmp_path, 3000, 3, model=str(tiny_target)) == 6
+    (path,) = shards(tmp_path)
+    assert path.stem.endswith("-walked")
+    first = read_shard(path)[:3]
+    assert [len(frame.tasks[-1].done) for frame in first] == [0, 1, 2], "the teacher walks where no action was named"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import cv2
 import numpy as np
+import pytest
 
 from simulation.dataset import (
     CELLS,
@@ -14,6 +16,7 @@ from simulation.dataset import (
     RELATIONS,
     History,
     Query,
+    Sampler,
     _in_view,
     _misled,
     _remembered,
@@ -24,6 +27,7 @@ from simulation.dataset import (
     random_pose,
     remember,
     sample_frames,
+    side_by_side,
 )
 from simulation.episode import MAX_BLOCKED
 from simulation.geometry import Pose
@@ -38,6 +42,7 @@ from speculation.instructions import understand
 from speculation.memory import GO2_CAMERA, SearchMemory
 from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction, Vocabulary
 
+TURN = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
 RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
 
 
@@ -121,11 +126,12 @@ def test_a_query_is_worded_as_the_robot_asks_for_it() -> None:
 def test_a_policy_walks_and_the_teacher_corrects_it() -> None:
     prompts: list[str] = []
 
-    def always_right(jpeg: bytes, prompt: str) -> str:
-        prompts.append(prompt)
-        return f"The red ball is on the left, about 1 m away.\nAction: {RIGHT.text}"
+    def always_right(questions: Sequence[tuple[str, bytes]]) -> list[str]:
+        prompts.extend(prompt for prompt, _ in questions)
+        return [f"The red ball is on the left, about 1 m away.\nAction: {RIGHT.text}"] * len(questions)
 
-    frames = list(sample_frames(14, Difficulty.MIDDLE, 8, steer=always_right))
+    (frames,) = side_by_side([sample_frames(14, Difficulty.MIDDLE, 8, steered=True)], always_right)
+    assert prompts == [frame.prompt for frame in frames]
     assert [frame.questions[-1].done for frame in frames[:4]] == [(RIGHT,) * turns for turns in range(4)]
     assert prompts[3].splitlines()[1] == f"Done: {RIGHT.text} x3"
     query = frames[0].questions[-1].query
@@ -133,9 +139,32 @@ def test_a_policy_walks_and_the_teacher_corrects_it() -> None:
     assert any("Last seen" in prompt for prompt in prompts[:8]) == noted, "its memory holds what its answers name"
 
 
+def test_scenes_side_by_side_are_those_of_scenes_alone() -> None:
+    def steer(questions: Sequence[tuple[str, bytes]]) -> list[str]:
+        return [f"Action: {(RIGHT if len(prompt) % 3 else TURN).text}" for prompt, _ in questions]
+
+    def scene(seed: int, frames: int) -> Sampler:
+        return sample_frames(seed, Difficulty.EASY, frames, steered=True)
+
+    lengths = {14: 3, 15: 6, 16: 4}
+    together = side_by_side([scene(*each) for each in lengths.items()], steer)
+    assert [len(frames) for frames in together] == list(lengths.values())
+    for seed, frames in zip(lengths, together, strict=True):
+        (alone,) = side_by_side([scene(seed, lengths[seed])], steer)
+        assert [frame.jpeg for frame in alone] == [frame.jpeg for frame in frames]
+        assert [frame.prompt for frame in alone] == [frame.prompt for frame in frames]
+
+
+def test_a_policy_that_gives_no_answer_is_named() -> None:
+    frames = sample_frames(14, Difficulty.EASY, 3, steered=True)
+    next(frames)
+    with pytest.raises(ValueError, match="a policy walks here: send its answer to each frame"):
+        next(frames)
+
+
 def test_what_blocks_a_walk_is_listed() -> None:
     ahead = "Action: forward large"
-    frames = list(sample_frames(15, Difficulty.MIDDLE, 24, steer=lambda jpeg, prompt: ahead))
+    (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 24, steered=True)], lambda asked: [ahead])
     done = [past for frame in frames for past in frame.questions[-1].done]
     assert any(isinstance(past, Blocked) for past in done)
 
@@ -230,7 +259,7 @@ def test_an_object_elsewhere_is_not_what_the_memory_has() -> None:
 
 def test_a_walk_that_is_blocked_too_often_ends_as_an_episode_does() -> None:
     ahead = "Action: forward large"
-    frames = list(sample_frames(15, Difficulty.MIDDLE, 40, steer=lambda jpeg, prompt: ahead))
+    (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 40, steered=True)], lambda asked: [ahead])
     ends = [frame.questions[-1].done[-MAX_BLOCKED:] for frame in frames]
     assert not any(len(done) == MAX_BLOCKED and all(isinstance(past, Blocked) for past in done) for done in ends)
 
