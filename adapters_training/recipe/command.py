@@ -35,6 +35,9 @@ def add_command(commands: Any) -> None:
     line.add_argument("--out", type=Path, required=True, help="folder for the stages' outputs; the same goes on")
     line.add_argument("--device", choices=[each.value for each in Device], default=Device.AUTO.value,
                       help="auto: all GPUs of this machine where it has any (default: %(default)s)")  # fmt: skip
+    line.add_argument("--jobs", type=int, default=1, metavar="N",
+                      help="stages that need one core run side by side, N at once, their output in OUT/logs "
+                      "(default: %(default)s)")  # fmt: skip
     line.add_argument("--plan", action="store_true", help="print the stages, their state and minutes; run nothing")
     line.add_argument("--quick", action="store_true", help="make everything tiny: to try the way, of no use")
     line.add_argument("--from", dest="first", default="", metavar="STAGE",
@@ -55,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.quick and options.export:
         raise ValueError("--quick makes models of no use: leave --export out")
+    if options.jobs < 1:
+        raise ValueError(f"--jobs is {options.jobs}; give at least 1")
     recipe = load(options.config)
     device = devices.chosen(Device(options.device))
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -65,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(runner.table(plan, gpus > 0)))
         return 0
     try:
-        runner.run(plan, lambda: machine(str(device)), options.first)
+        runner.run(plan, lambda: machine(str(device)), options.first, options.jobs)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on")
         return STOPPED

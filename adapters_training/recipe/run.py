@@ -1,25 +1,29 @@
-"""Run the stages of a recipe one after the other, so that the same command goes on where a killed one was."""
+"""Run the stages of a recipe in their order, so that the same command goes on where a killed one was."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from adapters_training.devices import cores
 from adapters_training.files import replacing
 from adapters_training.recipe.stages import Plan, Stage
 
-RECORD_FILE, LOCK_FILE, STAMPS, SETTINGS = "recipe.json", "lock", "stamps", "settings"
+RECORD_FILE, LOCK_FILE, STAMPS, SETTINGS, LOGS = "recipe.json", "lock", "stamps", "settings", "logs"
+POLL_SECONDS = 0.1
 NOTE_SECONDS = 30.0
 """A killed run loses at most so much of the time that it has taken."""
 END_SECONDS = 30.0
@@ -78,78 +82,147 @@ def table(plan: Plan, gpu: bool) -> list[str]:
     return lines
 
 
-def run(plan: Plan, machine: Callable[[], str], first: str = "") -> None:
+@dataclass
+class _Running:
+    """A stage at work."""
+
+    stage: Stage
+    stamp: Stamp
+    head: str
+    process: subprocess.Popen[bytes]
+    log: Path | None
+    """Where its output goes; None: to the terminal."""
+    before: float
+    """Seconds of its earlier runs."""
+    begun: float
+
+    def note(self, plan: Plan) -> None:
+        self.stamp.seconds = self.before + time.monotonic() - self.begun
+        _note(plan, self.stage, self.stamp)
+
+
+def run(plan: Plan, machine: Callable[[], str], first: str = "", jobs: int = 1) -> None:
     """Run all stages that are not done; `first` names one that is made anew, with all that build on it.
 
-    `machine` describes this machine as it is now.
-    Raises ValueError, in one sentence, for a stage of other settings and for one that fails.
+    Up to `jobs` stages that take one core run side by side, each with its output in a file. `machine` describes this
+    machine as it is now.
+    Raises ValueError, in one sentence, for a stage of other settings and for one that fails; what ran beside it ends,
+    and goes on with the next call.
     """
     plan.out.mkdir(parents=True, exist_ok=True)
-    with _alone(plan.out) as lock:
+    with _alone(plan.out) as lock, _terminable():
         if first:
             _clear(plan, plan.named(first))
-        for place, stage in enumerate(plan.stages, start=1):
-            head = f"[{place}/{len(plan.stages)}] {stage.name}"
-            now, stamp = state(plan, stage), stamp_of(plan, stage)
-            if now == "other settings" and stamp is not None:
-                raise ValueError(f"{plan.out / stage.name} is {_difference(stage, stamp)}: give --from {stage.name} to "
-                                 "make it and all that builds on it anew, or another --out")  # fmt: skip
-            if now == "done" and stamp is not None:
-                print(f"{head}: done before, {stamp.seconds / 60:.1f} minutes", flush=True)
-                continue
-            print(f"{head}: {'goes on' if now == 'begun' else 'begins'}, about {stage.seconds / 60:.1f} minutes on two "
-                  "CPU cores in all", flush=True)  # fmt: skip
-            fresh = Stamp(stage.identity, dict(stage.settings), machine())
-            stamp = stamp if stamp is not None and now == "begun" else fresh
-            stamp.done = False
-            _run(plan, stage, stamp, lock, machine)
-            print(f"{head}: done, {stamp.seconds / 60:.1f} minutes", flush=True)
+        heads = {stage.name: f"[{place}/{len(plan.stages)}] {stage.name}" for place, stage in enumerate(plan.stages, 1)}
+        waiting = _unfinished(plan, heads)
+        running: list[_Running] = []
+        try:
+            while waiting or running:
+                while (stage := _next(waiting, running, jobs)) is not None:
+                    waiting.remove(stage)
+                    threads = max(1, cores() // jobs) if jobs > 1 and stage.beside else 0
+                    running.append(_start(plan, stage, heads[stage.name], lock, machine, threads))
+                for each in _ended(plan, running):
+                    running.remove(each)
+                    _finish(plan, each, machine)
+        finally:
+            _stop(plan, running, machine)
 
 
-def _run(plan: Plan, stage: Stage, stamp: Stamp, lock: int, machine: Callable[[], str]) -> None:
+def _unfinished(plan: Plan, heads: Mapping[str, str]) -> list[Stage]:
+    """Return the stages that are to run, in their order. Raises ValueError for one of other settings."""
+    unfinished = []
+    for stage in plan.stages:
+        now, stamp = state(plan, stage), stamp_of(plan, stage)
+        if now == "other settings" and stamp is not None:
+            raise ValueError(f"{plan.out / stage.name} is {_difference(stage, stamp)}: give --from {stage.name} to "
+                             "make it and all that builds on it anew, or another --out")  # fmt: skip
+        if now == "done" and stamp is not None:
+            print(f"{heads[stage.name]}: done before, {stamp.seconds / 60:.1f} minutes", flush=True)
+        else:
+            unfinished.append(stage)
+    return unfinished
+
+
+def _next(waiting: Sequence[Stage], running: Sequence[_Running], jobs: int) -> Stage | None:
+    """Return the stage to start now: the first whose inputs are there and that may run beside those at work."""
+    missing = {stage.name for stage in (*waiting, *(each.stage for each in running))}
+    for stage in waiting:
+        fits = not running or (len(running) < jobs and stage.beside and all(each.stage.beside for each in running))
+        if fits and not any(before.name in missing for before in stage.after):
+            return stage
+    return None
+
+
+def _start(
+    plan: Plan, stage: Stage, head: str, lock: int, machine: Callable[[], str], threads: int
+) -> _Running:  # fmt: skip
+    """Start a stage; with `threads` so many are its share of the machine, and its output goes to a file."""
+    begun = state(plan, stage) == "begun"
+    log = plan.out / LOGS / f"{stage.name}.log" if threads else None
+    print(f"{head}: {'goes on' if begun else 'begins'}, about {stage.seconds / 60:.1f} minutes on two CPU cores in all"
+          f"{f'; its output: {log}' if log is not None else ''}", flush=True)  # fmt: skip
     if stage.file:
         path = plan.out / SETTINGS / f"{stage.name}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(msgspec.yaml.encode(stage.file))
+    fresh, known = Stamp(stage.identity, dict(stage.settings), machine()), stamp_of(plan, stage)
+    stamp = known if known is not None and begun else fresh
+    stamp.done = False
     stamp.runs += 1
-    before, begun = stamp.seconds, time.monotonic()
     _note(plan, stage, stamp)
     # What a stage starts holds the lock too, so that no second recipe runs beside one that a dead recipe left.
-    process = subprocess.Popen(command_of(stage), pass_fds=(lock,))
-    try:
-        with _terminable():
-            while (status := _wait(process)) is None:
-                stamp.seconds = before + time.monotonic() - begun
-                _note(plan, stage, stamp)
-    except KeyboardInterrupt:
-        process.terminate()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-    finally:
-        stamp.seconds, stamp.machine = before + time.monotonic() - begun, machine()
-        _note(plan, stage, stamp)
+    if log is None:
+        process = subprocess.Popen(command_of(stage), pass_fds=(lock,))
+    else:
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as file:
+            share = os.environ | {"OMP_NUM_THREADS": str(threads)}
+            process = subprocess.Popen(command_of(stage), stdout=file, stderr=file, pass_fds=(lock,), env=share)
+    return _Running(stage, stamp, head, process, log, stamp.seconds, time.monotonic())
+
+
+def _ended(plan: Plan, running: Sequence[_Running]) -> list[_Running]:
+    """Return the stages that have ended, once there is one."""
+    noted = time.monotonic()
+    while not (ended := [each for each in running if each.process.poll() is not None]):
+        time.sleep(POLL_SECONDS)
+        if time.monotonic() - noted >= NOTE_SECONDS:
+            noted = time.monotonic()
+            for each in running:
+                each.note(plan)
+    return ended
+
+
+def _finish(plan: Plan, ended: _Running, machine: Callable[[], str]) -> None:
+    ended.stamp.machine, status = machine(), ended.process.returncode
+    ended.stamp.done = status == 0
+    ended.note(plan)
     if status:
-        raise ValueError(f"stage {stage.name} ended with status {status}, its message stands above; the same command "
-                         "goes on there")  # fmt: skip
-    stamp.done = True
-    _note(plan, stage, stamp)
+        where = "above" if ended.log is None else f"in {ended.log}"
+        raise ValueError(f"stage {ended.stage.name} ended with status {status}, its message stands {where}; the same "
+                         "command goes on there")  # fmt: skip
+    print(f"{ended.head}: done, {ended.stamp.seconds / 60:.1f} minutes", flush=True)
+
+
+def _stop(plan: Plan, running: Sequence[_Running], machine: Callable[[], str]) -> None:
+    """End what still runs; its next run goes on there."""
+    for each in running:
+        each.process.terminate()
+    for each in running:
+        try:
+            each.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            each.process.kill()
+            each.process.wait()
+        each.stamp.machine = machine()
+        each.note(plan)
 
 
 def command_of(stage: Stage) -> list[str]:
     """Return the command line of a stage."""
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(stage.processes)]
     return [sys.executable, *(several if stage.processes > 1 else []), "-m", "adapters_training", *stage.command]
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int | None:
-    try:
-        return process.wait(NOTE_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def _note(plan: Plan, stage: Stage, stamp: Stamp) -> None:

@@ -52,6 +52,8 @@ class Stage:
 
     makes: tuple[str, ...] | None = None
     """Folders that it makes; None: one of its own name."""
+    beside: bool = False
+    """Whether it takes one core and may run beside others that do."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -80,6 +82,8 @@ class Plan:
     def __init__(self, recipe: Recipe, out: Path, devices: int) -> None:
         self.recipe, self.out, self._gpus = recipe, out, devices
         self._device = ("--device", "cuda" if devices else "cpu")
+        # a GPU is one for all stages
+        self._beside = devices == 0
         self.stages: list[Stage] = []
         self._make()
 
@@ -173,14 +177,17 @@ class Plan:
                    "--out", str(self.out / name), "--frames", str(answers.frames),
                    "--questions", str(answers.questions), *self._device)  # fmt: skip
         seconds = answers.frames * answers.questions * ANSWER_S
-        return self._add(Stage(name, command, msgspec.to_builtins(answers), (self.target, data), seconds))
+        after = (self.target, data)
+        return self._add(Stage(name, command, msgspec.to_builtins(answers), after, seconds, beside=self._beside))
 
     def _with_file(
         self, name: str, command: str, section: Section, given: Section, after: tuple[Stage, ...], seconds: float,
         on_device: bool = True, makes: tuple[str, ...] | None = None,
     ) -> Stage:  # fmt: skip
         words = (command, "--config", str(self._file(name)), *(self._device if on_device else ()))
-        return self._add(Stage(name, words, section, after, seconds, section | given, makes=makes))
+        # pass costs are measured on a machine that has nothing else to do
+        beside = self._beside and on_device
+        return self._add(Stage(name, words, section, after, seconds, section | given, makes=makes, beside=beside))
 
     def _exits(self, data: Sequence[Stage], held_out: Stage) -> None:
         target, held = str(self.model(self.target)), [str(self.folder(held_out))]
@@ -201,7 +208,8 @@ class Plan:
         command = ("select-exits", "--exits", str(self.folder(exits)), "--out", str(self.out / "select-exits"),
                    "--profile", chosen.profile, "--budget", str(chosen.budget), "--least", str(chosen.least),
                    "--most", str(chosen.most))  # fmt: skip
-        self.exits = self._add(Stage("select-exits", command, msgspec.to_builtins(chosen), (measured,), SHORT_S))
+        settings = msgspec.to_builtins(chosen)
+        self.exits = self._add(Stage("select-exits", command, settings, (measured,), SHORT_S, beside=self._beside))
 
     def _fed_head(self, data: Stage, held_out: Stage) -> None:
         answers = self._answers("fed-answers", self.recipe.fed_answers, data)
@@ -226,11 +234,13 @@ class Plan:
                    *self._device)  # fmt: skip
         logged = {"frames": wanted.frames, "gamma": wanted.gamma}
         drafts = self._add(
-            Stage("drafts", command, logged, (self.draft, self.target, held_out), wanted.frames * PROMPT_S)
-        )
+            Stage("drafts", command, logged, (self.draft, self.target, held_out), wanted.frames * PROMPT_S,
+                  beside=self._beside)
+        )  # fmt: skip
         fitted = ("predictor", "train", "--drafts", str(self.folder(drafts)), "--out", str(self.out / "predictor"),
                    "--profile", wanted.profile, "--epochs", str(wanted.epochs))  # fmt: skip
-        self.predictor = self._add(Stage("predictor", fitted, msgspec.to_builtins(wanted), (drafts,), SHORT_S))
+        settings = msgspec.to_builtins(wanted)
+        self.predictor = self._add(Stage("predictor", fitted, settings, (drafts,), SHORT_S, beside=self._beside))
 
     def _file(self, name: str) -> Path:
         return self.out / "settings" / f"{name}.yaml"

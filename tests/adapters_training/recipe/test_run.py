@@ -84,6 +84,76 @@ def test_a_broken_recipe_goes_on_and_a_finished_one_is_passed_over(recipe: Recip
     assert rows["draft"]["seconds"] > 0.0
 
 
+SLOW_WORK = """
+import pathlib, sys, time
+out, name, folders = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+def note(what):
+    with (out / "order.txt").open("a") as file:
+        file.write(f"{what}:{name}\\n")
+note("begins")
+for folder in folders:
+    (out / folder).mkdir(exist_ok=True)
+time.sleep(0.3)
+note("ends")
+print("said by", name)
+if (out / "break").exists() and (out / "break").read_text() == name:
+    sys.exit(3)
+"""
+
+
+def test_stages_of_one_core_run_side_by_side(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        runner, "command_of", lambda stage: [sys.executable, "-c", SLOW_WORK, str(tmp_path), stage.name, *stage.folders]
+    )
+    plan = Plan(recipe, tmp_path, 0)
+    runner.run(plan, here, jobs=2)
+    at_work: set[str] = set()
+    done: set[str] = set()
+    most = 0
+    for line in ran(tmp_path):
+        what, _, name = line.partition(":")
+        if what == "ends":
+            at_work.remove(name)
+            done.add(name)
+            continue
+        at_work.add(name)
+        most = max(most, len(at_work))
+        assert {stage.name for stage in plan.named(name).after} <= done
+        assert len(at_work) == 1 or all(plan.named(each).beside for each in at_work)
+    assert most == 2 and done == set(names(plan))
+    assert all(row["done"] for row in json.loads((tmp_path / runner.RECORD_FILE).read_text()))
+    logs = {path.stem: path.read_text() for path in (tmp_path / runner.LOGS).iterdir()}
+    assert set(logs) == {stage.name for stage in plan.stages if stage.beside}
+    assert logs["exits"] == "said by exits\n"
+
+
+def test_what_ran_beside_a_stage_that_failed_goes_on(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner.run(Plan(recipe, tmp_path, 0), here)
+    ran(tmp_path)
+    wait = "import time; time.sleep(600)"
+    monkeypatch.setattr(
+        runner, "command_of",
+        lambda stage: [sys.executable, "-c", "raise SystemExit(4)" if stage.name == "exits" else wait],
+    )  # fmt: skip
+    plan = Plan(recipe, tmp_path, 0)
+    for name in ("answers", "exits"):
+        stamp = runner.stamp_of(plan, plan.named(name))
+        assert stamp is not None
+        stamp.done = False
+        (tmp_path / runner.STAMPS / f"{name}.json").write_bytes(msgspec.json.encode(stamp))
+    with pytest.raises(ValueError, match=r"stage exits ended with status 4, its message stands in .*exits\.log"):
+        runner.run(plan, here, jobs=2)
+    assert runner.state(plan, plan.named("answers")) == "begun"
+    stamp = runner.stamp_of(plan, plan.named("answers"))
+    assert stamp is not None and stamp.runs == 2
+
+
+def test_a_gpu_is_for_one_stage_at_a_time(recipe: Recipe, tmp_path: Path) -> None:
+    assert not any(stage.beside for stage in Plan(recipe, tmp_path, 1).stages)
+
+
 def test_other_settings_are_refused_and_made_anew_with_all_that_builds_on_them(recipe: Recipe, tmp_path: Path) -> None:
     runner.run(Plan(recipe, tmp_path, 0), here)
     ran(tmp_path)
