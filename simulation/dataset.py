@@ -289,8 +289,9 @@ class _Walk:
                 raise ValueError("a policy walks here: send its answer to each frame (side_by_side does)")
             self._answers.read(answer, self.query.colour, self.query.object_class)
             given = parse_answer(answer).action
-            # who stops too early has to be shown the way on
-            action = given if given is not None and (given.kind.moves or given == action) else action
+            # who stops too early or turns to and fro has to be shown the way on
+            stays = given is None or (not given.kind.moves and given != action) or _to_and_fro(question.done, given)
+            action = action if given is None or stays else given
         self._left -= 1
         if not action.kind.moves or self._left == 0:
             self._begin()
@@ -347,6 +348,12 @@ def made_up(scene: Scene, searcher: Searcher, pose: Pose, rng: np.random.Generat
         way = _way(scene, place, views[0])
         views, done = [*around, *way, *views], [*[SEARCH_TURN] * turns, *[_FORWARDS[-1]] * (len(way) + 1), *done]
     return History(views, done)
+
+
+def _to_and_fro(done: Sequence[Past], action: NavigationAction) -> bool:
+    """Return whether an action would be the third turn in a row, each to the other side than the one before."""
+    turns = [past.radians if isinstance(past, NavigationAction) else 0.0 for past in (*done[-2:], action)]
+    return len(turns) == 3 and all(a * b < 0.0 for a, b in pairwise(turns))
 
 
 def _back(turn: NavigationAction) -> NavigationAction:
