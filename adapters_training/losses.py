@@ -107,19 +107,23 @@ def see(model: Any, pixels: Tensor) -> Tensor:
 def read(model: Any, batch: Batch, image_tokens: Tensor, depth: int | None = None) -> list[Tensor]:
     """Return the hidden states [B, N, hidden] of the embeddings and after each of the first `depth` layers.
 
-    With all layers the last one is normed, as the head expects it. Training has no cache, so it runs the layers itself;
-    `speculation.vlm.forward` holds the loop that serves.
+    With all layers the last one is normed, as the head expects it. Padding is zeros. Training has no cache, so it runs
+    the layers itself, over all tokens of the batch in one line (`attention`); `speculation.vlm.forward` holds the loop
+    that serves. The model's attention is that of `train_attention`.
     """
     language = model.model.language_model
     embedded = language.embed_tokens(batch.ids)
-    where = batch.image_slice
-    before, after = embedded[:, : where.start], embedded[:, where.stop :]
+    image = batch.image_slice
+    before, after = embedded[:, : image.start], embedded[:, image.stop :]
     hidden = [torch.cat([before, image_tokens.to(embedded.dtype), after], dim=1)]
-    rotary = language.rotary_emb(hidden[0], batch.positions)
+    where = batch.layout
+    line = where.line(hidden[0])
+    rotary = language.rotary_emb(line, batch.positions.flatten(1, 2).index_select(1, where.tokens)[:, None])
     for layer in language.layers[:depth]:
-        hidden.append(layer(hidden[-1], attention_mask=batch.mask, position_embeddings=rotary))
+        line = layer(line, attention_mask=where, position_embeddings=rotary)
+        hidden.append(where.rows(line, hidden[0]))
     if depth is None:
-        hidden[-1] = language.norm(hidden[-1])
+        hidden[-1] = where.rows(language.norm(line), hidden[0])
     return hidden
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from adapters_training import wording
+from adapters_training.attention import Layout, layout
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
 from simulation.searching import LARGE_TURNS, search_turn
 from speculation.memory import SIDE_PHRASES, mirrored
@@ -24,6 +25,8 @@ from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary,
 from speculation.vlm.processing import Processor
 
 IGNORE = -100
+PADDING = -1
+"""The block of what stands behind a row's last question."""
 PATCHES = 2 * CELLS
 """Patches along each side of a frame, of which four make an image token."""
 SIDES = tuple(SIDE_PHRASES)
@@ -56,6 +59,8 @@ class Batch:
     """int64 [3, B, N]."""
     mask: torch.Tensor
     """bool [B, 1, N, N]."""
+    layout: Layout
+    """The same, for attention in training."""
     cells: torch.Tensor
     """int64 [3, B, 64]: class, colour and distance (dm) under each image token."""
     image_slice: slice
@@ -82,7 +87,7 @@ class Batch:
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         held = {each.name: getattr(self, each.name) for each in fields(self)}
         changed = {name: change(value) for name, value in held.items() if isinstance(value, torch.Tensor)}
-        return Batch(**(held | changed))
+        return Batch(**(held | changed | {"layout": self.layout.changed(change)}))
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,7 @@ class Packer:
         blocks = torch.zeros(len(rows), total, dtype=torch.long)
         offsets = torch.zeros(len(rows), total, dtype=torch.long)
         ids[:, :prefix] = torch.tensor(self._before + [self._image] * (CELLS * CELLS))
-        blocks[:, prefix:] = max(len(row) for row in rows) + 1
+        blocks[:, prefix:] = PADDING
         asked: list[tuple[int, int]] = []
         facts: list[tuple[int, ...]] = []
         for b, row in enumerate(rows):
@@ -253,7 +258,8 @@ class Packer:
         positions = packed_positions(start, offsets)
         mask = packed_mask(blocks)
         tensors = torch.tensor(asked), torch.tensor(facts)
-        return Batch(images, ids, labels, weights, positions, mask, cells, slice(start, prefix), *tensors)
+        where = layout(blocks, prefix)
+        return Batch(images, ids, labels, weights, positions, mask, where, cells, slice(start, prefix), *tensors)
 
 
 def packed_positions(start: int, offsets: torch.Tensor) -> torch.Tensor:
@@ -269,7 +275,7 @@ def packed_positions(start: int, offsets: torch.Tensor) -> torch.Tensor:
 
 
 def packed_mask(blocks: torch.Tensor) -> torch.Tensor:
-    """Return the boolean attention mask [B, 1, N, N]: causal, and block k > 0 sees block 0 (the image) and itself."""
+    """Return the boolean attention mask [B, 1, N, N]: causal, and a block sees block 0 (the image) and itself."""
     same = (blocks[:, :, None] == blocks[:, None, :]) | (blocks[:, None, :] == 0)
     total = blocks.shape[1]
     return (same & torch.ones(total, total, dtype=torch.bool).tril())[:, None]

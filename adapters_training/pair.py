@@ -382,6 +382,7 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     vlm = load_vlm(Path(folder), threads=None, device=str(device))
     if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
         raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
+    train_attention(vlm.model)
     return vlm.model
 
 

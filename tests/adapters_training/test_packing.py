@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters_training.attention import layout, train_attention
 from adapters_training.losses import read, see
 from adapters_training.packing import IGNORE, Packer, choose, mirror, packed_mask
 from adapters_training.records import Seen, Task
@@ -30,6 +31,7 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
     torch.set_num_threads(1)
     model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
+    train_attention(model)
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
@@ -43,7 +45,8 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
     single = batch.__class__(
         batch.images, alone, alone, alone, torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2),
-        packed_mask(torch.zeros_like(alone)), batch.cells, batch.image_slice, batch.asked, batch.facts,
+        packed_mask(torch.zeros_like(alone)), layout(torch.zeros_like(alone), alone.shape[1]),
+        batch.cells, batch.image_slice, batch.asked, batch.facts,
     )  # fmt: skip
     separate = read(model, single, image)[-1][0]
     assert torch.allclose(packed[second:], separate[start:], atol=1e-4)
@@ -110,7 +113,7 @@ def test_facts_stand_at_the_last_prompt_token_of_each_question(processor: Proces
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     batch = packer.batch([make_frame(np.random.default_rng(0), "right", "stop")], random.Random(2), augment=False)
     colours, classes = known_objects().colours, known_objects().classes
-    seen, absent = batch.facts.tolist()
+    absent, seen = batch.facts.tolist()
     assert seen == [5, 15, 9, colours.index("red"), classes.index("ball")]
     assert absent[0] == 0
     for frame, position in batch.asked.tolist():
