@@ -74,9 +74,7 @@ def table(plan: Plan, gpu: bool) -> list[str]:
         left += 0.0 if took else seconds
         mark = "" if took else "~"
         lines.append(f"{stage.name:16s} {now:14s} {mark + f'{seconds / 60:.1f}':>8s}  {' '.join(stage.command)}")
-    lines.append(
-        f"about {left / 60:.0f} minutes are left, at the speeds of the shipped pair's run on two shared CPU cores"
-    )
+    lines.append(f"about {left / 60:.0f} minutes are left, at the speeds of earlier runs on two shared CPU cores")
     if gpu:
         lines.append("on a GPU nothing was measured yet: recipe.json will have its times")
     return lines

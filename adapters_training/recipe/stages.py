@@ -18,10 +18,10 @@ from adapters_training.recipe.config import Answers, Recipe, Rooms, Section
 from adapters_training.records import CELLS
 from adapters_training.shapes import DRAFT, IMAGE_SIZE, ROPE_THETA, TARGET
 
-FRAME_S = 0.0115
-"""Processor seconds of a frame of `data`. These figures are of the shipped pair's run (models/README.md), on two shared
-CPU cores: for a plan, no measurement of this machine."""
-TARGET_FRAME_S, DRAFT_FRAME_S = 0.37, 0.24
+FRAME_S = 0.026
+"""Processor seconds of a frame of `data`. These figures are of earlier runs on two shared CPU cores: for a plan, no
+measurement of this machine."""
+TARGET_FRAME_S, DRAFT_FRAME_S = 0.31, 0.24
 """Seconds of a frame of a step of `pair`, each process with frames of its own; the draft's with a teacher."""
 ANSWER_S, PROMPT_S, EXIT_FRAME_S = 0.14, 0.33, 0.28
 """Seconds of an answer, of a prompt of `measure-exits` or a frame of `predictor log`, of a frame of a step of
