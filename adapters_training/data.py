@@ -143,7 +143,7 @@ def add_command(commands: Any) -> None:
         "data",
         help="render labelled frames with the simulator's oracle",
         description=__doc__,
-        epilog="Example: python -m adapters_training data --out out/data --scenes 1200 --processes 2 (about 15 frames "
+        epilog="Example: python -m adapters_training data --out out/data --scenes 1200 --processes 2 (about 38 frames "
         "a second and process)",
     )
     line.add_argument("--out", required=True, help="folder for the shards; those that exist are kept")

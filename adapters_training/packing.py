@@ -57,10 +57,10 @@ class Batch:
     """float32 [B, N]."""
     positions: torch.Tensor
     """int64 [3, B, N]."""
-    mask: torch.Tensor
-    """bool [B, 1, N, N]."""
+    blocks: torch.Tensor
+    """int64 [B, N]: 0 in the prefix, k in question k, PADDING behind the last one."""
     layout: Layout
-    """The same, for attention in training."""
+    """What each token sees, for attention in training."""
     cells: torch.Tensor
     """int64 [3, B, 64]: class, colour and distance (dm) under each image token."""
     image_slice: slice
@@ -71,6 +71,11 @@ class Batch:
     action, colour, class of the target; IGNORE for a colour or class that nobody can know."""
     pixels: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """float32 [B * PATCHES * PATCHES, 1176], the images as the vision tower reads them; empty until `with_pixels`."""
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """bool [B, 1, N, N], what each token sees, for attention over whole rows."""
+        return packed_mask(self.blocks)
 
     def with_pixels(self, processor: Processor) -> Batch:
         """Return the batch with the patches of its images."""
@@ -256,10 +261,9 @@ class Packer:
                     weights[b, first + one.action.start : first + one.action.stop] = ACTION_WEIGHT
                 at = end
         positions = packed_positions(start, offsets)
-        mask = packed_mask(blocks)
         tensors = torch.tensor(asked), torch.tensor(facts)
         where = layout(blocks, prefix)
-        return Batch(images, ids, labels, weights, positions, mask, where, cells, slice(start, prefix), *tensors)
+        return Batch(images, ids, labels, weights, positions, blocks, where, cells, slice(start, prefix), *tensors)
 
 
 def packed_positions(start: int, offsets: torch.Tensor) -> torch.Tensor:

@@ -120,9 +120,9 @@ def run(plan: Plan, machine: Callable[[], str], first: str = "", jobs: int = 1) 
                     waiting.remove(stage)
                     threads = max(1, cores() // jobs) if jobs > 1 and stage.beside else 0
                     running.append(_start(plan, stage, heads[stage.name], lock, machine, threads))
-                for each in _ended(plan, running):
-                    running.remove(each)
-                    _finish(plan, each, machine)
+                ended = _ended(plan, running)
+                running = [each for each in running if each not in ended]
+                _finish(plan, ended, machine)
         finally:
             _stop(plan, running, machine)
 
@@ -192,15 +192,18 @@ def _ended(plan: Plan, running: Sequence[_Running]) -> list[_Running]:
     return ended
 
 
-def _finish(plan: Plan, ended: _Running, machine: Callable[[], str]) -> None:
-    ended.stamp.machine, status = machine(), ended.process.returncode
-    ended.stamp.done = status == 0
-    ended.note(plan)
-    if status:
-        where = "above" if ended.log is None else f"in {ended.log}"
-        raise ValueError(f"stage {ended.stage.name} ended with status {status}, its message stands {where}; the same "
-                         "command goes on there")  # fmt: skip
-    print(f"{ended.head}: done, {ended.stamp.seconds / 60:.1f} minutes", flush=True)
+def _finish(plan: Plan, ended: Sequence[_Running], machine: Callable[[], str]) -> None:
+    """Note how stages ended. Raises ValueError for one that failed, once all are noted."""
+    for each in ended:
+        each.stamp.machine, each.stamp.done = machine(), each.process.returncode == 0
+        each.note(plan)
+        if each.stamp.done:
+            print(f"{each.head}: done, {each.stamp.seconds / 60:.1f} minutes", flush=True)
+    for each in ended:
+        if not each.stamp.done:
+            where = "above" if each.log is None else f"in {each.log}"
+            raise ValueError(f"stage {each.stage.name} ended with status {each.process.returncode}, its message stands "
+                             f"{where}; the same command goes on there")  # fmt: skip
 
 
 def _stop(plan: Plan, running: Sequence[_Running], machine: Callable[[], str]) -> None:

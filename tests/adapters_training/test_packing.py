@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adapters_training.attention import layout, train_attention
 from adapters_training.losses import read, see
-from adapters_training.packing import IGNORE, Packer, choose, mirror, packed_mask
+from adapters_training.packing import IGNORE, Packer, choose, mirror
 from adapters_training.records import Seen, Task
 from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
 from speculation.vlm.processing import Processor
@@ -45,7 +45,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
     single = batch.__class__(
         batch.images, alone, alone, alone, torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2),
-        packed_mask(torch.zeros_like(alone)), layout(torch.zeros_like(alone), alone.shape[1]),
+        torch.zeros_like(alone), layout(torch.zeros_like(alone), alone.shape[1]),
         batch.cells, batch.image_slice, batch.asked, batch.facts,
     )  # fmt: skip
     separate = read(model, single, image)[-1][0]
