@@ -29,6 +29,7 @@ from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile
+from speculation.grammar import Automaton, Grammars, State, grammar_for, masked
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
@@ -41,20 +42,31 @@ CAPACITY = 512
 MAX_TOKENS = 96
 
 
-def answer_all(vlm: Vlm, cache: KVCache, questions: Sequence[tuple[str, bytes]], limit: int) -> list[str]:
+def answer_all(
+    vlm: Vlm, cache: KVCache, questions: Sequence[tuple[str, bytes]], limit: int, grammars: Grammars | None = None
+) -> list[str]:
     """Return the greedy answers to (prompt, JPEG) questions, at most one a cache row, decoded side by side.
 
-    An answer ends with an end token or after `limit` tokens. Raises ValueError for a prompt or frame that cannot be
-    read, CacheFull where one does not fit a row.
+    An answer ends with an end token or after `limit` tokens; with `grammars` it is constrained, as robots ask for it.
+    Raises ValueError for a prompt or frame that cannot be read, CacheFull where one does not fit a row.
     """
-    roots = {}
+    roots, rules = dict[int, int](), dict[int, tuple[Automaton, State]]()
     for row, (prompt, jpeg) in enumerate(questions):
         roots[row] = prefill(vlm, cache, row, prepare(vlm, prompt, jpeg))
+        if grammars is not None:
+            automaton = grammars.of(grammar_for(prompt), vlm.eos)
+            rules[row] = automaton, automaton.start(limit)
     tokens: list[list[int]] = [[] for _ in questions]
     while roots:
         chunks = [Chunk(row, [root], cache.chain(row, 1)) for row, root in roots.items()]
         for chunk, logits in zip(chunks, forward(vlm, cache, chunks), strict=True):
-            row, token = chunk.row, int(np.argmax(logits[0]))
+            row = chunk.row
+            if row in rules:
+                automaton, state = rules[row]
+                logits = masked(logits, [automaton.allowed(state).mask])
+            token = int(np.argmax(logits[0]))
+            if row in rules:
+                rules[row] = automaton, automaton.next(state, token) or state  # behind an end nothing comes
             cache.keep(row, [cache.length[row]])
             tokens[row].append(token)
             roots[row] = token

@@ -73,12 +73,13 @@ def _seen(sighting: Sighting) -> Seen:
 def walker(model: str) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
     from adapters_training.answers import answer_all
+    from speculation.grammar import Grammars
     from speculation.vlm.cache import KVCache
     from speculation.vlm.load import load_vlm
 
     vlm = load_vlm(Path(model))
-    cache = KVCache(vlm, SCENES_PER_SHARD, CAPACITY)
-    return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS)
+    cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), Grammars(vlm.tokenizer, vlm.vocabulary)
+    return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
 
 def layout_of(seed: int, layouts: Sequence[Layout] = LAYOUTS) -> Layout:

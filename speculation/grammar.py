@@ -4,6 +4,9 @@ A constrained answer is one line of reasons and one line with the action, in eit
 MAX_REASON_CHARS characters in which no 'Action:' stands, and the text of one of `prompts.ACTIONS`. Whatever tokens
 spell such an answer may be chosen; an end token only where the answer is complete.
 
+A greedy model that sees the same again does the same again. So what a prompt lists as done leaves actions out, where
+they would be repeated for ever: turns, after turns to and fro; ways forward, right after one that was blocked.
+
 outlines-core makes a finite automaton over tokens of a regular expression over their bytes (Willard, Louf, Efficient
 Guided Generation for Large Language Models, arXiv 2307.09702). Its states are explicit, so every node of a token tree
 can have one. The two limits are counted beside it, since an automaton that counted would have hundreds of times as many
@@ -25,7 +28,18 @@ import numpy.typing as npt
 from outlines_core import Index, Vocabulary
 
 from speculation.distributions import Logits
-from speculation.prompts import ACTION_MARK, ACTIONS, NOT_HERE, ResponseOrder, offers_not_here, response_order
+from speculation.prompts import (
+    ACTION_MARK,
+    ACTIONS,
+    NOT_HERE,
+    NavigationAction,
+    ResponseOrder,
+    blocked_ahead,
+    listed,
+    offers_not_here,
+    response_order,
+    turned_to_and_fro,
+)
 from speculation.prompts import Vocabulary as Objects
 from speculation.wire import ROOT, UNPRINTABLE, Grammar
 
@@ -52,27 +66,44 @@ _FAR = 1 << 20
 def grammar_for(prompt: str) -> Grammar:
     """Return the grammar of the answer that a prompt of `prompts.compose` asks for."""
     action_first = response_order(prompt) is ResponseOrder.ACTION_FIRST
-    return next(one for one in grammars_for(offers_not_here(prompt)) if one.action_first == action_first)
+    not_here, done = offers_not_here(prompt), listed(prompt)
+    turns, forwards = not turned_to_and_fro(done), not (not_here and blocked_ahead(done))
+    return next(
+        one
+        for one in grammars_for(not_here)
+        if (one.action_first, one.turns, one.forwards) == (action_first, turns, forwards)
+    )
 
 
-def grammars_for(not_here: bool) -> tuple[Grammar, Grammar]:
-    """Return the grammars of both orders, with or without the action `not here`."""
-    if not_here:
-        return Grammar.REASON_FIRST, Grammar.ACTION_FIRST
-    return Grammar.REASON_FIRST_FORM_1, Grammar.ACTION_FIRST_FORM_1
+def grammars_for(not_here: bool) -> tuple[Grammar, ...]:
+    """Return the grammars of both orders, with or without the action `not here`.
+
+    Prompts without it list no blocked actions, so that nothing there rules out a way forward.
+    """
+    return tuple(one for one in Grammar if one is not Grammar.FREE and one.form_1 != not_here)
 
 
-def grammars_of(vocabulary: Objects | None) -> tuple[Grammar, Grammar]:
+def grammars_of(vocabulary: Objects | None) -> tuple[Grammar, ...]:
     """Return the grammars that a model's prompts ask for as a rule, for compiling them ahead."""
     return grammars_for(vocabulary is None or vocabulary.form > 1)
+
+
+def actions_of(grammar: Grammar) -> tuple[NavigationAction, ...]:
+    """Return the actions that an answer of a grammar may name."""
+    return tuple(
+        action
+        for action in ACTIONS
+        if (grammar.turns or not action.radians)
+        and (grammar.forwards or not action.metres)
+        and not (grammar.form_1 and action == NOT_HERE)
+    )
 
 
 def expression(grammar: Grammar) -> str:
     """Return the regular expression of an answer, but for the length of its reasons. Raises ValueError for FREE."""
     if grammar is Grammar.FREE:
         raise ValueError("grammar FREE takes any answer; give REASON_FIRST or ACTION_FIRST")
-    known = [action.text for action in ACTIONS if not (grammar.form_1 and action == NOT_HERE)]
-    action = f"{ACTION_MARK} (?:{'|'.join(known)})"
+    action = f"{ACTION_MARK} (?:{'|'.join(action.text for action in actions_of(grammar))})"
     return rf"{action}\n{_reasons()}" if grammar.action_first else rf"{_reasons()}\n{action}"
 
 
@@ -126,7 +157,7 @@ class Automaton:
         words = [b"" if token in ends else word for token, word in enumerate(words)]
         self._words = words
         self._ends = tuple(ends)
-        self._compile(name)
+        self._start, self._final, self._rows = _table(name, tuple(words))
         newline = [word.find(b"\n") for word in words]
         before = [_characters(word if cut < 0 else word[:cut]) for word, cut in zip(words, newline, strict=True)]
         behind = [0 if cut < 0 else _characters(word[cut + 1 :]) for word, cut in zip(words, newline, strict=True)]
@@ -207,35 +238,6 @@ class Automaton:
             return None
         return longest
 
-    def _compile(self, name: Grammar) -> None:
-        """Turn the library's automaton into arrays: for every place its tokens, ascending, and where they lead.
-
-        For the library an answer ends with a character that no answer holds. Without it, where an answer may be
-        complete, the library takes no token that ends inside a character.
-        """
-        known: dict[bytes, list[int]] = {}
-        for token, word in enumerate(self._words):
-            if word and _END not in word:
-                known.setdefault(word, []).append(token)
-        nothing, end = len(self._words), len(self._words) + 1
-        try:
-            index = Index(f"{expression(name)}\\x00", Vocabulary(nothing, known | {_END: [end]}))
-        except ValueError:
-            raise ValueError(SPELLS_NONE.format(name.name)) from None
-        found: Mapping[int, Mapping[int, int]] = index.get_transitions()
-        ended = set(index.get_final_states())
-        numbers = {index.get_initial_state(), *found}.union(*(row.values() for row in found.values())) - ended
-        place = {number: count for count, number in enumerate(sorted(numbers))}
-        self._start = place[index.get_initial_state()]
-        self._final = frozenset(place[number] for number in numbers if end in found.get(number, {}))
-        self._rows: list[tuple[_Ints, _Ints]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))] * len(place)
-        for number in numbers & found.keys():
-            row = {token: behind for token, behind in found[number].items() if token < nothing}
-            ids = np.fromiter(row, dtype=np.int32, count=len(row))
-            behind = np.fromiter((place[each] for each in row.values()), dtype=np.int32, count=len(row))
-            order = np.argsort(ids)
-            self._rows[place[number]] = ids[order], behind[order]
-
     def _measure(self) -> None:
         """Find how many tokens every place is away from a complete answer, going on without further reasons."""
         distance = np.full(len(self._rows), _FAR, dtype=np.int32)
@@ -266,6 +268,98 @@ class Automaton:
             for turns in (False, True):
                 waiting += [(each, reasoning != turns) for each in np.unique(places[breaks == turns]).tolist()]
         return [np.array(sorted(each), dtype=np.int32) for each in behind]
+
+
+class _Table(NamedTuple):
+    """An automaton as arrays: where it starts, where an answer may be complete, and for every place its tokens,
+    ascending, and where they lead."""
+
+    start: int
+    final: frozenset[int]
+    rows: Sequence[tuple[_Ints, _Ints]]
+
+
+def _table(name: Grammar, words: tuple[bytes, ...]) -> _Table:
+    """Return the table of a grammar. Raises ValueError where the tokens cannot spell an answer."""
+    whole = next(one for one in grammars_for(not name.form_1) if one.action_first == name.action_first)
+    table = _compiled(whole, words)
+    return table if name is whole else _narrowed(table, name, words)
+
+
+@lru_cache(maxsize=8)
+def _compiled(name: Grammar, words: tuple[bytes, ...]) -> _Table:
+    """Turn the library's automaton into arrays.
+
+    For the library an answer ends with a character that no answer holds. Without it, where an answer may be
+    complete, the library takes no token that ends inside a character.
+    """
+    known: dict[bytes, list[int]] = {}
+    for token, word in enumerate(words):
+        if word and _END not in word:
+            known.setdefault(word, []).append(token)
+    nothing, end = len(words), len(words) + 1
+    try:
+        index = Index(f"{expression(name)}\\x00", Vocabulary(nothing, known | {_END: [end]}))
+    except ValueError:
+        raise ValueError(SPELLS_NONE.format(name.name)) from None
+    found: Mapping[int, Mapping[int, int]] = index.get_transitions()
+    ended = set(index.get_final_states())
+    numbers = {index.get_initial_state(), *found}.union(*(row.values() for row in found.values())) - ended
+    place = {number: count for count, number in enumerate(sorted(numbers))}
+    final = frozenset(place[number] for number in numbers if end in found.get(number, {}))
+    rows: list[tuple[_Ints, _Ints]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))] * len(place)
+    for number in numbers & found.keys():
+        row = {token: behind for token, behind in found[number].items() if token < nothing}
+        ids = np.fromiter(row, dtype=np.int32, count=len(row))
+        behind = np.fromiter((place[each] for each in row.values()), dtype=np.int32, count=len(row))
+        order = np.argsort(ids)
+        rows[place[number]] = ids[order], behind[order]
+    return _Table(place[index.get_initial_state()], final, rows)
+
+
+def _narrowed(table: _Table, name: Grammar, words: tuple[bytes, ...]) -> _Table:
+    """Return the part of a table whose answers name an action of `name`, without compiling the whole once more.
+
+    Ends of action lines ('small') share their places. So a place of a line is split by the text that the line has
+    there; all others stay as they are.
+    """
+    lines = [f"{ACTION_MARK} {action.text}".encode() for action in actions_of(name)]
+    rows, final = list(table.rows), set(table.final)
+    split: dict[tuple[int, bytes], int] = {}
+    waiting: list[tuple[int, bytes, int]] = []
+
+    def placed(place: int, line: bytes) -> int:
+        """Return the place of a line's text; negative where no action goes on so."""
+        if b"\n" in line:
+            return place if line.partition(b"\n")[0] in lines else -1
+        if not any(each.startswith(line) for each in lines):
+            return -1
+        if (place, line) not in split:
+            split[place, line] = len(rows)
+            waiting.append((place, line, len(rows)))
+            rows.append(table.rows[place])
+            final.update({len(rows) - 1} if place in table.final else ())
+        return split[place, line]
+
+    def kept(ids: _Ints, behind: Sequence[int]) -> tuple[_Ints, _Ints]:
+        led = np.array(behind, dtype=np.int32)
+        return ids[led >= 0], led[led >= 0]
+
+    if name.action_first:
+        start = placed(table.start, b"")
+    else:
+        start, breaks = table.start, np.array([b"\n" in word for word in words])
+        for place, (ids, places) in enumerate(table.rows):
+            behind = places.copy()
+            for column in np.flatnonzero(breaks[ids]):
+                behind[column] = placed(int(places[column]), words[ids[column]].partition(b"\n")[2])
+            rows[place] = kept(ids, behind.tolist())
+    for place, line, number in waiting:  # which grows meanwhile
+        ids, places = table.rows[place]
+        rows[number] = kept(
+            ids, [placed(int(led), line + words[token]) for token, led in zip(ids, places, strict=True)]
+        )
+    return _Table(start, frozenset(final), rows)
 
 
 @dataclass(frozen=True)
@@ -350,7 +444,7 @@ class Grammars:
 _compiling = threading.Lock()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _automaton(name: Grammar, words: tuple[bytes, ...], ends: tuple[int, ...]) -> Automaton:
     return Automaton(name, words, ends)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +28,10 @@ SEARCH_FORM = 2
 """Prompts from this form on list blocked actions and what was searched, see `Vocabulary`."""
 HISTORY_RUNS = 4
 """How many runs of equal actions a prompt lists."""
+DONE_LINE = "Done: "
+"""How the line of what was done so far begins."""
+TO_AND_FRO = 3
+"""So many turns, each of which undoes the one before, lead nowhere: both views were looked at."""
 
 
 class ActionKind(str, Enum):
@@ -121,6 +125,8 @@ class Blocked:
 
 
 _BLOCKED = " blocked"
+_MANY = 1000
+"""More actions in a row than anybody would look at."""
 Past: TypeAlias = "NavigationAction | Blocked"
 """One entry of what was done so far."""
 STOP, NOT_HERE = NavigationAction(ActionKind.STOP), NavigationAction(ActionKind.NOT_HERE)
@@ -283,7 +289,7 @@ def compose(
     """
     lines = [instruction.strip()]
     if done:
-        lines.append(f"Done: {history(done)}")
+        lines.append(f"{DONE_LINE}{history(done)}")
     lines += memory
     if guide:
         lines.append(GUIDE[order])
@@ -296,6 +302,27 @@ def response_order(prompt: str) -> ResponseOrder:
     """Return the order in which a prompt of `compose` asks for reasons and action."""
     asks = (ACTION_FIRST_LINE, GUIDE[ResponseOrder.ACTION_FIRST])
     return ResponseOrder.ACTION_FIRST if prompt.rpartition("\n")[2] in asks else ResponseOrder.REASON_FIRST
+
+
+def listed(prompt: str) -> list[Past]:
+    """Return the actions that a prompt of `compose` lists as done, oldest first; none where it has no such line."""
+    for line in prompt.split("\n")[1:]:
+        if line.startswith(DONE_LINE):
+            runs = [run.partition(" x") for run in line.removeprefix(DONE_LINE).split(", ")]
+            known = [(to_past(text), int(count) if count.isdecimal() else 1) for text, _, count in runs]
+            return [entry for entry, count in known if entry is not None for _ in range(min(count, _MANY))]
+    return []
+
+
+def turned_to_and_fro(done: Sequence[Past]) -> bool:
+    """Return whether the last TO_AND_FRO actions are turns, each of which undid the one before."""
+    turns = [entry.radians if isinstance(entry, NavigationAction) else 0.0 for entry in done[-TO_AND_FRO:]]
+    return len(turns) == TO_AND_FRO and all(a and a == -b for a, b in pairwise(turns))
+
+
+def blocked_ahead(done: Sequence[Past]) -> bool:
+    """Return whether the last action is a way forward that something cut short."""
+    return bool(done) and isinstance(done[-1], Blocked) and bool(done[-1].action.metres)
 
 
 def offers_not_here(prompt: str) -> bool:

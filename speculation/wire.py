@@ -103,7 +103,8 @@ class Idle(IntEnum):
 class Grammar(IntEnum):
     """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says.
 
-    The last two lack the action `not here`, which models of prompt form 1 never learned.
+    Those of FORM_1 lack the action `not here`, which models of prompt form 1 never learned; NO_TURN lacks all turns,
+    NO_FORWARD all ways forward.
     """
 
     FREE = 0
@@ -111,16 +112,32 @@ class Grammar(IntEnum):
     ACTION_FIRST = 2
     REASON_FIRST_FORM_1 = 3
     ACTION_FIRST_FORM_1 = 4
+    REASON_FIRST_NO_TURN = 5
+    ACTION_FIRST_NO_TURN = 6
+    REASON_FIRST_FORM_1_NO_TURN = 7
+    ACTION_FIRST_FORM_1_NO_TURN = 8
+    REASON_FIRST_NO_FORWARD = 9
+    ACTION_FIRST_NO_FORWARD = 10
 
     @property
     def action_first(self) -> bool:
         """Whether the action stands before the reasons."""
-        return self in (Grammar.ACTION_FIRST, Grammar.ACTION_FIRST_FORM_1)
+        return self.name.startswith("ACTION_FIRST")
 
     @property
     def form_1(self) -> bool:
         """Whether `not here` is no action."""
-        return self in (Grammar.REASON_FIRST_FORM_1, Grammar.ACTION_FIRST_FORM_1)
+        return "FORM_1" in self.name
+
+    @property
+    def turns(self) -> bool:
+        """Whether turns are actions."""
+        return not self.name.endswith("NO_TURN")
+
+    @property
+    def forwards(self) -> bool:
+        """Whether ways forward are actions."""
+        return not self.name.endswith("NO_FORWARD")
 
 
 class FaultCode(IntEnum):

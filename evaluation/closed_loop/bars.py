@@ -29,6 +29,7 @@ from evaluation.plots import new_figure
 from evaluation.setting import add_decoding, machine
 from evaluation.tables import table
 from simulation.episode import Outcome
+from speculation.grammar import CONSTRAINED
 from speculation.instructions import understand
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 from speculation.vlm.load import folder_fingerprint, load_vlm
@@ -86,7 +87,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_decoding(line, (TARGET,), max_tokens=96, out="bars")
     line.add_argument("--max-actions", type=int, default=40)
     line.add_argument("--processes", type=int, default=2, help="episodes at once (default: %(default)s)")
-    line.set_defaults(run=run)
+    line.set_defaults(run=run, answers=CONSTRAINED)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -111,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = seeds(options.seeds)
     settings = {"target": folder_fingerprint(options.target_model), "max_actions": options.max_actions,
                 "response_order": options.response_order, "guide": options.guide, "views": options.views,
-                "max_tokens": options.max_tokens, "dtype": options.dtype}  # fmt: skip
+                "max_tokens": options.max_tokens, "dtype": options.dtype, "answers": options.answers}  # fmt: skip
     journal = Journal(options.out, "bars", settings, options.restart)
     done = {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
     keys = [

@@ -31,6 +31,7 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.grammar import FREE, Grammars, grammar_for
 from speculation.memory import SearchMemory
 from speculation.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
 from speculation.vlm.inputs import as_sent
@@ -167,11 +168,14 @@ class Answerers:
                 folder = self._setting.target_model if policy == TARGET else config.draft_model
                 self._sessions[policy] = VlmSession(load_vlm(folder, config.draft), config.capacity)
             session, is_target = self._sessions[policy], policy == TARGET
+            vlm, limit = session.vlm, config.decoding.max_tokens
+            grammars = None if config.decoding.answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
 
             def alone(prompt: str, jpeg: Jpegs) -> tuple[str, None]:
                 # The pixels that the target gets over a link, so that all exact modes walk alike.
-                shown = as_sent(session.vlm, jpeg) if is_target else jpeg
-                return session.answer(prompt, shown, config.decoding.max_tokens), None
+                shown = as_sent(vlm, jpeg) if is_target else jpeg
+                grammar = None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos)
+                return session.answer(prompt, shown, limit, grammar), None
 
             return alone
         if self._edge is None or rtt_ms not in (None, self._rtt_ms):

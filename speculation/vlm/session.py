@@ -154,9 +154,18 @@ class VlmSession:
             self.commit((), token)
             prefix = prefix.after(token)
 
-    def answer(self, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None, limit: int) -> str:
-        """Return the text of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""
-        tokens = [token for token, _ in self.greedy(prompt, image, limit)]
+    def answer(
+        self,
+        prompt: str,
+        image: Jpegs | Frame | Sequence[Frame] | None,
+        limit: int,
+        grammar: Automaton | None = None,
+    ) -> str:
+        """Return the text of the model's own greedy answer of at most `limit` tokens, under a `grammar` or free.
+
+        Raises as `begin` does.
+        """
+        tokens = [token for token, _ in self.sampled(prompt, image, limit, GREEDY, grammar=grammar)]
         return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _feed(self, tokens: list[int], parents: list[int], stop: Stop | None = None) -> Logits:

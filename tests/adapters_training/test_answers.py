@@ -15,7 +15,8 @@ from adapters_training.__main__ import main
 from adapters_training.answers import CAPACITY, MAX_TOKENS, answer_all
 from adapters_training.packing import IGNORE, Packer
 from adapters_training.shapes import known_objects
-from speculation.prompts import ResponseOrder, parse_answer
+from speculation.grammar import Grammars, grammar_for
+from speculation.prompts import MOTIONS, ResponseOrder, compose, parse_answer
 from speculation.vlm.cache import KVCache
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -32,6 +33,20 @@ def test_a_ragged_batch_answers_as_one_session_does(tmp_path: Path) -> None:
     alone = [session.answer(prompt, jpeg, 12) for prompt, jpeg in questions]
     assert answer_all(vlm, KVCache(vlm, 4, 256), questions, 12) == alone
     assert len(set(alone)) > 1
+
+
+def test_a_ragged_batch_answers_under_each_prompts_grammar(tmp_path: Path) -> None:
+    vlm = load_vlm(tiny_model(tmp_path), dtype="float64")
+    rng, of = np.random.default_rng(3), Grammars(vlm.tokenizer, vlm.vocabulary)
+    orders = (ResponseOrder.ACTION_FIRST, ResponseOrder.REASON_FIRST)
+    done = (MOTIONS[4], MOTIONS[7], MOTIONS[4])
+    prompts = [compose("find the red ball", done[:count], order) for order in orders for count in (0, 3)]
+    questions = [(prompt, make_frame(rng).jpeg) for prompt in prompts]
+    session = VlmSession(vlm, 256)
+    alone = [session.answer(prompt, jpeg, 20, of.of(grammar_for(prompt), vlm.eos)) for prompt, jpeg in questions]
+    assert answer_all(vlm, KVCache(vlm, 4, 256), questions, 20, of) == alone
+    actions = [parse_answer(text).action for text in alone]
+    assert None not in actions and not any(action.radians for action in actions[1::2] if action is not None)
 
 
 @pytest.mark.parametrize("order", ResponseOrder)

@@ -17,11 +17,26 @@ from speculation.grammar import (
     Constraint,
     Grammars,
     State,
+    _compiled,
+    _table,
     expression,
     grammar_for,
     masked,
 )
-from speculation.prompts import ACTIONS, NOT_HERE, ResponseOrder, compose, format_answer, parse_answer
+from speculation.prompts import (
+    ACTIONS,
+    NOT_HERE,
+    ActionKind,
+    ActionSize,
+    Blocked,
+    NavigationAction,
+    Past,
+    ResponseOrder,
+    compose,
+    format_answer,
+    listed,
+    parse_answer,
+)
 from speculation.vlm.load import Vlm
 from speculation.wire import PRINTABLE, ROOT, Grammar
 from tests.models import tiny_tokenizer
@@ -189,6 +204,68 @@ def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> Non
     assert found.action_first == (order is ResponseOrder.ACTION_FIRST) and found.form_1 != guide
     searching = grammar_for(compose("find a ball", (), order, guide, ("Seen: here 1/8",)))
     assert searching.action_first == found.action_first and not searching.form_1
+
+
+@pytest.mark.parametrize("grammar", [one for one in Grammar if not (one.turns and one.forwards)])
+def test_a_grammar_of_fewer_actions_takes_what_its_expression_takes(grammar: Grammar) -> None:
+    words = automaton(grammar)._words
+    narrowed, compiled = _table(grammar, tuple(words)), _compiled(grammar, tuple(words))
+    waiting, seen = [(narrowed.start, compiled.start)], set[tuple[int, int]]()
+    while waiting:
+        pair = waiting.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        assert (pair[0] in narrowed.final) == (pair[1] in compiled.final)
+        (ids, behind), (others, led) = narrowed.rows[pair[0]], compiled.rows[pair[1]]
+        assert ids.tolist() == others.tolist()
+        waiting += zip(behind.tolist(), led.tolist(), strict=True)
+
+
+LEFT, RIGHT = (NavigationAction(kind, ActionSize.MEDIUM) for kind in (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT))
+AHEAD, MORE = (
+    NavigationAction(ActionKind.FORWARD, ActionSize.LARGE),
+    NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE),
+)
+
+
+@pytest.mark.parametrize(
+    ("done", "turns", "forwards"),
+    [
+        ((LEFT, RIGHT), True, True),
+        ((AHEAD, LEFT, RIGHT, LEFT), False, True),
+        ((LEFT, RIGHT, LEFT, RIGHT, LEFT, RIGHT), False, True),
+        ((LEFT, RIGHT, MORE), True, True),
+        ((LEFT, RIGHT, RIGHT, LEFT), True, True),
+        ((LEFT, RIGHT, LEFT, AHEAD), True, True),
+        ((LEFT, RIGHT, Blocked(LEFT)), True, True),
+        ((AHEAD, Blocked(AHEAD)), True, False),
+        ((Blocked(AHEAD), LEFT), True, True),
+        ((Blocked(LEFT),), True, True),
+    ],
+)
+@pytest.mark.parametrize("order", ResponseOrder)
+def test_what_leads_nowhere_is_no_action(
+    order: ResponseOrder, done: tuple[Past, ...], turns: bool, forwards: bool
+) -> None:
+    asked = compose("find it", done, order, memory=("Seen: here 1/8",))
+    found = grammar_for(asked)
+    assert (found.turns, found.forwards) == (turns, forwards)
+    known = automaton(found)
+    for action in ACTIONS:
+        text = format_answer("I see it.", action, order)
+        state = known.after(TOKENIZER(text, add_special_tokens=False)["input_ids"], PLENTY)
+        left_out = (not turns and action.radians) or (not forwards and action.metres)
+        assert (state is None) == bool(left_out)
+    plain = grammar_for(compose("find it", done, order))
+    assert plain.form_1 and plain.turns == turns and plain.forwards
+
+
+def test_what_a_prompt_lists_is_what_was_done() -> None:
+    done = (AHEAD, LEFT, LEFT, Blocked(AHEAD), RIGHT)
+    assert listed(compose("find it", done)) == list(done)
+    assert listed(compose("find it", (AHEAD, *done))) == [AHEAD, *done]
+    assert listed("find it") == listed("Done: stop") == []
 
 
 @pytest.mark.parametrize("order", ResponseOrder)
