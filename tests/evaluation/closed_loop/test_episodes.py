@@ -21,6 +21,7 @@ from evaluation.closed_loop.episodes import (
     SIM_LIMITS,
     SIM_MOTION,
     Answerer,
+    Answerers,
     Asked,
     Episode,
     EpisodeKey,
@@ -31,6 +32,7 @@ from evaluation.closed_loop.episodes import (
     progress,
     run_one,
 )
+from simulation.dataset import encode_jpeg
 from simulation.episode import MAX_BLOCKED, Outcome
 from simulation.geometry import Pose
 from spec_vlm_nav.navigator import BLOCKED_LIMIT
@@ -45,8 +47,10 @@ from speculation.prompts import (
     ResponseOrder,
     compose,
     format_answer,
+    parse_answer,
 )
-from speculation.wire import Jpegs, frames_of
+from speculation.wire import Jpegs, frames_of, jpeg_of
+from tests.models import frame, tiny_model
 
 SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), max_actions=3)
 
@@ -87,6 +91,15 @@ def test_the_clock_is_answers_and_settling_and_motion() -> None:
     assert result.moving_s == pytest.approx(3 * motion_seconds(turn, turn.radians), abs=1e-3)
     assert result.total_s == pytest.approx(result.standing_s + result.moving_s)
     assert (result.tokens, result.cloud_passes, result.drafted, result.accepted) == (12, 6, 18, 9)
+
+
+@pytest.mark.parametrize("answers", ["free", "constrained"])
+def test_a_target_alone_answers_as_it_is_told_to(tmp_path: Path, answers: str) -> None:
+    edge = EdgeConfig.flat(tmp_path, mode="edge", answers=answers, capacity=256, max_tokens=24)
+    models = Answerers(Setting(edge, tiny_model(tmp_path)))
+    image = encode_jpeg(frame(1))
+    text, stats = models.of("target", None)("find the red ball", jpeg_of([image]))
+    assert stats is None and (parse_answer(text).action is not None) == (answers == "constrained")
 
 
 def test_prompts_hold_the_walk_so_far() -> None:
