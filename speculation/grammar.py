@@ -5,7 +5,7 @@ MAX_REASON_CHARS characters in which no 'Action:' stands, and the text of one of
 spell such an answer may be chosen; an end token only where the answer is complete.
 
 A greedy model that sees the same again does the same again. So what a prompt lists as done leaves actions out, where
-they would be repeated for ever: turns, after turns to and fro; ways forward, right after one that was blocked.
+they would be repeated for ever: all turns, after turns that lead back; what was blocked, right after it.
 
 outlines-core makes a finite automaton over tokens of a regular expression over their bytes (Willard, Louf, Efficient
 Guided Generation for Large Language Models, arXiv 2307.09702). Its states are explicit, so every node of a token tree
@@ -31,14 +31,14 @@ from speculation.distributions import Logits
 from speculation.prompts import (
     ACTION_MARK,
     ACTIONS,
-    NOT_HERE,
+    TURNS,
+    ActionKind,
     NavigationAction,
     ResponseOrder,
-    blocked_ahead,
+    in_vain,
     listed,
     offers_not_here,
     response_order,
-    turned_to_and_fro,
 )
 from speculation.prompts import Vocabulary as Objects
 from speculation.wire import ROOT, UNPRINTABLE, Grammar
@@ -61,24 +61,29 @@ _END: Final = b"\x00"
 Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int32]
 _FAR = 1 << 20
+_LACKED: Final = {
+    "": frozenset[ActionKind](),
+    "TURN": frozenset(TURNS),
+    "LEFT": frozenset({ActionKind.TURN_LEFT}),
+    "RIGHT": frozenset({ActionKind.TURN_RIGHT}),
+    "FORWARD": frozenset({ActionKind.FORWARD}),
+}
+"""Motions that are no actions, by `Grammar.lacks`."""
 
 
 def grammar_for(prompt: str) -> Grammar:
     """Return the grammar of the answer that a prompt of `prompts.compose` asks for."""
     action_first = response_order(prompt) is ResponseOrder.ACTION_FIRST
-    not_here, done = offers_not_here(prompt), listed(prompt)
-    turns, forwards = not turned_to_and_fro(done), not (not_here and blocked_ahead(done))
-    return next(
-        one
-        for one in grammars_for(not_here)
-        if (one.action_first, one.turns, one.forwards) == (action_first, turns, forwards)
-    )
+    known = {
+        _LACKED[one.lacks]: one for one in grammars_for(offers_not_here(prompt)) if one.action_first == action_first
+    }
+    return known.get(in_vain(listed(prompt)), known[frozenset()])
 
 
 def grammars_for(not_here: bool) -> tuple[Grammar, ...]:
     """Return the grammars of both orders, with or without the action `not here`.
 
-    Prompts without it list no blocked actions, so that nothing there rules out a way forward.
+    Prompts without it list no blocked actions, so that there nothing but all turns can be in vain.
     """
     return tuple(one for one in Grammar if one is not Grammar.FREE and one.form_1 != not_here)
 
@@ -90,13 +95,8 @@ def grammars_of(vocabulary: Objects | None) -> tuple[Grammar, ...]:
 
 def actions_of(grammar: Grammar) -> tuple[NavigationAction, ...]:
     """Return the actions that an answer of a grammar may name."""
-    return tuple(
-        action
-        for action in ACTIONS
-        if (grammar.turns or not action.radians)
-        and (grammar.forwards or not action.metres)
-        and not (grammar.form_1 and action == NOT_HERE)
-    )
+    lacked = _LACKED[grammar.lacks] | ({ActionKind.NOT_HERE} if grammar.form_1 else set())
+    return tuple(action for action in ACTIONS if action.kind not in lacked)
 
 
 def expression(grammar: Grammar) -> str:
@@ -281,7 +281,9 @@ class _Table(NamedTuple):
 
 def _table(name: Grammar, words: tuple[bytes, ...]) -> _Table:
     """Return the table of a grammar. Raises ValueError where the tokens cannot spell an answer."""
-    whole = next(one for one in grammars_for(not name.form_1) if one.action_first == name.action_first)
+    whole = next(
+        one for one in grammars_for(not name.form_1) if one.action_first == name.action_first and not one.lacks
+    )
     table = _compiled(whole, words)
     return table if name is whole else _narrowed(table, name, words)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,8 +30,6 @@ HISTORY_RUNS = 4
 """How many runs of equal actions a prompt lists."""
 DONE_LINE = "Done: "
 """How the line of what was done so far begins."""
-TO_AND_FRO = 3
-"""So many turns, each of which undoes the one before, lead nowhere: both views were looked at."""
 
 
 class ActionKind(str, Enum):
@@ -51,6 +49,9 @@ class ActionKind(str, Enum):
     def moves(self) -> bool:
         """Whether the robot moves; the other kinds end a goal."""
         return self not in (ActionKind.STOP, ActionKind.NOT_HERE)
+
+
+TURNS = (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
 
 
 class ActionSize(str, Enum):
@@ -314,15 +315,23 @@ def listed(prompt: str) -> list[Past]:
     return []
 
 
-def turned_to_and_fro(done: Sequence[Past]) -> bool:
-    """Return whether the last TO_AND_FRO actions are turns, each of which undid the one before."""
-    turns = [entry.radians if isinstance(entry, NavigationAction) else 0.0 for entry in done[-TO_AND_FRO:]]
-    return len(turns) == TO_AND_FRO and all(a and a == -b for a, b in pairwise(turns))
+def in_vain(done: Sequence[Past]) -> frozenset[ActionKind]:
+    """Return the motions that lead nowhere after these actions, and that a greedy model would repeat for ever.
 
-
-def blocked_ahead(done: Sequence[Past]) -> bool:
-    """Return whether the last action is a way forward that something cut short."""
-    return bool(done) and isinstance(done[-1], Blocked) and bool(done[-1].action.metres)
+    Right after an action that something cut short these are those of its kind. Else, where the robot stands, looked
+    this way before, and before its last turn that way, too, all turns. A whole turn around is no such thing.
+    """
+    if done and isinstance(done[-1], Blocked):
+        return frozenset({done[-1].action.kind})
+    ways = [0.0]
+    for entry in reversed(done):
+        if not isinstance(entry, Blocked):
+            if not entry.radians:
+                break
+            ways.append(ways[-1] - entry.radians)
+    looked = [round(math.degrees(way)) for way in ways]
+    again = len(looked) > 1 and looked[0] in looked[2:] and looked[1] in looked[3:]
+    return frozenset(TURNS if again else ())
 
 
 def offers_not_here(prompt: str) -> bool:

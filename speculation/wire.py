@@ -103,8 +103,8 @@ class Idle(IntEnum):
 class Grammar(IntEnum):
     """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says.
 
-    Those of FORM_1 lack the action `not here`, which models of prompt form 1 never learned; NO_TURN lacks all turns,
-    NO_FORWARD all ways forward.
+    Those of FORM_1 lack the action `not here`, which models of prompt form 1 never learned; the names of others end
+    with the motions that they lack.
     """
 
     FREE = 0
@@ -118,6 +118,10 @@ class Grammar(IntEnum):
     ACTION_FIRST_FORM_1_NO_TURN = 8
     REASON_FIRST_NO_FORWARD = 9
     ACTION_FIRST_NO_FORWARD = 10
+    REASON_FIRST_NO_LEFT = 11
+    ACTION_FIRST_NO_LEFT = 12
+    REASON_FIRST_NO_RIGHT = 13
+    ACTION_FIRST_NO_RIGHT = 14
 
     @property
     def action_first(self) -> bool:
@@ -130,14 +134,9 @@ class Grammar(IntEnum):
         return "FORM_1" in self.name
 
     @property
-    def turns(self) -> bool:
-        """Whether turns are actions."""
-        return not self.name.endswith("NO_TURN")
-
-    @property
-    def forwards(self) -> bool:
-        """Whether ways forward are actions."""
-        return not self.name.endswith("NO_FORWARD")
+    def lacks(self) -> str:
+        """The motions that are no actions: TURN, LEFT, RIGHT, FORWARD; empty: all are."""
+        return self.name.partition("_NO_")[2]
 
 
 class FaultCode(IntEnum):

@@ -19,21 +19,23 @@ from speculation.grammar import (
     State,
     _compiled,
     _table,
+    actions_of,
     expression,
     grammar_for,
     masked,
 )
 from speculation.prompts import (
     ACTIONS,
+    MOTIONS,
     NOT_HERE,
+    STOP,
     ActionKind,
-    ActionSize,
     Blocked,
-    NavigationAction,
     Past,
     ResponseOrder,
     compose,
     format_answer,
+    in_vain,
     listed,
     parse_answer,
 )
@@ -206,7 +208,7 @@ def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> Non
     assert searching.action_first == found.action_first and not searching.form_1
 
 
-@pytest.mark.parametrize("grammar", [one for one in Grammar if not (one.turns and one.forwards)])
+@pytest.mark.parametrize("grammar", [one for one in Grammar if one.lacks])
 def test_a_grammar_of_fewer_actions_takes_what_its_expression_takes(grammar: Grammar) -> None:
     words = automaton(grammar)._words
     narrowed, compiled = _table(grammar, tuple(words)), _compiled(grammar, tuple(words))
@@ -222,49 +224,59 @@ def test_a_grammar_of_fewer_actions_takes_what_its_expression_takes(grammar: Gra
         waiting += zip(behind.tolist(), led.tolist(), strict=True)
 
 
-LEFT, RIGHT = (NavigationAction(kind, ActionSize.MEDIUM) for kind in (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT))
-AHEAD, MORE = (
-    NavigationAction(ActionKind.FORWARD, ActionSize.LARGE),
-    NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE),
-)
+FORWARD, LEFT, RIGHT = (ActionKind.FORWARD, ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
+F, L1, L2, R2 = MOTIONS[2], MOTIONS[3], MOTIONS[4], MOTIONS[7]
+BLOCKED, STUCK = Blocked(F), Blocked(L2)
 
 
 @pytest.mark.parametrize(
-    ("done", "turns", "forwards"),
+    ("done", "lacked"),
     [
-        ((LEFT, RIGHT), True, True),
-        ((AHEAD, LEFT, RIGHT, LEFT), False, True),
-        ((LEFT, RIGHT, LEFT, RIGHT, LEFT, RIGHT), False, True),
-        ((LEFT, RIGHT, MORE), True, True),
-        ((LEFT, RIGHT, RIGHT, LEFT), True, True),
-        ((LEFT, RIGHT, LEFT, AHEAD), True, True),
-        ((LEFT, RIGHT, Blocked(LEFT)), True, True),
-        ((AHEAD, Blocked(AHEAD)), True, False),
-        ((Blocked(AHEAD), LEFT), True, True),
-        ((Blocked(LEFT),), True, True),
+        ((), ()),
+        ((L2, R2), ()),
+        ((F, L2, R2, L2), (LEFT, RIGHT)),
+        ((L2, R2, L2, R2, L2, R2), (LEFT, RIGHT)),
+        ((L1, L1, R2, L1), (LEFT, RIGHT)),
+        ((L1, L1, R2), ()),
+        ((L2, R2, L1), ()),
+        ((L2, R2, R2, L2), ()),
+        ((L2, R2, L2, F), ()),
+        ((L2,) * 14, ()),
+        ((BLOCKED, L2), ()),
+        ((L2, R2, BLOCKED, L2), (LEFT, RIGHT)),
+        ((F, BLOCKED), (FORWARD,)),
+        ((L2, R2, L2, BLOCKED), (FORWARD,)),
+        ((L2, R2, STUCK), (LEFT,)),
+        ((Blocked(R2),), (RIGHT,)),
     ],
 )
 @pytest.mark.parametrize("order", ResponseOrder)
 def test_what_leads_nowhere_is_no_action(
-    order: ResponseOrder, done: tuple[Past, ...], turns: bool, forwards: bool
+    order: ResponseOrder, done: tuple[Past, ...], lacked: tuple[ActionKind, ...]
 ) -> None:
-    asked = compose("find it", done, order, memory=("Seen: here 1/8",))
-    found = grammar_for(asked)
-    assert (found.turns, found.forwards) == (turns, forwards)
+    assert in_vain(done) == set(lacked)
+    found = grammar_for(compose("find it", done, order, memory=("Seen: here 1/8",)))
+    assert set(actions_of(found)) == {action for action in ACTIONS if action.kind not in lacked}
     known = automaton(found)
     for action in ACTIONS:
         text = format_answer("I see it.", action, order)
         state = known.after(TOKENIZER(text, add_special_tokens=False)["input_ids"], PLENTY)
-        left_out = (not turns and action.radians) or (not forwards and action.metres)
-        assert (state is None) == bool(left_out)
+        assert (state is None) == (action.kind in lacked)
     plain = grammar_for(compose("find it", done, order))
-    assert plain.form_1 and plain.turns == turns and plain.forwards
+    assert plain.form_1 and plain.lacks == ("TURN" if len(lacked) == 2 else "")
+
+
+@given(st.lists(st.sampled_from([*MOTIONS, *map(Blocked, MOTIONS)]), max_size=12))
+def test_something_that_moves_is_always_left(done: list[Past]) -> None:
+    for memory in ((), ("Seen: here 1/8",)):
+        found = grammar_for(compose("find it", done, memory=memory))
+        assert any(action.kind.moves for action in actions_of(found)) and STOP in actions_of(found)
 
 
 def test_what_a_prompt_lists_is_what_was_done() -> None:
-    done = (AHEAD, LEFT, LEFT, Blocked(AHEAD), RIGHT)
+    done = (L2, R2, R2, BLOCKED, L1)
     assert listed(compose("find it", done)) == list(done)
-    assert listed(compose("find it", (AHEAD, *done))) == [AHEAD, *done]
+    assert listed(compose("find it", (F, *done))) == list(done)
     assert listed("find it") == listed("Done: stop") == []
 
 
