@@ -21,6 +21,7 @@ from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
 from simulation.randomisation import TRAINING
 from simulation.scene import UNSEEN_SEED, Difficulty
+from speculation.prompts import in_vain, recent
 
 CAPACITY, MAX_TOKENS = 512, 96
 HELD_OUT_SEED = 5_000_000
@@ -35,7 +36,9 @@ LAYOUTS = (Layout.ROOM, Layout.ROOM, Layout.TWO_ROOMS, Layout.HALLWAY)
 def convert(labelled: LabelledFrame) -> Frame:
     """Return the stored form of a simulator frame."""
     visible = {s.index: _seen(s) for s in labelled.sightings if s.visible}
-    tasks = [_task(question, labelled, visible) for question in labelled.questions]
+    # What the grammar of an answer leaves out no robot can do, however right it is.
+    possible = [one for one in labelled.questions if one.decision.action.kind not in in_vain(recent(one.done))]
+    tasks = [_task(question, labelled, visible) for question in possible or labelled.questions]
     cells = labelled.cells
     return Frame(
         labelled.jpeg,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise, takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,6 +52,8 @@ class ActionKind(str, Enum):
 
 
 TURNS = (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
+LONGEST_TURN = 540
+"""Degrees that a robot turns without going anywhere: once around, and on to the way that it takes then."""
 
 
 class ActionSize(str, Enum):
@@ -267,13 +269,16 @@ def format_answer(reasoning: str, action: NavigationAction, order: ResponseOrder
     return f"{marked}\n{reasoning}" if order is ResponseOrder.ACTION_FIRST else f"{reasoning}\n{marked}"
 
 
-def history(done: Sequence[Past]) -> str:
-    """Return the latest actions as a prompt lists them, oldest first: 'forward large, turn left large x7'.
+def recent(done: Sequence[Past]) -> list[Past]:
+    """Return the latest actions, as many as a prompt lists: the last HISTORY_RUNS runs of equal ones, oldest first."""
+    runs = [list(run) for _, run in groupby(done)]
+    return [entry for run in runs[-HISTORY_RUNS:] for entry in run]
 
-    Equal actions in a row are one run; the last HISTORY_RUNS runs are listed.
-    """
-    runs = [(text, len(list(run))) for text, run in groupby(action.text for action in done)]
-    return ", ".join(text if count == 1 else f"{text} x{count}" for text, count in runs[-HISTORY_RUNS:])
+
+def history(done: Sequence[Past]) -> str:
+    """Return the latest actions as a prompt lists them, oldest first: 'forward large, turn left large x7'."""
+    runs = [(text, len(list(run))) for text, run in groupby(action.text for action in recent(done))]
+    return ", ".join(text if count == 1 else f"{text} x{count}" for text, count in runs)
 
 
 def compose(
@@ -318,20 +323,22 @@ def listed(prompt: str) -> list[Past]:
 def in_vain(done: Sequence[Past]) -> frozenset[ActionKind]:
     """Return the motions that lead nowhere after these actions, and that a greedy model would repeat for ever.
 
-    Right after an action that something cut short these are those of its kind. Else, where the robot stands, looked
-    this way before, and before its last turn that way, too, all turns. A whole turn around is no such thing.
+    Right after an action that something cut short these are those of its kind. All turns are in vain where the robot
+    stands and turned one and a half times around, turned back three times, was blocked in two turns, or looked before
+    the way it looks now and the way before that.
     """
-    if done and isinstance(done[-1], Blocked):
-        return frozenset({done[-1].action.kind})
-    ways = [0.0]
-    for entry in reversed(done):
-        if not isinstance(entry, Blocked):
-            if not entry.radians:
-                break
-            ways.append(ways[-1] - entry.radians)
-    looked = [round(math.degrees(way)) for way in ways]
-    again = len(looked) > 1 and looked[0] in looked[2:] and looked[1] in looked[3:]
-    return frozenset(TURNS if again else ())
+    last = done[-1] if done else None
+    if isinstance(last, Blocked) and last.action.kind is ActionKind.FORWARD:
+        return frozenset({ActionKind.FORWARD})
+    standing = list(takewhile(lambda entry: isinstance(entry, Blocked) or entry.radians, reversed(done)))[::-1]
+    turns = [math.degrees(entry.radians) for entry in standing if isinstance(entry, NavigationAction)]
+    ways = [round(way) for way in accumulate(turns, initial=0.0)]
+    again = [way in ways[:place] for place, way in enumerate(ways)]
+    back = sum(one * other < 0 for one, other in pairwise(turns))
+    bumps = sum(isinstance(entry, Blocked) and entry.action.kind in TURNS for entry in standing)
+    if abs(ways[-1]) >= LONGEST_TURN or back >= 3 or bumps >= 2 or (len(again) > 1 and all(again[-2:])):
+        return frozenset(TURNS)
+    return frozenset({last.action.kind} if isinstance(last, Blocked) else ())
 
 
 def offers_not_here(prompt: str) -> bool:

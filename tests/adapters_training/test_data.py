@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adapters_training import data
-from adapters_training.data import make_shard
+from adapters_training.data import convert, make_shard
 from adapters_training.records import read_shard, shards
+from simulation.dataset import sample_frames
+from simulation.oracle import Decision, Reason
+from simulation.scene import Difficulty
+from speculation.prompts import MOTIONS
 
 
 def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +29,15 @@ def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatc
     one, other = read_shard(plain), read_shard(randomised)
     assert [task.colour for task in one[0].tasks[:2]] == [task.colour for task in other[0].tasks[:2]]
     assert all(a.jpeg != b.jpeg for a, b in zip(one, other, strict=True))
+
+
+def test_what_no_robot_can_do_is_not_taught() -> None:
+    labelled = next(sample_frames(7, Difficulty.EASY, 1))
+    left, right = MOTIONS[4], MOTIONS[7]
+    fine = replace(labelled.questions[1], done=())
+    vain = replace(fine, done=(left, right, left), decision=Decision(right, Reason.RETURN))
+    taught = [convert(replace(labelled, questions=asked)).tasks for asked in ((vain, fine), (fine,), (vain,))]
+    assert taught[0] == taught[1] and len(taught[0]) == len(taught[2]) == 1
 
 
 def test_a_model_walks_through_all_scenes_of_a_shard(

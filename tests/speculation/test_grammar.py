@@ -38,6 +38,7 @@ from speculation.prompts import (
     in_vain,
     listed,
     parse_answer,
+    recent,
 )
 from speculation.vlm.load import Vlm
 from speculation.wire import PRINTABLE, ROOT, Grammar
@@ -225,7 +226,7 @@ def test_a_grammar_of_fewer_actions_takes_what_its_expression_takes(grammar: Gra
 
 
 FORWARD, LEFT, RIGHT = (ActionKind.FORWARD, ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
-F, L1, L2, R2 = MOTIONS[2], MOTIONS[3], MOTIONS[4], MOTIONS[7]
+F, L1, L2, R2, R3 = (MOTIONS[place] for place in (2, 3, 4, 7, 8))
 BLOCKED, STUCK = Blocked(F), Blocked(L2)
 
 
@@ -241,7 +242,14 @@ BLOCKED, STUCK = Blocked(F), Blocked(L2)
         ((L2, R2, L1), ()),
         ((L2, R2, R2, L2), ()),
         ((L2, R2, L2, F), ()),
-        ((L2,) * 14, ()),
+        ((L2,) * 17, ()),
+        ((L2,) * 18, (LEFT, RIGHT)),
+        ((F, *(L2,) * 18, BLOCKED), (FORWARD,)),
+        ((L2, R3, L2, R3), (LEFT, RIGHT)),
+        ((L2, R3, L2, L2), ()),
+        ((L2, STUCK, R2, Blocked(R2)), (LEFT, RIGHT)),
+        ((L2, Blocked(R2), L2, Blocked(R2)), (LEFT, RIGHT)),
+        ((L2, Blocked(R2), L2), ()),
         ((BLOCKED, L2), ()),
         ((L2, R2, BLOCKED, L2), (LEFT, RIGHT)),
         ((F, BLOCKED), (FORWARD,)),
@@ -276,7 +284,7 @@ def test_something_that_moves_is_always_left(done: list[Past]) -> None:
 def test_what_a_prompt_lists_is_what_was_done() -> None:
     done = (L2, R2, R2, BLOCKED, L1)
     assert listed(compose("find it", done)) == list(done)
-    assert listed(compose("find it", (F, *done))) == list(done)
+    assert listed(compose("find it", (F, *done))) == list(done) == recent((F, *done))
     assert listed("find it") == listed("Done: stop") == []
 
 
