@@ -110,15 +110,17 @@ class Searcher:
         in_door = any(math.dist((door.x, door.y), pose[:2]) < _DOOR_KEEP for door in self.scene.plan.doorways)
         if gain >= (_TURN_GAIN if turning or at_place else _HERE_GAIN) and not (in_door and not turning):
             return turn
-        for goal in self._next_places(views, shown):
-            step = self._walk(pose, goal, done)
-            # A way that begins out of view is found by turning on: what the robot remembers does not tell to which side
-            # it lies, and who learns to guess turns to and fro.
-            hidden = step is None or (step.reason is Reason.EXPLORE and step.action in LARGE_TURNS)
-            if hidden and not around:
-                return turn
-            if step is not None:
-                return replace(step, action=turn.action) if hidden else step
+        goals = self._next_places(views, shown)
+        steps = [step for goal in goals if (step := self._walk(pose, goal, done)) is not None]
+        # A way that begins out of view is found by turning on: what the robot remembers does not tell to which side it
+        # lies, and who learns to guess turns to and fro. So within an area any way that is in view will do.
+        known = [step for step in steps if step.reason is Reason.DOOR or step.action not in LARGE_TURNS]
+        if known and known[0].reason is steps[0].reason:
+            return known[0]
+        if goals and not around:
+            return turn
+        if steps:
+            return replace(steps[0], action=turn.action)
         return Decision(NOT_HERE, Reason.NOT_HERE)
 
     def _next_places(self, views: Sequence[Pose], shown: Mask) -> list[int]:
