@@ -128,8 +128,8 @@ class Blocked:
 
 
 _BLOCKED = " blocked"
-_MANY = 1000
-"""More actions in a row than anybody would look at."""
+_DIGITS = 4
+"""Of how often an action was repeated; an instruction may hold longer numbers."""
 Past: TypeAlias = "NavigationAction | Blocked"
 """One entry of what was done so far."""
 STOP, NOT_HERE = NavigationAction(ActionKind.STOP), NavigationAction(ActionKind.NOT_HERE)
@@ -315,8 +315,8 @@ def listed(prompt: str) -> list[Past]:
     for line in prompt.split("\n")[1:]:
         if line.startswith(DONE_LINE):
             runs = [run.partition(" x") for run in line.removeprefix(DONE_LINE).split(", ")]
-            known = [(to_past(text), int(count) if count.isdecimal() else 1) for text, _, count in runs]
-            return [entry for entry, count in known if entry is not None for _ in range(min(count, _MANY))]
+            known = [(to_past(text), int(count[:_DIGITS]) if count.isdecimal() else 1) for text, _, count in runs]
+            return [entry for entry, count in known[-HISTORY_RUNS:] if entry is not None for _ in range(count)]
     return []
 
 
@@ -333,10 +333,10 @@ def in_vain(done: Sequence[Past]) -> frozenset[ActionKind]:
     standing = list(takewhile(lambda entry: isinstance(entry, Blocked) or entry.radians, reversed(done)))[::-1]
     turns = [math.degrees(entry.radians) for entry in standing if isinstance(entry, NavigationAction)]
     ways = [round(way) for way in accumulate(turns, initial=0.0)]
-    again = [way in ways[:place] for place, way in enumerate(ways)]
+    again = ways[-1] in ways[:-1] and ways[-2] in ways[:-2]
     back = sum(one * other < 0 for one, other in pairwise(turns))
     bumps = sum(isinstance(entry, Blocked) and entry.action.kind in TURNS for entry in standing)
-    if abs(ways[-1]) >= LONGEST_TURN or back >= 3 or bumps >= 2 or (len(again) > 1 and all(again[-2:])):
+    if abs(ways[-1]) >= LONGEST_TURN or back >= 3 or bumps >= 2 or again:
         return frozenset(TURNS)
     return frozenset({last.action.kind} if isinstance(last, Blocked) else ())
 

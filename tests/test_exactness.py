@@ -78,9 +78,10 @@ MOST_SEEDS = 16
 
 
 def grammars(target: Vlm) -> list[Automaton]:
-    """Return both grammars of a target's answers."""
+    """Return grammars of a target's answers: both orders, and one of fewer actions."""
     of = Grammars(target.tokenizer, target.vocabulary).of
-    return [of(name, target.eos) for name in (Grammar.REASON_FIRST, Grammar.ACTION_FIRST)]
+    names = (Grammar.REASON_FIRST, Grammar.ACTION_FIRST, Grammar.REASON_FIRST_NO_TURN)
+    return [of(name, target.eos) for name in names]
 
 
 def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:

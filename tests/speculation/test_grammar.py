@@ -286,6 +286,7 @@ def test_what_a_prompt_lists_is_what_was_done() -> None:
     assert listed(compose("find it", done)) == list(done)
     assert listed(compose("find it", (F, *done))) == list(done) == recent((F, *done))
     assert listed("find it") == listed("Done: stop") == []
+    assert len(listed(f"find it\nDone: {L2.text} x{'9' * 5000}")) == 9999
 
 
 @pytest.mark.parametrize("order", ResponseOrder)
