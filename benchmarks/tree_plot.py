@@ -37,6 +37,7 @@ from evaluation.experiment.run import Question
 from evaluation.plots import new_figure
 from evaluation.setting import add_pair
 from speculation.predictor import AUTO, Predictor, find
+from speculation.prompts import Vocabulary, asked_form
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, EarlyTokens
@@ -221,7 +222,7 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> None:
     """Plot the first verification that fits. Raises ValueError where there is none."""
     pair = Pair(options.target_model, options.draft_model)
-    asked = questions("simulation", options.frames, options.seed)
+    asked = questions("simulation", options.frames, options.seed, form=asked_form(Vocabulary.load(pair.target.folder)))
     panels = next((found for each in asked for found in pair.panels(each, options.forwards)), None)
     if panels is None:
         raise ValueError(f"no early token was new and right in {options.frames} frames; try more --frames")

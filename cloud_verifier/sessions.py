@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cloud_verifier.work import ModelInfo
 from speculation.machine import machine_id
+from speculation.prompts import asked_form
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE, service_class
 from speculation.wire import (
@@ -107,7 +108,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         profile=profile,
         colours=list(model.objects.colours) if model.objects is not None else [],
         classes=list(model.objects.classes) if model.objects is not None else [],
-        form=model.objects.form if model.objects is not None else 1,
+        form=asked_form(model.objects),
         machine=machine_id(),
         sight=model.sight,
     )

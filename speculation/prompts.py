@@ -408,6 +408,11 @@ def _words(path: Path, data: Any, name: str) -> tuple[str, ...]:
     return tuple(words)
 
 
+def asked_form(vocabulary: Vocabulary | None) -> int:
+    """Return the form of the prompts that a model is asked in: its vocabulary's, 1 where it has none."""
+    return PROMPT_FORMS[0] if vocabulary is None else vocabulary.form
+
+
 @dataclass(frozen=True)
 class Target:
     """The object that an instruction asks for."""

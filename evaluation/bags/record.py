@@ -17,6 +17,7 @@ from evaluation.bags.files import BagWriter, make
 from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from evaluation.bags.playback import ODOMETRY
 from evaluation.setting import MEASURED_ORDER
+from evaluation.walk_prompts import WalkPrompts
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.geometry import Pose
@@ -30,7 +31,6 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.images import COMPRESSED
-from speculation.memory import SIDE_PHRASES, SearchMemory, describe_distance
 from speculation.prompts import (
     ACTIONS,
     PROMPT_FORMS,
@@ -40,7 +40,6 @@ from speculation.prompts import (
     NavigationAction,
     Past,
     ResponseOrder,
-    compose,
 )
 
 START_NS = 1_700_000_000 * 1_000_000_000
@@ -58,14 +57,13 @@ TURNS = tuple(action for action in ACTIONS if action.radians and action.size is 
 class Look(NamedTuple):
     """A camera frame, taken `seconds` after the walk began, with what the oracle sees in it and would do.
 
-    `done`: the actions that the walk had carried out by then; `past`: the same, those that were blocked as such.
+    `past`: the actions that the walk had carried out by then, those that were blocked as such.
     """
 
     seconds: float
     image: Image
     decision: Decision
     visible: tuple[str, ...]
-    done: tuple[NavigationAction, ...]
     past: tuple[Past, ...]
     pose: Pose
     target: Sighting
@@ -102,7 +100,7 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
                 decision = oracle.decide(world.pose, scene.target_index, sightings, done)
                 seen = tuple(f"{item.colour} {item.object_class}" for item in sightings if item.visible)
                 target = sightings[scene.target_index]
-                yield Look(now, world.render(), decision, seen, tuple(done), tuple(past), world.pose, target)
+                yield Look(now, world.render(), decision, seen, tuple(past), world.pose, target)
                 if motion is None and not decision.action.kind.moves:
                     return
                 if motion is None:
@@ -150,31 +148,6 @@ def _header(bag: BagWriter, stamp_ns: int, frame: str) -> Any:
     return make(bag.types, "std_msgs/msg/Header", stamp=stamp, frame_id=frame)
 
 
-class Prompts:
-    """The prompts of one walk, in one of `PROMPT_FORMS`. Takes its looks in order."""
-
-    def __init__(self, scene: Scene, order: ResponseOrder, form: int) -> None:
-        self.instruction = f"find the {scene.target.text}"
-        self._target, self._order = scene.target, order
-        self._memory = SearchMemory() if form >= SEARCH_FORM else None
-
-    def ask(self, look: Look) -> str:
-        """Return the prompt about a look, and note what an answer about it would name of the target."""
-        memory = self._memory
-        if memory is None:
-            return compose(self.instruction, look.done, self._order)
-        memory.look(*look.pose)
-        prompt = compose(self.instruction, look.past, self._order, memory=memory.lines())
-        memory.read(self._answer(look.target), self._target.colour, self._target.object_class)
-        return prompt
-
-    def _answer(self, seen: Sighting) -> str:
-        if not seen.visible:
-            return ""
-        side = SIDE_PHRASES[seen.side.value][0]
-        return f"The {self._target.text} is {side}, about {describe_distance(seen.distance)} away."
-
-
 def record(bag: BagWriter, options: argparse.Namespace) -> int:
     """Write as many frames as the options want, room after room; return the number of rooms begun."""
     room, left, start_ns = options.seed, options.frames, START_NS
@@ -183,7 +156,7 @@ def record(bag: BagWriter, options: argparse.Namespace) -> int:
         while left:
             scene = scene_of(room, options.difficulty, options.target)
             room += 1
-            prompts = Prompts(scene, order, options.form)
+            prompts = WalkPrompts(scene.target, order, form=options.form)
             bag.put(f"/{INSTRUCTION}", start_ns, make(bag.types, TEXT, data=prompts.instruction))
             end_ns = start_ns
             for moment in walk(scene, options.camera_hz, options.size):
@@ -191,7 +164,7 @@ def record(bag: BagWriter, options: argparse.Namespace) -> int:
                 if isinstance(moment, Odometry):
                     write_odometry(bag, end_ns, moment)
                     continue
-                write_look(bag, end_ns, moment, prompts.ask(moment))
+                write_look(bag, end_ns, moment, prompts.ask(moment.pose, moment.target, moment.past))
                 bar.update()
                 left -= 1
                 if not left:
@@ -226,7 +199,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
     line.add_argument("--response-order", default=MEASURED_ORDER, choices=RESPONSE_ORDER.choices,
                       help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
-    line.add_argument("--form", type=int, default=PROMPT_FORMS[0], choices=PROMPT_FORMS, help="form of the recorded "
-                      "prompts; 2: with what was searched and blocked (default: %(default)s)")  # fmt: skip
+    line.add_argument("--form", type=int, default=SEARCH_FORM, choices=PROMPT_FORMS, help="form of the recorded "
+                      "prompts; 1: without what was searched and blocked (default: %(default)s)")  # fmt: skip
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
     line.set_defaults(run=run)

@@ -54,7 +54,7 @@ from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
-from speculation.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
 
@@ -193,8 +193,7 @@ def guided(options: argparse.Namespace) -> bool:
 
 def form_of(options: argparse.Namespace) -> int:
     """Return the form of the prompts, by the same vocabulary; 1 for models without one."""
-    words = _vocabulary(options)
-    return 1 if words is None else words.form
+    return asked_form(_vocabulary(options))
 
 
 def _vocabulary(options: argparse.Namespace) -> Vocabulary | None:

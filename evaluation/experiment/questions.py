@@ -14,12 +14,23 @@ import numpy as np
 from evaluation.experiment.prompts import SAMPLE, load_prompts, pick
 from evaluation.experiment.run import Question
 from evaluation.setting import add_prompt_options
+from evaluation.walk_prompts import WalkPrompts
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
+from simulation.ground_truth import observe
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
 from simulation.world import World
-from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
+from speculation.prompts import (
+    Blocked,
+    Guidance,
+    NavigationAction,
+    Past,
+    ResponseOrder,
+    Vocabulary,
+    asked_form,
+    compose,
+)
 from speculation.vlm.folder import SEEING, find_model, read_config
 from speculation.wire import MAX_DRAFT_TOKENS
 
@@ -31,13 +42,19 @@ TEXT_CAPACITY = 2048
 
 
 def questions(
-    source: str, count: int, seed: int = 0, order: ResponseOrder = ResponseOrder.REASON_FIRST, guide: bool = False
+    source: str,
+    count: int,
+    seed: int = 0,
+    order: ResponseOrder = ResponseOrder.REASON_FIRST,
+    guide: bool = False,
+    form: int = 1,
 ) -> list[Question]:
     """Return `count` questions: held-out rooms of the simulator, noise that needs no simulator (tiny models), or text.
 
-    In rooms they are what the oracle would have been asked on its way, with what it had done by then. `order` and
-    `guide` as in `speculation.prompts.compose`. `text` is the sample of our own, `text:PATH` a file that
-    `load_prompts` reads; `seed` selects among its prompts where there are more. Raises ValueError for another source.
+    In rooms they are what the oracle would have been asked on its way, with what it had done by then, in prompts of
+    `form`. `order` and `guide` as in `speculation.prompts.compose`. `text` is the sample of our own, `text:PATH` a file
+    that `load_prompts` reads; `seed` selects among its prompts where there are more. Raises ValueError for another
+    source.
     """
     if in_words(source):
         prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
@@ -45,7 +62,7 @@ def questions(
     if source == "random":
         return list(_noise(count, seed, order, guide))
     if source == "simulation":
-        return list(itertools.islice(_rooms(seed, order, guide), count))
+        return list(itertools.islice(_rooms(seed, order, guide, form), count))
     raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
 
 
@@ -116,8 +133,10 @@ def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[li
     return every[steps:], every[:steps]
 
 
-def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
-    """Return the order and the guide that a command's options name; the target's vocabulary decides for `auto`.
+def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool, int]:
+    """Return the order and the guide that a command's options name, and the form of the prompts.
+
+    The target's vocabulary decides for `auto`, and the form.
 
     Raises ValueError for frames with a language model alone, or text with a target that sees images.
     """
@@ -132,8 +151,8 @@ def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
             )
         if not sees and not in_words(source):
             raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
-    guide = Guidance(options.guide).applies(Vocabulary.load(folder))
-    return ResponseOrder(options.response_order), guide
+    words = Vocabulary.load(folder)
+    return ResponseOrder(options.response_order), Guidance(options.guide).applies(words), asked_form(words)
 
 
 def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
@@ -143,17 +162,20 @@ def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator
         yield Question(compose("find the silver bottle", (), order, guide), bytes(data))
 
 
-def _rooms(seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
+def _rooms(seed: int, order: ResponseOrder, guide: bool, form: int) -> Iterator[Question]:
     for room in itertools.count(UNSEEN_SEED + 1000 * seed):
         scene = make_scene(room, Difficulty.MIDDLE)
-        yield from _walk(scene, order, guide)
+        yield from _walk(scene, WalkPrompts(scene.target, order, guide, form))
 
 
-def _walk(scene: Scene, order: ResponseOrder, guide: bool) -> list[Question]:
-    decide, asked, done = oracle_policy(scene), list[Question](), list[NavigationAction]()
+def _walk(scene: Scene, prompts: WalkPrompts) -> list[Question]:
+    decide, asked, done = oracle_policy(scene), list[Question](), list[Past]()
 
     def look(image: Image, world: World) -> NavigationAction | None:
-        asked.append(Question(compose(f"find the {scene.target.text}", done, order, guide), encode_jpeg(image)))
+        if done and world.blocked and isinstance(done[-1], NavigationAction):
+            done[-1] = Blocked(done[-1])
+        prompt = prompts.ask(world.pose, observe(world)[scene.target_index], done)
+        asked.append(Question(prompt, encode_jpeg(image)))
         action = decide(image, world)
         if action is not None:
             done.append(action)

@@ -145,7 +145,7 @@ def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path) -> None:
     add_pair(line)
     add_questions(line)
     for guide in (False, True):
-        assert asked_as(line.parse_args(["--target-model", "me/tiny"]))[1] is guide
+        assert asked_as(line.parse_args(["--target-model", "me/tiny"]))[1:] == (guide, 1)
         (hub / VOCABULARY_FILE).unlink(missing_ok=True)
 
 
@@ -187,6 +187,8 @@ def test_questions_of_rooms_have_the_walk_so_far() -> None:
     walks = {lines[0] for lines in prompts}
     assert len(walks) >= 2 and all(walk.startswith("find the ") for walk in walks)
     assert len(prompts[0]) == 2 and prompts[1][1].startswith("Done: ")
+    searched = [question.prompt for question in questions("simulation", 3, form=2)]
+    assert all("\nSeen: here " in prompt for prompt in searched) and "\nDone: " in searched[1]
 
 
 def test_no_question_of_the_warm_up_is_measured(tiny_target: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from speculation.prompts import (
     Past,
     ResponseOrder,
     Vocabulary,
+    asked_form,
     committed_action,
     compose,
     nearest_action,
@@ -347,7 +348,7 @@ class Navigator:
     ) -> _Asked:
         """Ask; `ahead` is the motion under way where the frame was taken in motion."""
         config = self._config
-        self._form = objects.form if objects is not None else PROMPT_FORMS[0]
+        self._form = asked_form(objects)
         done = self.done if ahead is None else (*self.done, ahead)
         memory = self._look_from(frame) if self._form >= SEARCH_FORM else None
         lines = memory.lines() if memory is not None else ()
