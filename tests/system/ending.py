@@ -19,10 +19,12 @@ def web() -> Web:
     return node
 
 
+OF_THE_LIBRARY = {"dds.shm.wdog", "dds.log"}
+"""Threads of Fast DDS itself, not of a node: its shared memory's watchdog, and its log, once it had to say something."""
+
 if __name__ == "__main__":
     status = run(web, Web.close) if "port:=0" in sys.argv else run_managed(VlmNav, threads=5)
     names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
-    # The watchdog of Fast DDS's shared memory is the library's, not a node's.
-    left = sorted(name for name in names if name.startswith("dds.") and name != "dds.shm.wdog")
+    left = sorted(name for name in names if name.startswith("dds.") and name not in OF_THE_LIBRARY)
     print(f"threads that are left: {left}", file=sys.stderr, flush=True)
     sys.exit(status)
