@@ -48,7 +48,7 @@ def test_what_no_command_takes_is_named(tmp_path: Path, values: dict[str, Any], 
 
 
 def test_a_target_that_walks_is_corrected_and_goes_on(tmp_path: Path) -> None:
-    plan = Plan(load(changed(tmp_path, rounds=2)), tmp_path / "out", 0)
+    plan = Plan(load(changed(tmp_path, rounds=2, walk_times=1)), tmp_path / "out", 0)
     names = [stage.name for stage in plan.stages]
     assert names[3:8] == ["target", "walk-1", "target-1", "walk-2", "target-2"]
     walks = [plan.named(f"walk-{number}").command for number in (1, 2)]
