@@ -20,7 +20,7 @@ def web() -> Web:
 
 
 OF_THE_LIBRARY = {"dds.shm.wdog", "dds.log"}
-"""Threads of Fast DDS itself, not of a node: its shared memory's watchdog, and its log, once it had to say something."""
+"""Threads of Fast DDS, not of a node: its shared memory's watchdog, and its log once it had something to say."""
 
 if __name__ == "__main__":
     status = run(web, Web.close) if "port:=0" in sys.argv else run_managed(VlmNav, threads=5)
