@@ -215,8 +215,7 @@ def test_the_policy_of_real_steps_is_measured(
     assert list(saved["modes"]) == ["sd", "full"]
     for entry in saved["modes"].values():
         assert entry["policy_cpu_s"]["min"] > 0.0 and entry["forward_cpu_s"]["min"] > 0.0
-        # one step's may fall between two ticks of the clock
-        assert entry["read_cpu_s"]["max"] > 0.0 and entry["link_cpu_s"]["max"] > 0.0
+        assert entry["read_cpu_s"]["min"] > 0.0 and entry["link_cpu_s"]["min"] > 0.0
 
 
 def test_wrong_options_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
