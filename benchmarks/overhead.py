@@ -204,6 +204,8 @@ def figures(answers: Sequence[Answer], single: Seconds) -> dict[str, Any]:
     return {
         "steps": len(drafted),
         "forwards": spread([float(answer.stats.draft_forwards) for answer in drafted]),
+        # Of these; what they say is read by nobody.
+        "abandoned": spread([float(answer.stats.abandoned) for answer in drafted]),
         "policy_wall_s": spread(wall),
         "share_cpu": spread([each / single.cpu for each in cpu]),
         "share_wall": spread([each / single.wall for each in wall]),

@@ -215,7 +215,10 @@ def test_the_policy_of_real_steps_is_measured(
     assert list(saved["modes"]) == ["sd", "full"]
     for entry in saved["modes"].values():
         assert entry["policy_cpu_s"]["min"] > 0.0 and entry["forward_cpu_s"]["min"] > 0.0
-        assert entry["read_cpu_s"]["min"] > 0.0 and entry["link_cpu_s"]["min"] > 0.0
+        assert entry["link_cpu_s"]["min"] > 0.0
+        # The only forward of a short step may be abandoned, since the verifier was faster.
+        assert entry["read_cpu_s"]["min"] > 0.0 or entry["abandoned"]["max"] > 0.0
+    assert saved["modes"]["sd"]["abandoned"]["max"] == 0.0
 
 
 def test_wrong_options_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
