@@ -5,7 +5,8 @@ MAX_REASON_CHARS characters in which no 'Action:' stands, and the text of one of
 spell such an answer may be chosen; an end token only where the answer is complete.
 
 A greedy model that sees the same again does the same again. So what a prompt lists as done leaves actions out, where
-they would be repeated for ever: all turns, after turns that lead back; what was blocked, right after it.
+they would be repeated for ever: all turns, after turns that lead back; what was blocked, and the way back to it; all
+motions, where the memory of a search leaves nothing to look at and the robot has turned twice around.
 
 outlines-core makes a finite automaton over tokens of a regular expression over their bytes (Willard, Louf, Efficient
 Guided Generation for Large Language Models, arXiv 2307.09702). Its states are explicit, so every node of a token tree
@@ -17,6 +18,7 @@ tokens are left from which the rest suffices to complete the answer.
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +30,12 @@ import numpy.typing as npt
 from outlines_core import Index, Vocabulary
 
 from speculation.distributions import Logits
+from speculation.memory import all_seen
 from speculation.prompts import (
     ACTION_MARK,
     ACTIONS,
+    LONGEST_SEARCH,
+    MOTIONS,
     TURNS,
     ActionKind,
     NavigationAction,
@@ -67,17 +72,22 @@ _LACKED: Final = {
     "LEFT": frozenset({ActionKind.TURN_LEFT}),
     "RIGHT": frozenset({ActionKind.TURN_RIGHT}),
     "FORWARD": frozenset({ActionKind.FORWARD}),
+    "MOTION": frozenset(action.kind for action in MOTIONS),
+    "FORWARD_LEFT": frozenset({ActionKind.FORWARD, ActionKind.TURN_LEFT}),
+    "FORWARD_RIGHT": frozenset({ActionKind.FORWARD, ActionKind.TURN_RIGHT}),
 }
 """Motions that are no actions, by `Grammar.lacks`."""
 
 
 def grammar_for(prompt: str) -> Grammar:
     """Return the grammar of the answer that a prompt of `prompts.compose` asks for."""
-    action_first = response_order(prompt) is ResponseOrder.ACTION_FIRST
+    action_first, done = response_order(prompt) is ResponseOrder.ACTION_FIRST, listed(prompt)
     known = {
         _LACKED[one.lacks]: one for one in grammars_for(offers_not_here(prompt)) if one.action_first == action_first
     }
-    return known.get(in_vain(listed(prompt)), known[frozenset()])
+    turned = sum(abs(entry.radians) for entry in done if isinstance(entry, NavigationAction))
+    over = all_seen(prompt) and round(math.degrees(turned)) >= LONGEST_SEARCH
+    return known.get(_LACKED["MOTION"] if over else in_vain(done), known[frozenset()])
 
 
 def grammars_for(not_here: bool) -> tuple[Grammar, ...]:
@@ -446,7 +456,7 @@ class Grammars:
 _compiling = threading.Lock()
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _automaton(name: Grammar, words: tuple[bytes, ...], ends: tuple[int, ...]) -> Automaton:
     return Automaton(name, words, ends)
 

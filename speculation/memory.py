@@ -44,6 +44,7 @@ PLACE_METRES = 1.5
 _SAME_DOOR = 1.3
 _THROUGH = 0.55
 _LISTED = 3
+_DOORS_LINE, _PASSED, _LAST_LINE = "Doors: ", " passed", "Last seen: "
 _MISSED_BEARING, _MISSED_METRES = math.radians(25.0), 3.0
 _PHRASE_SIDES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
 _WHERE = rf"[^.]*?\b({'|'.join(map(re.escape, _PHRASE_SIDES))})\b[^.]*?\babout (\d+(?:\.5)?) m\b"
@@ -166,10 +167,10 @@ class SearchMemory:
         lines = [f"{MEMORY_LINE}{', '.join(seen)}"]
         doors = sorted(self._doors, key=lambda at: (self._passed(at), self._seen_from_here(at)[1]))[:_LISTED]
         if doors:
-            texts = (f"{self._where(at)}{' passed' if self._passed(at) else ''}" for at in doors)
-            lines.append(f"Doors: {', '.join(texts)}")
+            texts = (f"{self._where(at)}{_PASSED if self._passed(at) else ''}" for at in doors)
+            lines.append(f"{_DOORS_LINE}{', '.join(texts)}")
         if self._last is not None:
-            lines.append(f"Last seen: {self._where(self._last)}")
+            lines.append(f"{_LAST_LINE}{self._where(self._last)}")
         return tuple(lines)
 
     @property
@@ -202,6 +203,20 @@ class SearchMemory:
     def _passed(self, at: tuple[float, float]) -> bool:
         """Whether the way led through a doorway: some straight piece of it came near."""
         return any(_gap(at, a, b) <= _THROUGH for a, b in zip(self._views, self._views[1:], strict=False))
+
+
+def all_seen(prompt: str) -> bool:
+    """Return whether the memory that a prompt lists leaves nothing to look at: every place was seen all around, every
+    doorway passed, and the object is nowhere. False for a prompt without a memory."""
+    lines = prompt.split("\n")[1:]
+    places = [line.removeprefix(MEMORY_LINE) for line in lines if line.startswith(MEMORY_LINE)]
+    doors = [line.removeprefix(_DOORS_LINE) for line in lines if line.startswith(_DOORS_LINE)]
+    return (
+        bool(places)
+        and all(place.endswith(f" {SECTORS}/{SECTORS}") for line in places for place in line.split(", "))
+        and all(door.endswith(_PASSED) for line in doors for door in line.split(", "))
+        and not any(line.startswith(_LAST_LINE) for line in lines)
+    )
 
 
 def mirrored(line: str) -> str:

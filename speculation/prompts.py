@@ -54,6 +54,10 @@ class ActionKind(str, Enum):
 TURNS = (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
 LONGEST_TURN = 540
 """Degrees that a robot turns without going anywhere: once around, and on to the way that it takes then."""
+DETOUR_DEGREES = 45
+"""How far a robot turns away from where a `forward` was blocked before it goes ahead again."""
+LONGEST_SEARCH = 720
+"""Degrees of turning, among what a prompt lists as done, that are enough where nothing new is to be seen."""
 
 
 class ActionSize(str, Enum):
@@ -323,22 +327,39 @@ def listed(prompt: str) -> list[Past]:
 def in_vain(done: Sequence[Past]) -> frozenset[ActionKind]:
     """Return the motions that lead nowhere after these actions, and that a greedy model would repeat for ever.
 
-    Right after an action that something cut short these are those of its kind. All turns are in vain where the robot
-    stands and turned one and a half times around, turned back three times, was blocked in two turns, or looked before
-    the way it looks now and the way before that.
+    Where a `forward` was blocked, see `_detour`. Else all turns are in vain where the robot stands and turned one and a
+    half times around, turned back three times, was blocked in two turns, or looked before the way it looks now and the
+    way before that; and right after a turn that something cut short, turns of its kind.
     """
-    last = done[-1] if done else None
-    if isinstance(last, Blocked) and last.action.kind is ActionKind.FORWARD:
-        return frozenset({ActionKind.FORWARD})
     standing = list(takewhile(lambda entry: isinstance(entry, Blocked) or entry.radians, reversed(done)))[::-1]
+    ahead = [place for place, entry in enumerate(standing) if isinstance(entry, Blocked) and entry.action.metres]
+    if ahead:
+        return _detour(standing[ahead[0] :], standing[ahead[-1] :])
     turns = [math.degrees(entry.radians) for entry in standing if isinstance(entry, NavigationAction)]
     ways = [round(way) for way in accumulate(turns, initial=0.0)]
     again = ways[-1] in ways[:-1] and ways[-2] in ways[:-2]
     back = sum(one * other < 0 for one, other in pairwise(turns))
-    bumps = sum(isinstance(entry, Blocked) and entry.action.kind in TURNS for entry in standing)
+    bumps = sum(isinstance(entry, Blocked) for entry in standing)
     if abs(ways[-1]) >= LONGEST_TURN or back >= 3 or bumps >= 2 or again:
         return frozenset(TURNS)
-    return frozenset({last.action.kind} if isinstance(last, Blocked) else ())
+    return frozenset(entry.action.kind for entry in standing[-1:] if isinstance(entry, Blocked))
+
+
+def _detour(first: Sequence[Past], last: Sequence[Past]) -> frozenset[ActionKind]:
+    """Return the motions that lead back to what blocked a `forward`. `first` and `last` begin with the first and the
+    last block since the robot went ahead.
+
+    It turns `DETOUR_DEGREES` away to one side, the one that it chose, or the other where a turn was blocked. Then it
+    goes ahead.
+    """
+    stuck = [entry.action.radians for entry in first if isinstance(entry, Blocked) and entry.action.radians]
+    sides = [-stuck[-1]] if stuck else [entry.radians for entry in first if isinstance(entry, NavigationAction)]
+    if not sides:
+        return frozenset({ActionKind.FORWARD})
+    away = math.degrees(sum(entry.radians for entry in last if isinstance(entry, NavigationAction)))
+    if round(away if sides[0] > 0 else -away) >= DETOUR_DEGREES:
+        return frozenset(TURNS)
+    return frozenset({ActionKind.FORWARD, ActionKind.TURN_RIGHT if sides[0] > 0 else ActionKind.TURN_LEFT})
 
 
 def offers_not_here(prompt: str) -> bool:

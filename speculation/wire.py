@@ -122,6 +122,12 @@ class Grammar(IntEnum):
     ACTION_FIRST_NO_LEFT = 12
     REASON_FIRST_NO_RIGHT = 13
     ACTION_FIRST_NO_RIGHT = 14
+    REASON_FIRST_NO_FORWARD_LEFT = 15
+    ACTION_FIRST_NO_FORWARD_LEFT = 16
+    REASON_FIRST_NO_FORWARD_RIGHT = 17
+    ACTION_FIRST_NO_FORWARD_RIGHT = 18
+    REASON_FIRST_NO_MOTION = 19
+    ACTION_FIRST_NO_MOTION = 20
 
     @property
     def action_first(self) -> bool:
@@ -135,7 +141,7 @@ class Grammar(IntEnum):
 
     @property
     def lacks(self) -> str:
-        """The motions that are no actions: TURN, LEFT, RIGHT, FORWARD; empty: all are."""
+        """The motions that are no actions: a key of `grammar._LACKED`; empty: all are."""
         return self.name.partition("_NO_")[2]
 
 

@@ -80,7 +80,7 @@ MOST_SEEDS = 16
 def grammars(target: Vlm) -> list[Automaton]:
     """Return grammars of a target's answers: both orders, and one of fewer actions."""
     of = Grammars(target.tokenizer, target.vocabulary).of
-    names = (Grammar.REASON_FIRST, Grammar.ACTION_FIRST, Grammar.REASON_FIRST_NO_TURN)
+    names = (Grammar.REASON_FIRST, Grammar.ACTION_FIRST, Grammar.REASON_FIRST_NO_FORWARD_LEFT)
     return [of(name, target.eos) for name in names]
 
 

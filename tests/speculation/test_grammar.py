@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache, lru_cache
 from itertools import product
@@ -26,9 +27,11 @@ from speculation.grammar import (
 )
 from speculation.prompts import (
     ACTIONS,
+    DETOUR_DEGREES,
     MOTIONS,
     NOT_HERE,
     STOP,
+    TURNS,
     ActionKind,
     Blocked,
     Past,
@@ -226,7 +229,7 @@ def test_a_grammar_of_fewer_actions_takes_what_its_expression_takes(grammar: Gra
 
 
 FORWARD, LEFT, RIGHT = (ActionKind.FORWARD, ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
-F, L1, L2, R2, R3 = (MOTIONS[place] for place in (2, 3, 4, 7, 8))
+F, L1, L2, L3, R2, R3 = (MOTIONS[place] for place in (2, 3, 4, 5, 7, 8))
 BLOCKED, STUCK = Blocked(F), Blocked(L2)
 
 
@@ -250,8 +253,17 @@ BLOCKED, STUCK = Blocked(F), Blocked(L2)
         ((L2, STUCK, R2, Blocked(R2)), (LEFT, RIGHT)),
         ((L2, Blocked(R2), L2, Blocked(R2)), (LEFT, RIGHT)),
         ((L2, Blocked(R2), L2), ()),
-        ((BLOCKED, L2), ()),
-        ((L2, R2, BLOCKED, L2), (LEFT, RIGHT)),
+        ((BLOCKED, L2), (FORWARD, RIGHT)),
+        ((BLOCKED, R2), (FORWARD, LEFT)),
+        ((L2, R2, BLOCKED, L2), (FORWARD, RIGHT)),
+        ((BLOCKED, L2, L1), (LEFT, RIGHT)),
+        ((BLOCKED, R2, R2), (LEFT, RIGHT)),
+        ((BLOCKED, L2, L2, F), ()),
+        ((BLOCKED, L2, L2, BLOCKED), (FORWARD, RIGHT)),
+        ((BLOCKED, STUCK), (FORWARD, LEFT)),
+        ((BLOCKED, STUCK, R2), (FORWARD, LEFT)),
+        ((BLOCKED, L1, STUCK, R3), (FORWARD, LEFT)),
+        ((BLOCKED, STUCK, R3), (LEFT, RIGHT)),
         ((F, BLOCKED), (FORWARD,)),
         ((L2, R2, L2, BLOCKED), (FORWARD,)),
         ((L2, R2, STUCK), (LEFT,)),
@@ -271,7 +283,7 @@ def test_what_leads_nowhere_is_no_action(
         state = known.after(TOKENIZER(text, add_special_tokens=False)["input_ids"], PLENTY)
         assert (state is None) == (action.kind in lacked)
     plain = grammar_for(compose("find it", done, order))
-    assert plain.form_1 and plain.lacks == ("TURN" if len(lacked) == 2 else "")
+    assert plain.form_1 and plain.lacks == ("TURN" if set(lacked) == set(TURNS) else "")
 
 
 @given(st.lists(st.sampled_from([*MOTIONS, *map(Blocked, MOTIONS)]), max_size=12))
@@ -279,6 +291,43 @@ def test_something_that_moves_is_always_left(done: list[Past]) -> None:
     for memory in ((), ("Seen: here 1/8",)):
         found = grammar_for(compose("find it", done, memory=memory))
         assert any(action.kind.moves for action in actions_of(found)) and STOP in actions_of(found)
+
+
+@given(st.data())
+def test_behind_a_bump_a_robot_goes_ahead_soon_and_another_way(data: st.DataObject) -> None:
+    done: list[Past] = [*data.draw(st.lists(st.sampled_from(MOTIONS), max_size=6)), BLOCKED]
+    turned = 0.0
+    for _ in range(3):
+        allowed = [action for action in MOTIONS if action.kind not in in_vain(recent(done))]
+        done.append(data.draw(st.sampled_from(allowed)))
+        turned += done[-1].radians
+        if done[-1].kind is FORWARD:
+            break
+    else:
+        assert in_vain(recent(done)) == set(TURNS)
+    assert abs(math.degrees(turned)) > DETOUR_DEGREES - 1
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+@pytest.mark.parametrize(
+    ("done", "memory", "over"),
+    [
+        ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8",), True),
+        ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8, left 2 m 8/8", "Doors: left 2 m passed"), True),
+        ((*[L3] * 12, F, *[L3] * 3), ("Seen: here 8/8",), False),
+        ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 7/8",), False),
+        ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8, left 2 m 3/8",), False),
+        ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8", "Doors: left 2 m passed, left 3 m"), False),
+        ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8", "Last seen: left 1 m"), False),
+        ((*[L3] * 12, F, *[L3] * 4), (), False),
+    ],
+)
+def test_a_search_that_is_over_leaves_only_ends(
+    order: ResponseOrder, done: tuple[Past, ...], memory: tuple[str, ...], over: bool
+) -> None:
+    found = actions_of(grammar_for(compose("find it", done, order, memory=memory)))
+    assert (found == (STOP, NOT_HERE)) == over
+    assert any(action.kind.moves for action in found) != over
 
 
 def test_what_a_prompt_lists_is_what_was_done() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.memory import GO2_CAMERA, SECTORS, SIDE_PHRASES, SearchMemory, mirrored
+from speculation.memory import GO2_CAMERA, SECTORS, SIDE_PHRASES, SearchMemory, all_seen, mirrored
+from speculation.prompts import compose
 
 FLOATS = st.floats(-6.0, 6.0)
 VIEWS = st.lists(st.tuples(FLOATS, FLOATS, st.floats(-math.pi, math.pi)), min_size=1, max_size=12)
@@ -144,3 +145,20 @@ def test_any_answer_can_be_read(text: str) -> None:
     memory.look(0.0, 0.0, 0.0)
     memory.read(text, "red", "ball")
     assert len(memory.lines()) >= 1
+
+
+def test_what_a_memory_lists_says_whether_all_was_seen() -> None:
+    def seen() -> bool:
+        return all_seen(compose("find it", memory=memory.lines()))
+
+    memory = SearchMemory()
+    for turn in range(SECTORS):
+        memory.look(0.0, 0.0, turn * math.tau / SECTORS)
+        assert seen() == (turn == SECTORS - 1)
+    memory.look(0.0, 0.0, 0.0)
+    memory.door(0.0, 1.0)
+    assert not seen()
+    circle(memory, 2.5, 0.0)
+    assert seen()
+    memory.found(0.0, 2.0)
+    assert not seen() and not all_seen(compose("find it"))
