@@ -43,6 +43,7 @@ from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.grammar import CONSTRAINED, FREE
 from speculation.prompts import ResponseOrder, Vocabulary
 
 TIME_S = 300.0
@@ -98,6 +99,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--max-tokens", type=int, default=96)
     line.add_argument("--max-actions", type=int, default=60)
+    line.add_argument(
+        "--answers",
+        choices=[CONSTRAINED, FREE],
+        default=CONSTRAINED,
+        help="as the robot's parameter (default: %(default)s)",
+    )
     line.add_argument("--processes", type=int, default=1, help="rooms at once; changes no figure (default: 1)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "acting", help="the same command goes on there")
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
@@ -111,7 +118,10 @@ def run(options: argparse.Namespace) -> int:
     scene_of(0, "easy", "" if options.target == RANDOM else options.target)
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
-    names = ("difficulty", "target", "timings", "max_tokens", "max_actions", "blackout", "target_model", "draft_model")
+    names = (
+        "difficulty", "target", "timings", "max_tokens", "max_actions", "blackout", "target_model", "draft_model",
+        "answers",
+    )  # fmt: skip
     journal = Journal(options.out, "acting", {name: str(getattr(options, name)) for name in names}, options.restart)
     done = [msgspec.convert(piece, ActingEpisode) for piece in journal.pieces()]
     known = {(each.seed, each.behaviour, each.mode, each.rtt_ms) for each in done}
@@ -149,6 +159,7 @@ def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> No
     parts.append(
         f"{options.difficulty} rooms, object: {options.target}, times: {options.timings} on virtual time"
         + (f", link dead {options.blackout} (period:length, s)" if options.blackout else "")
+        + (f", answers {options.answers}" if options.answers == FREE else "")
     )
     text = "\n\n".join([*parts, machine()])
     print(text)
@@ -250,7 +261,8 @@ def rooms(missing: dict[int, list[Case]], options: argparse.Namespace) -> Iterat
 
 def room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> list[ActingEpisode]:
     """Run a room's episodes; questions that come again among them are recorded once."""
-    timelines = _timelines(options.target_model, options.draft_model, options.timings, options.max_tokens)
+    models = (options.target_model, options.draft_model)
+    timelines = _timelines(*models, options.timings, options.max_tokens, options.answers)
     timelines.forget()
     scene = scene_of(seed, options.difficulty, "" if options.target == RANDOM else options.target)
     objects = Vocabulary.load(options.target_model)
@@ -263,11 +275,11 @@ def room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> list[
 
 
 @lru_cache(maxsize=1)
-def _timelines(target: Path, draft: Path, timings: str, max_tokens: int) -> Timelines:
+def _timelines(target: Path, draft: Path, timings: str, max_tokens: int, answers: str) -> Timelines:
     # Bars of single recordings would run over the bar of the episodes.
     os.environ["TQDM_DISABLE"] = "1"
     exits = target.parent / "exits"
     models = Models.load(target, draft, exits=exits if exits.is_dir() else None)
     with World(scene_of(FIRST_SEED, "easy", "")) as world:
         first = Question("find the silver bottle", encode_jpeg(world.render()))
-    return Timelines(models, load_timings(timings), max_tokens, first)
+    return Timelines(models, load_timings(timings), max_tokens, first, answers)

@@ -16,6 +16,8 @@ from evaluation.virtual_time.backend import VirtualTime
 from evaluation.virtual_time.record import Models, record
 from evaluation.virtual_time.recording import Recording
 from evaluation.virtual_time.timings import Timings
+from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.sampling import GREEDY
 from speculation.vlm.session import VlmSession
 
 
@@ -45,15 +47,19 @@ class AnswerTimeline:
 class Timelines:
     """Answers of one pair with declared times. The same question is recorded, and decoded in a mode, only once.
 
-    `timings`: its `one_way_s` is half of the round trip that is asked for.
+    `timings`: its `one_way_s` is half of the round trip that is asked for. `answers` as `EdgeConfig.answers` has it.
     """
 
-    def __init__(self, models: Models, timings: Timings, max_tokens: int, first: Question) -> None:
+    def __init__(
+        self, models: Models, timings: Timings, max_tokens: int, first: Question, answers: str = CONSTRAINED
+    ) -> None:
         """`first` is decoded before each answer: a drafter's estimates outlive a question on the robot."""
-        self._models, self._timings, self._max_tokens = models, timings, max_tokens
+        self._models, self._timings, self._max_tokens, self._how = models, timings, max_tokens, answers
         self._recordings: dict[bytes, Recording] = {}
         self._answers: dict[tuple[bytes, str, float], AnswerTimeline] = {}
-        self._first = record(models, [first], max_tokens)
+        self._first = record(models, [first], max_tokens, answers=answers)
+        draft = models.draft
+        self._grammars = None if answers == FREE else Grammars(draft.tokenizer, draft.vocabulary)
         self._draft = VlmSession(models.draft, 2048)
 
     def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
@@ -73,7 +79,7 @@ class Timelines:
     def _decoded(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
         recording = self._recordings.get(key)
         if recording is None:
-            recording = record(self._models, [Question(prompt, jpeg)], self._max_tokens)
+            recording = record(self._models, [Question(prompt, jpeg)], self._max_tokens, answers=self._how)
             self._recordings[key] = recording
         timings = replace(self._timings, one_way_s=rtt_s / 2.0)
         arms: list[Arm[Any]] = [Arm(mode, mode)]
@@ -83,7 +89,9 @@ class Timelines:
 
     def _alone(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
         """Mode edge: the draft's own greedy answer, one forward a token."""
-        tokens = [token for token, _ in self._draft.greedy(prompt, jpeg, self._max_tokens)]
+        grammar = None if self._grammars is None else self._grammars.of(grammar_for(prompt), self._draft.vlm.eos)
+        how = (self._max_tokens, GREEDY, 0, grammar)
+        tokens = [token for token, _ in self._draft.sampled(prompt, jpeg, *how)]
         begun, each = self._timings.edge_prefill_s, self._timings.draft_s
         stats = DecodingStats(mode=mode, tokens=len(tokens), total_s=begun + each * len(tokens))
         return self._timeline(tokens, [(begun + each * (place + 1), 1) for place in range(len(tokens))], stats)

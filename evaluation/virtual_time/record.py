@@ -28,6 +28,7 @@ from speculation.features import SCALE_BYTES
 from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.files import fingerprint, load_head
 from speculation.fed.head import FedHead
+from speculation.grammar import FREE, Constraint, Grammars, Mask, grammar_for, masked
 from speculation.predictor import Predictor, features, find
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.sampling.distribution import choose
@@ -37,7 +38,7 @@ from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_num
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import frames_of
+from speculation.wire import ROOT, frames_of
 
 TOP = 5
 FED_DEPTHS = 12
@@ -117,13 +118,16 @@ def record(
     max_tokens: int,
     top: int = TOP,
     sampling: SamplingScheme = GREEDY,
+    answers: str = FREE,
 ) -> Recording:
     """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens.
 
     With `sampling`, each answer by a key of its own, rows are ranked and named as that scheme does on the edge and in
-    the exits.
+    the exits. With `answers` CONSTRAINED all are masked by the grammar that each prompt asks for; text that it settles
+    is drafted as all other text is, which costs forwards that the edge saves. Raises ValueError for a tokenizer that
+    spells no such answer.
     """
-    recorder = _Recorder(models, max_tokens, top, sampling)
+    recorder = _Recorder(models, max_tokens, top, sampling, answers)
     steps = tuple(recorder.step(question) for question in tqdm(asked, unit="frame", disable=None))
     target, exits, predictor = models.target, models.exits, models.predictor
     tables = exits.table if exits is not None else {}
@@ -159,13 +163,19 @@ def _find_fed(config: ServerConfig, vlm: Vlm) -> FedPair | None:
 
 @torch.no_grad()
 def fed_drafts(
-    target: Vlm, cache: KVCache, pair: FedPair, inputs: Inputs, tokens: Sequence[int], top: int
+    target: Vlm,
+    cache: KVCache,
+    pair: FedPair,
+    inputs: Inputs,
+    tokens: Sequence[int],
+    top: int,
+    masks: Sequence[Mask | None] = (),
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Return a fed head's `top` likeliest tokens at every place of an answer by depth, and their probabilities,
     [n, FED_DEPTHS, top] each, the likeliest first.
 
     One unrolled pass (`adapters_training.fed_head.unroll`) over the features of prompt's end and answer, rounded as
-    they are on a link. Row 0 of the cache is used.
+    they are on a link. Row 0 of the cache is used. `masks` are of the answer's places, where it has a grammar.
     """
     config = pair.head.config
     text = Prefill.of(target, inputs, tokens[:-1])
@@ -182,14 +192,21 @@ def fed_drafts(
     states = pair.head.up(rounded(pair.encoder(hidden)).to(dtype))[None]
     rows = pair.head.rows(text.ids[-count:].tolist())[None]
     levels = torch.stack([each[0, -len(tokens) :] for each in unroll(pair.head, rows, states, FED_DEPTHS)], dim=1)
-    likely = pair.head.logits(levels).double().softmax(-1).topk(min(top, len(config.short_list)), dim=-1)
+    logits = pair.head.logits(levels).double()
+    for place, mask in enumerate(masks):
+        allowed = None if mask is None else torch.tensor(mask)[pair.head.get_buffer("ids")]
+        if allowed is not None and allowed.any():
+            for depth in range(min(place + 1, FED_DEPTHS)):
+                logits[place - depth, depth].masked_fill_(~allowed, -torch.inf)
+    likely = logits.softmax(-1).topk(min(top, len(config.short_list)), dim=-1)
     found = pair.head.get_buffer("ids")[likely.indices]
     return to_numpy(found).astype(np.int32), to_numpy(likely.values).astype(np.float32)
 
 
 class _Recorder:
-    def __init__(self, models: Models, max_tokens: int, top: int, sampling: SamplingScheme) -> None:
+    def __init__(self, models: Models, max_tokens: int, top: int, sampling: SamplingScheme, answers: str) -> None:
         self._models = models
+        self._grammars = None if answers == FREE else Grammars(models.target.tokenizer, models.target.vocabulary)
         self._sampling, self._key = sampling, 0
         self._max_tokens = max_tokens
         self._top = min(top, models.draft.vocabulary)
@@ -202,15 +219,23 @@ class _Recorder:
     def step(self, question: Question) -> RecordedStep:
         self._key += 1
         question = replace(question, jpeg=as_sent(self._models.target, question.jpeg))
-        alone = self._target.sampled(question.prompt, question.jpeg, self._max_tokens, self._sampling, self._key)
-        tokens = [token for token, _ in alone]
-        exit_tokens, exit_probabilities = self._exits(question, tokens)
+        grammar = None
+        if self._grammars is not None:
+            grammar = self._grammars.of(grammar_for(question.prompt), self._models.target.eos)
+        how = (self._max_tokens, self._sampling, self._key, grammar)
+        tokens = [token for token, _ in self._target.sampled(question.prompt, question.jpeg, *how)]
+        masks: list[Mask | None] = [None] * len(tokens)
+        if grammar is not None:
+            chain = Constraint(grammar, grammar.start(self._max_tokens))
+            masks = chain.masks(tokens[:-1], range(ROOT, len(tokens) - 2))
+        exit_tokens, exit_probabilities = self._exits(question, tokens, masks)
         started = time.perf_counter()
         self._draft.begin(question.prompt, question.jpeg)
         self.edge_prefill_s.append(time.perf_counter() - started)
         rows = self._draft.root_logits()[None]
         if len(tokens) > 1:
-            rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(-1, len(tokens) - 2))])
+            rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(ROOT, len(tokens) - 2))])
+        rows = masked(rows, masks)
         sampler = self._sampling.sampler(self._key)
         if sampler is not None:
             rows = np.stack([sampler.rank(row, Prefix(place, b"")) for place, row in enumerate(rows)])
@@ -220,7 +245,7 @@ class _Recorder:
         likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
         probabilities = np.take_along_axis(softmax, likeliest, axis=1)
         acceptance = self._acceptance(rows, probabilities)
-        fed_tokens, fed_probabilities = self._fed(question, tokens)
+        fed_tokens, fed_probabilities = self._fed(question, tokens, masks)
         return RecordedStep(
             question.prompt, sum(map(len, frames_of(question.jpeg))), tuple(tokens), likeliest.astype(np.int32),
             probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
@@ -228,12 +253,13 @@ class _Recorder:
         )  # fmt: skip
 
     def _fed(
-        self, question: Question, tokens: list[int]
+        self, question: Question, tokens: list[int], masks: Sequence[Mask | None]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]] | tuple[None, None]:
         target, pair = self._models.target, self._models.fed
         if pair is None:
             return None, None
-        return fed_drafts(target, self._cache, pair, prepare(target, question.prompt, question.jpeg), tokens, self._top)
+        inputs = prepare(target, question.prompt, question.jpeg)
+        return fed_drafts(target, self._cache, pair, inputs, tokens, self._top, masks)
 
     def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
@@ -248,8 +274,13 @@ class _Recorder:
         return np.stack(columns, axis=1)
 
     @torch.no_grad()
-    def _exits(self, question: Question, tokens: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return every exit's likeliest token at every place [n, exits], and that one's probability."""
+    def _exits(
+        self, question: Question, tokens: list[int], masks: Sequence[Mask | None]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return every exit's likeliest token at every place [n, exits], and that one's probability.
+
+        That is 0 where the grammar leaves none of an exit's tokens: there it says nothing.
+        """
         models, exits = self._models, self._models.exits
         exit_tokens = np.zeros((len(tokens), len(models.exit_layers)), dtype=np.int32)
         probabilities = np.zeros(exit_tokens.shape, dtype=np.float32)
@@ -258,12 +289,14 @@ class _Recorder:
         self.cloud_prefill_s.append(time.perf_counter() - started)
         if exits is None:
             return exit_tokens, probabilities
-        chunk = draft_chunk(self._cache, 0, root, tokens[:-1], range(-1, len(tokens) - 2))
+        chunk = draft_chunk(self._cache, 0, root, tokens[:-1], range(ROOT, len(tokens) - 2))
         for output in forward_layers(models.target, self._cache, [chunk]):
             if output.layer in models.exit_layers:
                 listed, place = models.short_list, models.exit_layers.index(output.layer)
                 short = None if listed is None else listed.astype(np.int64)
-                for at, row in enumerate(to_numpy(exits.logits(output.layer, output.hidden[0]))):
+                for at, row in enumerate(masked(to_numpy(exits.logits(output.layer, output.hidden[0])), masks, short)):
+                    if not np.isfinite(row).any():
+                        continue
                     best, chance = choose(row, self._sampling, StepDraws(self._key, at), short)
                     exit_tokens[at, place] = best if short is None else short[best]
                     probabilities[at, place] = chance

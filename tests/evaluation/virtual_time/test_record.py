@@ -17,7 +17,8 @@ from evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from evaluation.virtual_time.record import FedPair, Models, record
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.fed.session import FedSession
-from speculation.sampling import Coupled, Prefix
+from speculation.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
+from speculation.sampling import GREEDY, Coupled, Prefix
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
@@ -65,6 +66,35 @@ def test_the_answers_are_the_targets(recording: Recording, target: Vlm, asked: l
         greedy = session.greedy(question.prompt, question.jpeg, LIMIT)
         assert step.tokens == tuple(token for token, _ in greedy)
         assert step.image_bytes == len(question.jpeg)
+
+
+def test_constrained_answers_are_the_targets_and_nobody_proposes_what_the_grammar_leaves_out(
+    target: Vlm, draft: Vlm, exits: ExitHeads, fed: FedPair, asked: list[Question]
+) -> None:
+    limit, question = 40, asked[0]
+    (step,) = record(Models(target, draft, exits, None, fed), [question], limit, 3, answers=CONSTRAINED).steps
+    grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(question.prompt), target.eos)
+    truth = VlmSession(target, 512).sampled(question.prompt, question.jpeg, limit, GREEDY, 0, grammar)
+    assert step.tokens == tuple(token for token, _ in truth)
+    masks = Constraint(grammar, grammar.start(limit)).masks(step.tokens[:-1], range(ROOT, len(step.tokens) - 2))
+    assert len(masks) == len(step.tokens) and step.exit_tokens is not None and step.exit_probabilities is not None
+    assert step.fed_tokens is not None and step.fed_probabilities is not None
+    own, session = 0, VlmSession(draft, 512)
+    session.begin(question.prompt, question.jpeg)
+    for place, (token, mask) in enumerate(zip(step.tokens, masks, strict=True)):
+        assert mask is not None and mask[token]
+        likely = step.draft_tokens[place, 0]
+        row = masked(session.root_logits()[None], [mask])[0]
+        assert likely == np.argmax(row)
+        own += likely != np.argmax(session.root_logits())
+        assert mask[step.draft_tokens[place][step.draft_probabilities[place] > 0.0]].all()
+        assert mask[step.exit_tokens[place][step.exit_probabilities[place] > 0.0]].all()
+        listed = mask[np.array(fed.head.config.short_list)].any()
+        for depth in range(min(place + 1, step.fed_tokens.shape[1])) if listed else ():
+            some = step.fed_probabilities[place - depth, depth] > 0.0
+            assert some.any() and mask[step.fed_tokens[place - depth, depth][some]].all()
+        session.commit((), token)
+    assert own, "the mask changed what the draft model says"
 
 
 def test_sampled_answers_are_the_targets_own_samples_and_the_draft_ranks_as_the_edge_does(
