@@ -21,6 +21,8 @@ SUCCESS_GAP = 1.0
 MAX_ACTIONS = 40
 MAX_BLOCKED = 5
 """So many blocked actions in a row end an episode, as they end a robot's goal."""
+MAX_STUCK = 10
+"""And so many without one that led ahead."""
 
 Policy = Callable[[Image, World], NavigationAction | None]
 """Frame and world in, action out; None where the policy gives no action, which ends the episode."""
@@ -71,13 +73,13 @@ def run_episode(
     wanted: Sequence[int] | None = None,
 ) -> EpisodeResult:
     """Run `policy` from the scene's start until it ends the search, gives no action, is blocked MAX_BLOCKED times in a
-    row, or `max_actions` are used up.
+    row or MAX_STUCK times without a way ahead, or `max_actions` are used up.
 
     `wanted` are the objects any of which is right (None: the scene's target); where there is none, to say so is the
     success. `world_type` is `World` (motion is exact) or `WalkingWorld` (a policy walks, physics decides).
     """
     actions: list[NavigationAction] = []
-    poses, length, collisions, in_a_row = [scene.start], 0.0, 0, 0
+    poses, length, collisions, in_a_row, stuck = [scene.start], 0.0, 0, 0, 0
     wanted = (scene.target_index,) if wanted is None else wanted
     with world_type(scene, size) as world:
         outcome = Outcome.OUT_OF_ACTIONS
@@ -97,9 +99,10 @@ def run_episode(
                 break
             blocked = execute(world, action)
             collisions, in_a_row = collisions + blocked, in_a_row + 1 if blocked else 0
+            stuck = stuck + blocked if blocked or not action.metres else 0
             length += math.dist(poses[-1][:2], world.pose[:2])
             poses.append(world.pose)
-            if in_a_row >= MAX_BLOCKED:
+            if in_a_row >= MAX_BLOCKED or stuck >= MAX_STUCK:
                 outcome = Outcome.BLOCKED
                 break
         sightings = observe(world)

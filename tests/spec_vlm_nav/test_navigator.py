@@ -406,6 +406,16 @@ def test_blocked_again_and_again_is_an_obstacle_but_a_free_move_forgets() -> Non
     assert mixed.run().end is End.STOPPED
 
 
+def test_a_robot_that_turns_between_its_bumps_and_never_gets_ahead_is_stuck() -> None:
+    def outcome(step: int) -> Execution:
+        return Execution(Outcome.DONE if step % 2 else Outcome.BLOCKED)
+
+    result = World([LEFT] * 40, outcome=outcome).run(time_allowance_s=300.0)
+    assert result.end is End.OBSTACLE and "10 actions were blocked and none led ahead" in result.message
+    ways_ahead = World(([LEFT] * 9 + [AHEAD]) * 4 + [DONE], outcome=outcome)
+    assert ways_ahead.run(time_allowance_s=300.0).end is End.STOPPED
+
+
 def test_an_executor_that_never_finishes_is_a_robot_fault() -> None:
     result = World([LEFT], outcome=lambda step: None).run()
     assert result.end is End.ROBOT_FAULT and "did not end within 15 s" in result.message

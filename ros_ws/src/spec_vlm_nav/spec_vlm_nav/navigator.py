@@ -51,6 +51,8 @@ EXECUTOR_LIMIT_S = 0.5
 """Longer silence of the executor is reported."""
 INVALID_LIMIT, BLOCKED_LIMIT = 5, 5
 """A goal ends after so many answers without an action, or blocked actions, in a row."""
+STUCK_LIMIT = 10
+"""And after so many blocked actions without one that led ahead."""
 POLL_S = 0.02
 HOLD_S = 1.0
 """The end of a goal waits so long for the executor to take the HOLD."""
@@ -210,7 +212,7 @@ class Navigator:
         self._decoder, self._body, self._config = decoder, body, config
         self._clock, self._sleep, self._over = clock, sleep, over
         self._monitor = monitor or LinkMonitor(config.link)
-        self._step = self._actions = self._most = self._invalid = self._blocked = 0
+        self._step = self._actions = self._most = self._invalid = self._blocked = self._stuck = 0
         self._done: list[_Moved] = []
         self._form = PROMPT_FORMS[-1]
         """Of the prompts of the model that was asked last."""
@@ -588,11 +590,16 @@ class Navigator:
             self._wait(RETRY_S)
         elif outcome is Outcome.BLOCKED:
             self._blocked += 1
+            self._stuck += 1
             self._report(State.THINKING, f"blocked: {execution.message}")
             if self._blocked >= BLOCKED_LIMIT:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
+            if self._stuck >= STUCK_LIMIT:
+                raise _Over(End.OBSTACLE, f"{self._stuck} actions were blocked and none led ahead")
         else:
             self._blocked = 0
+            if motion.action.metres:
+                self._stuck = 0
         if ahead is None:
             return None
         if outcome is not Outcome.DONE or self.done != ahead.done or not self._is_same_view(ahead):
