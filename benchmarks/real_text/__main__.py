@@ -1,7 +1,7 @@
 """A published text pair end to end: SmolLM2-135M's weights, drafts, exits and a fed head made here, and their figures.
 
     python -m benchmarks.real_text all --out out/smollm2 --plan      # what would be done, and how long it takes
-    python -m benchmarks.real_text all --out out/smollm2 --save      # an hour and a half; the same command goes on
+    python -m benchmarks.real_text all --out out/smollm2 --save      # two and a half hours; the same command goes on
 
 Weights and conversations come out of installed Python packages (docs/real_text.md has the command). Every stage makes a
 file or folder; one that is there is not made again: delete it to make it anew.
@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--out", type=Path, default=Path("out/smollm2"), help="everything (default: %(default)s)")
     line.add_argument("--plan", action="store_true", help="print the stages, their commands and minutes; do nothing")
     line.add_argument("--threads", type=int, default=cores(), help="of trainings and measurements (default: all cores)")
+    line.add_argument("--prompts", type=int, default=0, metavar="N", help="time the first N only (default: all, 100)")
     either = line.add_mutually_exclusive_group()
     either.add_argument("--quick", action="store_true", help="every stage tiny, a few minutes: does it work here?")
     add_save(either)
@@ -42,7 +43,10 @@ def run(options: argparse.Namespace) -> None:
     """Do what is missing, then print the table. Raises ValueError for what cannot be done."""
     if options.threads < 1:
         raise ValueError(f"--threads {options.threads}: give at least 1")
-    setup = Setup(options.out, QUICK if options.quick else FULL, options.threads)
+    sizes = QUICK if options.quick else FULL
+    if not 0 <= options.prompts <= sizes.prompts:
+        raise ValueError(f"--prompts {options.prompts}: give 1 to {sizes.prompts}, or 0 for all")
+    setup = Setup(options.out, sizes, options.threads, options.prompts)
     stages = [stage for stage in STAGES if options.stage in (ALL, stage.name)]
     if options.plan:
         plan(setup, stages)

@@ -46,6 +46,8 @@ class Setup:
     out: Path
     sizes: Sizes = FULL
     threads: int = 1
+    timed: int = 0
+    """So many prompts are timed; 0: all of `sizes`."""
 
     @property
     def quick(self) -> bool:

@@ -50,7 +50,8 @@ def compare(setup: Setup) -> dict[str, Any]:
     """Return the figures of every arm on the prompts, and what they were measured with and on.
 
     Answers are kept in a journal, so that a killed comparison goes on. Raises ValueError where an answer of this system
-    is not the target's, and as the models and prompts of another comparison do.
+    is not the target's, and as the models and prompts of another comparison do. Fewer prompts are the first of all; a
+    longer comparison goes on with their answers.
     """
     options = peers.parser().parse_args([
         "--target-model", str(setup.target.resolve()), "--draft-model", str(setup.draft.resolve()),
@@ -59,6 +60,7 @@ def compare(setup: Setup) -> dict[str, Any]:
     ])  # fmt: skip
     target, draft = peers.load_pair(options)
     warm_up, asked = warmed_up(options, options.steps, WARM_UP)
+    asked = asked[: setup.timed or None]
     alone = TargetAlone(target, options.max_tokens)
     flags = ("--exits", str(setup.exits.resolve()), "--fed-head", str(setup.fed_head.resolve()))
     with sockets(options, (), "--max-sessions", str(peers.SESSIONS), *flags, vlm=draft) as edges:
@@ -74,7 +76,7 @@ def compare(setup: Setup) -> dict[str, Any]:
         "machine": machine(),
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
-        "prompts": options.steps,
+        "prompts": len(asked),
         "max_tokens": options.max_tokens,
         "gamma": options.gamma,
         "dtype": options.dtype,
