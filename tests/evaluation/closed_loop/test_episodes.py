@@ -33,9 +33,9 @@ from evaluation.closed_loop.episodes import (
     run_one,
 )
 from simulation.dataset import encode_jpeg
-from simulation.episode import MAX_BLOCKED, Outcome
+from simulation.episode import MAX_BLOCKED, MAX_STUCK, Outcome
 from simulation.geometry import Pose
-from spec_vlm_nav.navigator import BLOCKED_LIMIT
+from spec_vlm_nav.navigator import BLOCKED_LIMIT, STUCK_LIMIT
 from spec_vlm_nav.runner import SOURCE
 from speculation.prompts import (
     ACTIONS,
@@ -142,6 +142,7 @@ def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
     setting = replace(SETTING, form=2, max_actions=20)
     result = run_one(EpisodeKey("easy", 3, "target", None), setting, models)
     assert result.outcome == Outcome.BLOCKED.value and result.collisions >= MAX_BLOCKED == BLOCKED_LIMIT
+    assert MAX_STUCK == STUCK_LIMIT
     assert models.prompts[0].splitlines()[1] == "Seen: here 1/8"
     assert any(line.startswith("Doors: ") for line in models.prompts[1].splitlines())
     assert models.prompts[-1].splitlines()[1].endswith(f"{ahead.text} blocked x{MAX_BLOCKED - 1}")
