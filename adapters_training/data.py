@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
 from simulation.randomisation import TRAINING
 from simulation.scene import UNSEEN_SEED, Difficulty
+from speculation.processes import worker_pool
 from speculation.prompts import in_vain, recent
 
 CAPACITY, MAX_TOKENS = 512, 96
@@ -132,9 +132,7 @@ def make(
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     starts = range(first_seed, first_seed + scenes, SCENES_PER_SHARD)
-    # A forked child would share its parent's GL context.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool, tqdm(total=len(starts), unit="shard") as bar:
+    with worker_pool(processes, [__name__]) as pool, tqdm(total=len(starts), unit="shard") as bar:
         jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise, model, layouts) for start in starts]
         for job in as_completed(jobs):
             bar.set_postfix(frames=job.result())

@@ -16,6 +16,7 @@ from evaluation.demo import command as demo
 from evaluation.fleet import command as fleet
 from evaluation.link_loss import command as link_loss
 from evaluation.report import command as report
+from speculation.processes import terminable
 
 MODULES = (demo, play, report, closed_loop, bars, record, replay, compare, acting, link_loss, soak, fleet)
 
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit status; 2 after one sentence on stderr, 130 where it was interrupted."""
     options = parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
+        with terminable():
+            status: int = options.run(options)
     except (ValueError, RuntimeError, OSError, VerifierLost, AnswerLate) as error:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from pathlib import Path
 
 from edge_drafter import Mode
@@ -38,7 +36,4 @@ def prepare(graph: Graph, options: argparse.Namespace, **given: str) -> dict[str
     if arguments["mode"] == Mode.SERVER_SD.value:
         arguments["server_draft"] = arguments["draft_model"]
     take_private_domain()
-    if threading.current_thread() is threading.main_thread():
-        # SIGTERM ends the processes in order, as Ctrl-C does; Python's default would leave them behind.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
     return {**arguments, "verifier": free_address(), **given}

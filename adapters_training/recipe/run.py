@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import msgspec
 from adapters_training.devices import cores
 from adapters_training.files import replacing
 from adapters_training.recipe.stages import Plan, Stage
+from speculation.processes import terminable
 
 RECORD_FILE, LOCK_FILE, STAMPS, SETTINGS, LOGS = "recipe.json", "lock", "stamps", "settings", "logs"
 POLL_SECONDS = 0.1
@@ -108,7 +108,7 @@ def run(plan: Plan, machine: Callable[[], str], first: str = "", jobs: int = 1) 
     and goes on with the next call.
     """
     plan.out.mkdir(parents=True, exist_ok=True)
-    with _alone(plan.out) as lock, _terminable():
+    with _alone(plan.out) as lock, terminable():
         if first:
             _clear(plan, plan.named(first))
         heads = {stage.name: f"[{place}/{len(plan.stages)}] {stage.name}" for place, stage in enumerate(plan.stages, 1)}
@@ -274,20 +274,6 @@ def _alone(out: Path) -> Iterator[int]:
         except BlockingIOError:
             raise ValueError(f"--out {out}: another recipe, or a stage that it left, still runs there") from None
         yield file.fileno()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let a SIGTERM end the stage as Ctrl-C does."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 WEIGHTS = ".safetensors"

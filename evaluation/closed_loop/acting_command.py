@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +42,7 @@ from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.grammar import CONSTRAINED, FREE
+from speculation.processes import worker_pool
 from speculation.prompts import ResponseOrder, Vocabulary
 
 TIME_S = 300.0
@@ -248,15 +247,9 @@ def rooms(missing: dict[int, list[Case]], options: argparse.Namespace) -> Iterat
         for seed, cases in missing.items():
             yield room(seed, cases, options)
         return
-    # Spawned, not forked: a GL context does not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    quiet = signal.SIGINT, signal.SIG_DFL
-    with ProcessPoolExecutor(min(options.processes, len(missing)), context, signal.signal, quiet) as pool:
-        try:
-            for future in as_completed([pool.submit(room, seed, cases, options) for seed, cases in missing.items()]):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with worker_pool(min(options.processes, len(missing)), [__name__]) as pool:
+        for future in as_completed([pool.submit(room, seed, cases, options) for seed, cases in missing.items()]):
+            yield future.result()
 
 
 def room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> list[ActingEpisode]:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import as_completed
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -51,8 +48,10 @@ from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
 from evaluation.setting import add_decoding, draft_flags, frame_flags, head_flags, machine, verifier
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.grammar import CONSTRAINED
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
+from speculation.processes import worker_pool
 from speculation.profiles import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
 from speculation.vlm.folder import ModelFolderError, find_model
@@ -72,7 +71,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_decoding(line, MODES, max_tokens=96, out="closed_loop")
     line.add_argument("--max-actions", type=int, default=40)
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are valid with 1 (default: 1)")
-    line.set_defaults(run=run)
+    line.set_defaults(run=run, answers=CONSTRAINED)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -228,19 +227,9 @@ def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Ite
             for key in keys:
                 yield run_one(key, shared, answerers)
         return
-    # Not forked from this process, whose GL context does not survive that; all of them share one's imports.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    # Ctrl-C reaches all processes; the pool's print no traceback of their own.
-    quiet = signal.SIGINT, signal.SIG_DFL
-    with ProcessPoolExecutor(min(processes, len(keys)), context, signal.signal, quiet) as pool:
-        try:
-            for future in as_completed([pool.submit(_work, key, shared) for key in keys]):
-                yield future.result()
-        except BrokenProcessPool:
-            raise RuntimeError("a process of the episodes was ended from outside; the same command goes on") from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with worker_pool(min(processes, len(keys)), [__name__]) as pool:
+        for future in as_completed([pool.submit(_work, key, shared) for key in keys]):
+            yield future.result()
 
 
 _answerers: list[Answerers] = []

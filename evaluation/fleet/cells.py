@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tqdm import tqdm
+
+from speculation.processes import worker_pool
 
 Found = TypeVar("Found")
 
@@ -18,8 +19,8 @@ def run_cells(what: str, cell: Callable[..., Found], arguments: Sequence[tuple[A
     with bar:
         if jobs == 1 or len(calls) < 2:
             return [_counted(bar, _call(call)) for call in calls]
-        with multiprocessing.get_context("spawn").Pool(min(jobs, len(calls))) as pool:
-            return [_counted(bar, found) for found in pool.imap(_call, calls)]
+        with worker_pool(min(jobs, len(calls)), [__name__]) as pool:
+            return [_counted(bar, found) for found in pool.map(_call, calls)]
 
 
 def _call(call: tuple[Callable[..., Found], tuple[Any, ...]]) -> Found:

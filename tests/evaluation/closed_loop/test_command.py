@@ -107,7 +107,7 @@ def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
     turning: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    flags = ("--modes", "target,cloud,fsd", "--rtt-ms", "0,20", "--target", "random")
+    flags = ("--modes", "target,cloud,fsd", "--rtt-ms", "0,20", "--target", "random", "--answers", "free")
     assert main(command(turning, out, "--seeds", "3", *flags)) == 0
     text = capsys.readouterr().out
     assert "oracle" in text and "fsd, 20 ms" in text
