@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
 from adapters_training.records import Frame, Task, read_frames
+from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.instructions import RELATIONS
 from speculation.memory import SIDE_PHRASES
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
@@ -23,6 +26,26 @@ from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
+
+
+class Asked(str, Enum):
+    """How an instruction names what is looked for."""
+
+    OBJECT = "object"
+    CLASS = "class"
+    COLOUR = "colour"
+    RELATION = "relation"
+
+    @classmethod
+    def of(cls, task: Task) -> Asked:
+        """Return what a task's instruction names: 'the red ball', 'a ball', 'something red', 'the ball next to ...'."""
+        if any(f" {word} the " in task.query for word in RELATIONS):
+            return cls.RELATION
+        if task.query.startswith("find something "):
+            return cls.COLOUR
+        return cls.OBJECT if task.query in ("", f"find the {task.colour} {task.object_class}") else cls.CLASS
+
+
 _PHRASES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
 
 
@@ -92,15 +115,21 @@ def judge(score: Score, task: Task, text: str) -> None:
     score.stop[0] += named == task.action == "stop"
 
 
-def pick(frames: Sequence[Frame], count: int, seed: int = 0, form: int = 2) -> list[tuple[Frame, Task]]:
-    """Return `count` (frame, task) pairs, one per frame, about 30 % of them with the target out of view.
+def pick(
+    frames: Sequence[Frame], count: int, seed: int = 0, form: int = 2, asked: Asked | None = None
+) -> list[tuple[Frame, Task]]:
+    """Return up to `count` (frame, task) pairs, one per frame, about 30 % of them with the target out of view.
 
-    Only what a model of this prompt form can be asked.
+    Only what a model of this prompt form can be asked, and with `asked` instructions of this kind alone.
     """
     rng = random.Random(seed)
     chosen: list[tuple[Frame, Task]] = []
-    for frame in rng.sample(list(frames), min(count, len(frames))):
-        tasks = [task for task in frame.tasks if wording.fits(task, form)]
+    fitting = [
+        [task for task in frame.tasks if wording.fits(task, form) and asked in (None, Asked.of(task))]
+        for frame in frames
+    ]
+    able = [pair for pair in zip(frames, fitting, strict=True) if pair[1]]
+    for frame, tasks in rng.sample(able, min(count, len(able))):
         visible = [task for task in tasks if task.seen is not None]
         hidden = [task for task in tasks if task.seen is None]
         pool = visible if visible and (not hidden or rng.random() < 0.7) else hidden
@@ -115,12 +144,26 @@ def evaluate(
     seed: int = 0,
     show: int = 0,
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
+    constrained: bool = False,
+    asked: Asked | None = None,
 ) -> Score:
-    """Generate answers for `count` held-out (frame, task) pairs and count what is right."""
+    """Generate answers for `count` held-out (frame, task) pairs and count what is right; `asked` as in `pick`.
+
+    `constrained`: under the grammar of an answer, as robots ask. Raises ValueError where no frame has such a question.
+    """
     session = VlmSession(vlm, 512)
+    grammars = Grammars(vlm.tokenizer, vlm.vocabulary) if constrained else None
     form, score = wording.form_of(vlm.folder), Score()
-    for frame, task in tqdm(pick(list(read_frames(folder)), count, seed, form), desc="answers", mininterval=5.0):
-        text = session.answer(wording.prompt(task, order, form), frame.jpeg, MAX_TOKENS)
+    questions = pick(list(read_frames(folder)), count, seed, form, asked)
+    if not questions:
+        kind = f" of the kind {asked.value!r}" if asked is not None else ""
+        raise ValueError(
+            f"--held-out {folder} holds no questions{kind} for this model; make some with 'data --held-out'"
+        )
+    for frame, task in tqdm(questions, desc="answers", mininterval=5.0):
+        prompt = wording.prompt(task, order, form)
+        grammar = grammars.of(grammar_for(prompt), vlm.eos) if grammars is not None else None
+        text = session.answer(prompt, frame.jpeg, MAX_TOKENS, grammar)
         judge(score, task, text)
         if show > 0:
             show -= 1
@@ -144,6 +187,15 @@ def add_command(commands: Any) -> None:
     line.add_argument(
         "--order", choices=[order.value for order in ResponseOrder], default=ResponseOrder.REASON_FIRST.value
     )
+    line.add_argument(
+        "--answers",
+        choices=[FREE, CONSTRAINED],
+        default=FREE,
+        help="constrained: under the grammar of an answer, as on the robot (default: %(default)s)",
+    )
+    line.add_argument(
+        "--asked", choices=[asked.value for asked in Asked], help="questions that name this alone (default: all kinds)"
+    )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
     line.add_argument("--json", default="", help="also write the rates to this file")
     add_flags(line, ModelSettings, defaults={"device": AUTO})
@@ -151,10 +203,19 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the rates of one model. Raises ModelFolderError or FileNotFoundError for folders of no use."""
+    """Print the rates of one model. Raises ValueError or FileNotFoundError for folders of no use."""
     order = ResponseOrder(options.order)
     vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
-    score = evaluate(vlm, Path(options.held_out), options.count, show=options.show, order=order)
+    asked = Asked(options.asked) if options.asked is not None else None
+    score = evaluate(
+        vlm,
+        Path(options.held_out),
+        options.count,
+        show=options.show,
+        order=order,
+        constrained=options.answers == CONSTRAINED,
+        asked=asked,
+    )
     rates = score.rates()
     for name, rate in rates.items():
         print(f"{name:16s} {rate:.3f}" if isinstance(rate, float) else f"{name:16s} {rate}")

@@ -25,7 +25,7 @@ CAPACITY = 512
 
 
 def answers(folder: Path, questions: list[tuple[Frame, Task]]) -> list[str]:
-    """Return a model's greedy answers, every other one with its action first."""
+    """Return a model's greedy answers without a grammar, every other one with its action first."""
     session, form = VlmSession(load_vlm(folder), CAPACITY), wording.form_of(folder)
     orders = list(ResponseOrder)
     return [

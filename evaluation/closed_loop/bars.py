@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from tqdm import tqdm
 from adapters_training.evaluate import evaluate
 from evaluation.closed_loop.command import MAX_PROCESSES, episodes, seeds
 from evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode, EpisodeKey, Setting
-from evaluation.closed_loop.scores import Place, place, place_name, wilson
+from evaluation.closed_loop.scores import Place, figures, place, place_name, place_of, wilson
 from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
 from evaluation.plots import new_figure
 from evaluation.setting import add_decoding, machine
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table, table
 from simulation.episode import Outcome
 from speculation.grammar import CONSTRAINED
 from speculation.instructions import understand
@@ -52,8 +53,23 @@ PLACES: dict[str, Place] = {
 WORDINGS, QUESTIONS = "wordings", "questions"
 CASES = (*PLACES, WORDINGS, QUESTIONS)
 FOUND_BARS = {"easy": 0.97, "middle": 0.97, "hard": 0.92, "two_rooms": 0.92, "hallway": 0.92}
+COLLISIONS, KIND_NAME = "collisions an episode", "action kind on held-out questions"
 ABSENT_BAR, FALSE_BAR, COLLISIONS_BAR, WORDINGS_BAR, KIND_BAR = 0.90, 0.03, 0.3, 0.03, 0.90
-"""What is asked: at least (found, absent, action kind) or at most (false 'not here', collisions, wordings)."""
+WALKED_COLUMNS = (
+    Column("found", "of"),
+    Column("SPL", "spl"),
+    Column("path m", "path_m"),
+    Column("collisions", "collisions"),
+    Column("actions", "actions", ".1f"),
+)
+
+
+class Sign(str, Enum):
+    """How a measured value has to lie to what is asked."""
+
+    AT_LEAST = ">="
+    AT_MOST = "<="
+    BELOW = "<"
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,7 @@ class Bar:
 
     name: str
     asked: float | None
-    at_most: bool
+    sign: Sign
     measured: float | None
     low: float | None = None
     high: float | None = None
@@ -74,7 +90,9 @@ class Bar:
         """Whether it is reached; None where nothing is asked or measured."""
         if self.asked is None or self.measured is None:
             return None
-        return self.measured <= self.asked if self.at_most else self.measured >= self.asked
+        if self.sign is Sign.BELOW:
+            return self.measured < self.asked
+        return self.measured <= self.asked if self.sign is Sign.AT_MOST else self.measured >= self.asked
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -97,8 +115,6 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--cases: {unknown[0]!r} is none; known are {', '.join(CASES)}")
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
-    if QUESTIONS in cases and options.held_out is None:
-        cases.remove(QUESTIONS)
     words = Vocabulary.load(options.target_model)
     if words is None:
         raise ValueError(
@@ -135,28 +151,29 @@ def run(options: argparse.Namespace) -> int:
                 journal.add(asdict(episode))
                 done[episode.key] = episode
                 bar.update()
-    rows = [*walks([done[key] for key in keys], walked), *_others(options, cases, words, [done[key] for key in keys])]
-    report(options, rows)
+    finished = [done[key] for key in keys]
+    report(options, [*walks(finished, walked), *_others(options, cases, words, finished)], finished)
     return 0
 
 
 def walks(finished: Sequence[Episode], names: Iterable[str]) -> list[Bar]:
     """Return the rows of the episodes."""
     rows = []
-    for name in names:
-        where = PLACES[name]
+    for case in names:
+        where = PLACES[case]
         ours = [episode for episode in finished if place(episode) == where and episode.policy == TARGET]
         solved = {e.seed for e in finished if place(e) == where and e.policy == ORACLE and e.success}
         counted = [episode for episode in ours if episode.seed in solved or where[2] == Asked.ABSENT.value]
-        bar = ABSENT_BAR if name == "absent" else FOUND_BARS.get(name)
+        bar = ABSENT_BAR if case == "absent" else FOUND_BARS.get(case)
         words = "said 'not here'" if where[2] == Asked.ABSENT.value else "found, of the oracle's"
-        rows.append(_share(f"{place_name(where)}: {words}", bar, False, [e.success for e in counted]))
-        if name == "hard" and ours:
+        rows.append(_share(f"{place_name(where)}: {words}", bar, Sign.AT_LEAST, [e.success for e in counted]))
+        if case == "hard" and ours:
             mean = sum(episode.collisions for episode in ours) / len(ours)
-            rows.append(Bar(f"{place_name(where)}: collisions an episode", COLLISIONS_BAR, True, mean, count=len(ours)))
+            name = f"{place_name(where)}: {COLLISIONS}"
+            rows.append(Bar(name, COLLISIONS_BAR, Sign.BELOW, mean, count=len(ours)))
     there = [e for e in finished if e.policy == TARGET and e.asked != Asked.ABSENT.value]
     false = [e.outcome == Outcome.NOT_FOUND.value for e in there]
-    rows.append(_share("false 'not here', of all rooms that hold the object", FALSE_BAR, True, false))
+    rows.append(_share("false 'not here', of all rooms that hold the object", FALSE_BAR, Sign.AT_MOST, false))
     return rows
 
 
@@ -179,7 +196,7 @@ def wordings(
             failed.append(f"{wording.text('silver', 'bottle')!r} in {lost} of {len(plain)} rooms")
         worst = max(worst, lost / max(1, len(plain)))
     name = f"middle: worst of {len(tried)} held-out wordings, behind the plain one"
-    return Bar(name, WORDINGS_BAR, True, worst, count=len(plain)), failed
+    return Bar(name, WORDINGS_BAR, Sign.AT_MOST, worst, count=len(plain)), failed
 
 
 def _others(
@@ -189,33 +206,53 @@ def _others(
     if WORDINGS in cases:
         row, failed = wordings(finished, words)
         rows.append(replace(row, note="; ".join(failed[:3])))
-    if QUESTIONS in cases:
-        score = evaluate(load_vlm(options.target_model), options.held_out, options.count)
-        low, high = wilson(score.kind, score.answers)
-        kind = score.kind / max(1, score.answers)
-        rows.append(Bar("action kind on held-out questions", KIND_BAR, False, kind, low, high, score.answers))
+    if QUESTIONS in cases and options.held_out is None:
+        rows.append(Bar(KIND_NAME, KIND_BAR, Sign.AT_LEAST, None, note="not asked: --held-out names no frames"))
+    elif QUESTIONS in cases:
+        score = evaluate(
+            load_vlm(options.target_model), options.held_out, options.count,
+            order=ResponseOrder(options.response_order), constrained=options.answers == CONSTRAINED,
+        )  # fmt: skip
+        rows.append(_counted(KIND_NAME, KIND_BAR, Sign.AT_LEAST, score.kind, score.answers))
     if words.form == 1:
-        rows.append(Bar("absent objects, a class or a colour alone", None, False, None,
+        rows.append(Bar("absent objects, a class or a colour alone", None, Sign.AT_LEAST, None,
                         note="a model of prompt form 1 cannot be asked"))  # fmt: skip
     return rows
 
 
-def _share(name: str, asked: float | None, at_most: bool, results: Sequence[bool]) -> Bar:
+def _share(name: str, asked: float | None, sign: Sign, results: Sequence[bool]) -> Bar:
     if not results:
-        return Bar(name, asked, at_most, None, note="no episodes")
-    low, high = wilson(sum(results), len(results))
-    return Bar(name, asked, at_most, sum(results) / len(results), low, high, len(results))
+        return Bar(name, asked, sign, None, note="no episodes")
+    return _counted(name, asked, sign, sum(results), len(results))
 
 
-def report(options: argparse.Namespace, rows: Sequence[Bar]) -> None:
-    """Print the table; write bars.txt, bars.json and bars.png."""
+def _counted(name: str, asked: float | None, sign: Sign, successes: int, trials: int) -> Bar:
+    low, high = wilson(successes, trials)
+    return Bar(name, asked, sign, successes / trials, low, high, trials)
+
+
+def outcomes(finished: Sequence[Episode]) -> dict[str, dict[str, str]]:
+    """Return by place how the target ended each room, by its seed: one can walk again those that failed."""
+    rooms: dict[str, dict[str, str]] = {}
+    for episode in finished:
+        if episode.policy == TARGET:
+            rooms.setdefault(place_name(place(episode)), {})[str(episode.seed)] = episode.outcome
+    return rooms
+
+
+def report(options: argparse.Namespace, rows: Sequence[Bar], finished: Sequence[Episode]) -> None:
+    """Print both tables, of the bars and of what was walked; write bars.txt, bars.json and bars.png."""
     text = table(("bar", "asked", "measured", "95 %", "of", "met"), [_cells(row) for row in rows])
     notes = [f"{row.name}: {row.note}" for row in rows if row.note]
-    text = "\n\n".join([text, *notes, f"rooms: seeds {options.seeds}; {machine()}"])
+    walked = {place_name(place_of(row)): row for row in figures(finished) if row["policy"] == TARGET}
+    shown = {name: {**row, "of": f"{row['found']}/{row['episodes']}"} for name, row in walked.items()}
+    ways = [figures_table("walked", shown, WALKED_COLUMNS)] if walked else []
+    text = "\n\n".join([text, *notes, *ways, f"rooms: seeds {options.seeds}; {machine()}"])
     print(text)
     (options.out / "bars.txt").write_text(text + "\n", encoding="utf-8")
     data: dict[str, Any] = {"target": folder_fingerprint(options.target_model), "seeds": options.seeds,
-                            "machine": machine(), "rows": [asdict(row) | {"met": row.met} for row in rows]}  # fmt: skip
+                            "machine": machine(), "rows": [asdict(row) | {"met": row.met} for row in rows],
+                            "walked": list(walked.values()), "rooms": outcomes(finished)}  # fmt: skip
     (options.out / "bars.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     path = options.out / "bars.png"
     plot(rows).savefig(path, dpi=110, bbox_inches="tight")
@@ -223,17 +260,16 @@ def report(options: argparse.Namespace, rows: Sequence[Bar]) -> None:
 
 
 def _cells(row: Bar) -> tuple[str, ...]:
-    percent = "collisions" not in row.name
+    percent = COLLISIONS not in row.name
 
     def shown(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.1f} %" if percent else f"{value:.2f}"
 
-    sign = "<= " if row.at_most else ">= "
     interval = "-" if row.low is None or row.high is None else f"{100 * row.low:.0f}-{100 * row.high:.0f} %"
     met = "-" if row.met is None else "yes" if row.met else "no"
     return (
         row.name,
-        "-" if row.asked is None else sign + shown(row.asked),
+        "-" if row.asked is None else f"{row.sign.value} {shown(row.asked)}",
         shown(row.measured),
         interval,
         str(row.count),

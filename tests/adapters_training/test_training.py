@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from adapters_training import pair
 from adapters_training.__main__ import main
-from adapters_training.evaluate import Score, claimed_side, evaluate, judge
+from adapters_training.evaluate import Asked, Score, claimed_side, evaluate, judge, pick
 from adapters_training.losses import Losses
 from adapters_training.packing import Batch
 from adapters_training.records import Task, write_shard
@@ -102,6 +103,34 @@ def test_the_export_loads_and_answers(folder: Path, model: Path) -> None:
     assert vlm.num_layers == TINY.layers
     score = evaluate(vlm, folder / "held_out", 2, order=ResponseOrder.ACTION_FIRST)
     assert score.answers == 2
+
+
+def test_constrained_answers_are_all_readable(folder: Path, model: Path) -> None:
+    score = evaluate(load_vlm(model), folder / "held_out", 4, constrained=True)
+    assert score.parsed == score.answers > 0, "this model was hardly trained: its free words are no answers"
+
+
+QUERIES = {
+    Asked.OBJECT: "find the red ball",
+    Asked.CLASS: "find a ball",
+    Asked.COLOUR: "find something red",
+    Asked.RELATION: "find the ball left of the green box",
+}
+
+
+@pytest.mark.parametrize(("asked", "query"), QUERIES.items())
+def test_questions_of_one_kind_are_picked(asked: Asked, query: str) -> None:
+    frame = make_frame(np.random.default_rng(1), "left")
+    tasks = [Task("red", "ball", None, "stop", "search", query=each) for each in QUERIES.values()]
+    able = [msgspec.structs.replace(frame, tasks=tasks)] * 3
+    without = msgspec.structs.replace(frame, tasks=[task for task in tasks if task.query != query])
+    assert [task.query for _, task in pick([without, *able], 9, asked=asked)] == [query] * 3
+    assert Asked.of(Task("red", "ball", None, "stop", "search")) is Asked.OBJECT
+
+
+def test_held_out_frames_without_such_questions_are_refused(folder: Path, model: Path) -> None:
+    with pytest.raises(ValueError, match="no questions of the kind 'relation'"):
+        evaluate(load_vlm(model), folder / "held_out", 2, asked=Asked.RELATION)
 
 
 def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

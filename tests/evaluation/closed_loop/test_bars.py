@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.closed_loop.bars import Bar, walks, wordings
+from evaluation.closed_loop.bars import Bar, Sign, outcomes, walks, wordings
 from evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode
 from simulation.episode import Outcome
 from simulation.objects import CLASSES, COLOURS
@@ -41,9 +41,22 @@ def test_not_here_is_right_where_nothing_is() -> None:
     assert false.measured is None and false.met is None
 
 
-@pytest.mark.parametrize(("measured", "at_most", "met"), [(0.9, False, True), (0.9, True, True), (None, True, None)])
-def test_a_bar_is_met_at_its_value(measured: float | None, at_most: bool, met: bool | None) -> None:
-    assert Bar("name", 0.9, at_most, measured).met is met
+@pytest.mark.parametrize(
+    ("measured", "sign", "met"),
+    [
+        (0.9, Sign.AT_LEAST, True),
+        (0.9, Sign.AT_MOST, True),
+        (0.9, Sign.BELOW, False),
+        (0.89, Sign.BELOW, True),
+        (None, Sign.AT_MOST, None),
+    ],
+)
+def test_a_bar_at_its_value(measured: float | None, sign: Sign, met: bool | None) -> None:
+    assert Bar("name", 0.9, sign, measured).met is met
+
+
+def test_rooms_keep_how_they_ended_by_seed() -> None:
+    assert outcomes([FOUND, LOST, *ORACLES]) == {"hard": {"0": FOUND.outcome, "1": LOST.outcome}}
 
 
 def test_a_wording_that_is_not_understood_loses_the_rooms_that_were_found() -> None:
@@ -65,9 +78,13 @@ def test_one_command_walks_and_writes_the_table(tmp_path: Path, capsys: pytest.C
     assert "easy: found, of the oracle's" in text and "middle, asked for what is absent: said 'not here'" in text
     data = json.loads((tmp_path / "out" / "bars.json").read_text())
     assert data["seeds"] == "3" and {row["met"] for row in data["rows"]} >= {True}
+    assert "SPL" in text and data["walked"][0]["episodes"] == 1
+    assert {name: list(ended) for name, ended in data["rooms"].items()}["easy"] == ["3"]
     assert (tmp_path / "out" / "bars.png").stat().st_size > 5000
     walked = (tmp_path / "out" / "bars.jsonl").read_text()
     assert main(["bars", *flags]) == 0
     assert (tmp_path / "out" / "bars.jsonl").read_text() == walked, "what is done is not done again"
+    assert main(["bars", *flags, "--cases", "easy,questions"]) == 0
+    assert "not asked: --held-out names no frames" in capsys.readouterr().out
     assert main(["bars", *flags, "--cases", "moon"]) == 2
     assert "known are easy, middle" in capsys.readouterr().err
