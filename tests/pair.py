@@ -158,7 +158,7 @@ class Robot:
     rtt_s: float | None = None
     """The round trip that the edge reports, right or wrong."""
 
-    def run(self, timeline: Timeline, post: Post, name: str, target: Vlm) -> None:
+    def run(self, timeline: Timeline, post: Post, name: str, target: Vlm, capacity: int) -> None:
         """Ask everything; a lost link is taken up again where the answer stood."""
         sampling = self.requests[0].sampling.text
         head = self.head
@@ -167,7 +167,7 @@ class Robot:
         link = StormyLink(timeline, post, name, self.weather, hello)
         link.rtt_s = self.rtt_s
         welcome = link.connect()
-        session = VlmSession(self.draft, 2 * CAPACITY)
+        session = VlmSession(self.draft, 2 * capacity)
         model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)
         fed = None
         if head is not None:
@@ -201,18 +201,22 @@ def run(
     self_draft: Vlm | None = None,
     config: ServerConfig = SERVER,
     encoder: FeatureEncoder | None = None,
+    capacity: int = CAPACITY,
 ) -> None:
-    """Let robots ask one verifier at the same time; what they heard is in `Robot.answers` and `Robot.stats`."""
+    """Let robots ask one verifier at the same time; what they heard is in `Robot.answers` and `Robot.stats`.
+
+    capacity: tokens of a verifier's session, prompt and image among them.
+    """
     timeline = Timeline()
     post = Post(timeline)
-    engine = VlmEngine(target, config.limits.max_sessions, CAPACITY, exits, config.limits.max_draft, encoder=encoder)
+    engine = VlmEngine(target, config.limits.max_sessions, capacity, exits, config.limits.max_draft, encoder=encoder)
     beside = None
     if self_draft is not None:
-        beside = SelfDraft(self_draft, config.limits.max_sessions, CAPACITY, target.eos, config.limits.max_draft)
+        beside = SelfDraft(self_draft, config.limits.max_sessions, capacity, target.eos, config.limits.max_draft)
     profile = DeviceProfile("virtual", verify_s=verify_s, server_draft_s=verify_s / 10)
     server = Server(engine, config, profile, post, clock=timeline.clock, self_draft=beside)
 
     def task(number: int, robot: Robot) -> Callable[[], None]:
-        return lambda: robot.run(timeline, post, f"robot {number}", target)
+        return lambda: robot.run(timeline, post, f"robot {number}", target, capacity)
 
     timeline.run([task(number, robot) for number, robot in enumerate(robots)], [server.run])

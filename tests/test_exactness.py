@@ -214,13 +214,19 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, constraine
     assert {name for name in HAPPENS[mode] if not lived[name]} == set(), lived
 
 
+@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("mode", [Mode.CLOUD, Mode.SD, Mode.FULL])
-def test_answers_about_several_frames_are_the_targets_own(mode: Mode, count: int, pairs: list[Pair]) -> None:
+def test_answers_about_several_frames_are_the_targets_own(
+    mode: Mode, count: int, constrained: bool, pairs: list[Pair]
+) -> None:
     """Their prompt is fed in pieces that end within an image, links break, and another robot asks about one frame."""
     for number, pair in enumerate(pairs):
         frames = tuple(jpeg(seed) for seed in range(count))
-        several = StepRequest(1, PROMPTS[0], frames, pair.target.eos, 14, sampling=HOW[number], key=number)
+        grammar = grammars(pair.target)[number] if constrained else None
+        several = StepRequest(
+            1, PROMPTS[0], frames, pair.target.eos, 18, sampling=HOW[number], key=number, grammar=grammar
+        )  # fmt: skip
         asked = [several, replace(several, jpeg=frames[::-1])]
         weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.1, cut_after=4, seed=count)
         config = DraftingConfig.of(mode, effort=1.0, exit_gain=0.0)
@@ -230,5 +236,6 @@ def test_answers_about_several_frames_are_the_targets_own(mode: Mode, count: int
         run(pair.target, [robot, other], config=server, exits=noisy_exits(pair.target, 0.6), self_draft=pair.drafts[0])
         assert robot.answers == [alone(pair.target, request) for request in asked]
         assert other.answers == [alone(pair.target, replace(several, jpeg=frames[0]))]
-        assert robot.answers[0] != other.answers[0] != robot.answers[1], "the frames before it matter"
+        if not constrained:  # a grammar may leave these models one answer
+            assert robot.answers[0] != other.answers[0] != robot.answers[1], "the frames before it matter"
         assert robot.stats.interruptions > 0

@@ -25,6 +25,7 @@ from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
+from speculation.grammar import CONSTRAINED
 from speculation.prompts import Guidance, ResponseOrder
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
@@ -50,7 +51,7 @@ PUBLIC = {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
         "drafting", "predictor", "fed_head", "sampling", "seed", "threads", "device", "dtype", "attention",
         "quantisation", "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s",
-        "link_resume_elsewhere_s", "service_class",
+        "link_resume_elsewhere_s", "service_class", "answers",
         "response_order", "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early",
         "look_ahead", "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "otlp", "welcome_s",
         "acceptance_margin", "acceptance_answers", "swap_every", "swap_tests", "swap_share",
@@ -100,6 +101,10 @@ def node() -> Iterator[Node]:
 def test_no_parameter_is_lost_and_no_two_have_one_name(name: str) -> None:
     assert PUBLIC[name] <= names(name)
     assert sum(len(part.fields()) for part in PARTS[name]) + len(OWN.get(name, ())) == len(names(name))
+
+
+def test_a_robot_asks_under_the_grammar_unless_told_otherwise(node: Node) -> None:
+    assert settings(node, EDGE).decoding.answers == CONSTRAINED
 
 
 NODE_FILES = sorted(path for path in CONFIG.glob("*.yaml") if path.stem != "verifier")

@@ -98,14 +98,17 @@ def folder(tiny_target: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_target, tmp_path / "model"))
 
 
-def test_stored_quantisation_needs_its_packages_and_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["awq", "gptq", "torchao"])
+def test_stored_quantisation_needs_its_packages_and_no_other(
+    folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "awq", "bits": 4}
+    config["quantization_config"] = {"quant_method": method, "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
-    monkeypatch.setitem(quantise.STORED_PACKAGES, "awq", ("no_such_package",))
-    with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\) needs no_such_package: pip .*, or the orig"):
+    monkeypatch.setitem(quantise.STORED_PACKAGES, method, ("no_such_package",))
+    with pytest.raises(ModelFolderError, match=rf"quantised \({method}\) needs no_such_package: pip .*, or the orig"):
         load_vlm(folder)
-    with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\); leave quantisation at none"):
+    with pytest.raises(ModelFolderError, match=rf"stored quantised \({method}\); leave quantisation at none"):
         load_vlm(folder, quantisation="nf4")
 
 
