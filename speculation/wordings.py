@@ -1,4 +1,7 @@
-"""Ways to word one and the same instruction: those that are trained on, and those held out to measure with."""
+"""Ways to word one and the same instruction: those that the parser was written with, and those held out to measure.
+
+No model is trained on them: one with a list of objects is asked what the parser understood.
+"""
 
 from __future__ import annotations
 
