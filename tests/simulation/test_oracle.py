@@ -9,7 +9,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from simulation.dataset import random_pose
+from simulation.dataset import Query, random_pose
 from simulation.episode import MAX_STUCK, Outcome, execute, oracle_policy, run_episode
 from simulation.geometry import NOSE, Obstacles, Pose
 from simulation.ground_truth import Sighting, bearing_and_distance, side_of
@@ -213,3 +213,15 @@ def test_an_episode_ends_where_bumps_lead_nowhere_though_there_are_turns_between
     stuck = run_episode(make_scene(3, Difficulty.EASY), lambda frame, world: next(actions), max_actions=90)
     assert stuck.outcome is Outcome.BLOCKED and stuck.collisions >= MAX_STUCK and stuck.path_length > 0.0
     assert len(stuck.actions) < 90
+
+
+@pytest.mark.parametrize("near", [0, 1])
+def test_of_two_objects_of_a_class_either_is_right(near: int) -> None:
+    places = [(0.6, 0.0), (-1.5, 1.5)]
+    room = make_scene(0, Difficulty.EASY)
+    balls = tuple(item(i, *places[i != near], colour=("red", "blue")[i]) for i in range(2))
+    scene = replace(room, objects=balls, target_index=0, start=Pose(0, 0, 0))
+    any_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("", "ball").objects(scene))
+    assert (any_ball.outcome, any_ball.success) == (Outcome.FOUND, True)
+    red_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("red", "ball").objects(scene))
+    assert red_ball.success is (near == 0)
