@@ -17,6 +17,7 @@ from evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margi
 from evaluation.experiment.questions import asked_of
 from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.setting import add_answers
+from speculation.grammar import FREE
 from speculation.vlm.load import load_vlm
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
@@ -44,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
     wrong = bugs(flips, options.dtype, options.modes)
     if options.dtype in LIMITS:
         print(f"flips above the limit of {LIMITS[options.dtype]:g} for {options.dtype}: {len(wrong)}")
-    command.finish(options, "exactness", {"tokens": count, "flips": [asdict(flip) for flip in flips]})
+    base = "exactness" if options.answers == FREE else f"exactness_{options.answers}"
+    command.finish(options, base, {"tokens": count, "flips": [asdict(flip) for flip in flips]})
     return 1 if wrong else 0
 
 
