@@ -28,7 +28,7 @@ from speculation.vlm.settings import ModelSettings
 MAX_TOKENS = 96
 
 
-class Asked(str, Enum):
+class Naming(str, Enum):
     """How an instruction names what is looked for."""
 
     OBJECT = "object"
@@ -37,7 +37,7 @@ class Asked(str, Enum):
     RELATION = "relation"
 
     @classmethod
-    def of(cls, task: Task) -> Asked:
+    def of(cls, task: Task) -> Naming:
         """Return what a task's instruction names: 'the red ball', 'a ball', 'something red', 'the ball next to ...'."""
         if any(f" {word} the " in task.query for word in RELATIONS):
             return cls.RELATION
@@ -116,7 +116,7 @@ def judge(score: Score, task: Task, text: str) -> None:
 
 
 def pick(
-    frames: Sequence[Frame], count: int, seed: int = 0, form: int = 2, asked: Asked | None = None
+    frames: Sequence[Frame], count: int, seed: int = 0, form: int = 2, asked: Naming | None = None
 ) -> list[tuple[Frame, Task]]:
     """Return up to `count` (frame, task) pairs, one per frame, about 30 % of them with the target out of view.
 
@@ -125,7 +125,7 @@ def pick(
     rng = random.Random(seed)
     chosen: list[tuple[Frame, Task]] = []
     fitting = [
-        [task for task in frame.tasks if wording.fits(task, form) and asked in (None, Asked.of(task))]
+        [task for task in frame.tasks if wording.fits(task, form) and asked in (None, Naming.of(task))]
         for frame in frames
     ]
     able = [pair for pair in zip(frames, fitting, strict=True) if pair[1]]
@@ -145,7 +145,7 @@ def evaluate(
     show: int = 0,
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
     constrained: bool = False,
-    asked: Asked | None = None,
+    asked: Naming | None = None,
 ) -> Score:
     """Generate answers for `count` held-out (frame, task) pairs and count what is right; `asked` as in `pick`.
 
@@ -194,7 +194,7 @@ def add_command(commands: Any) -> None:
         help="constrained: under the grammar of an answer, as on the robot (default: %(default)s)",
     )
     line.add_argument(
-        "--asked", choices=[asked.value for asked in Asked], help="questions that name this alone (default: all kinds)"
+        "--asked", choices=[asked.value for asked in Naming], help="questions that name this alone (default: all kinds)"
     )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
     line.add_argument("--json", default="", help="also write the rates to this file")
@@ -206,7 +206,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the rates of one model. Raises ValueError or FileNotFoundError for folders of no use."""
     order = ResponseOrder(options.order)
     vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
-    asked = Asked(options.asked) if options.asked is not None else None
+    asked = Naming(options.asked) if options.asked is not None else None
     score = evaluate(
         vlm,
         Path(options.held_out),

@@ -12,7 +12,7 @@ import torch
 
 from adapters_training import pair
 from adapters_training.__main__ import main
-from adapters_training.evaluate import Asked, Score, claimed_side, evaluate, judge, pick
+from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
 from adapters_training.losses import Losses
 from adapters_training.packing import Batch
 from adapters_training.records import Task, write_shard
@@ -111,26 +111,26 @@ def test_constrained_answers_are_all_readable(folder: Path, model: Path) -> None
 
 
 QUERIES = {
-    Asked.OBJECT: "find the red ball",
-    Asked.CLASS: "find a ball",
-    Asked.COLOUR: "find something red",
-    Asked.RELATION: "find the ball left of the green box",
+    Naming.OBJECT: "find the red ball",
+    Naming.CLASS: "find a ball",
+    Naming.COLOUR: "find something red",
+    Naming.RELATION: "find the ball left of the green box",
 }
 
 
 @pytest.mark.parametrize(("asked", "query"), QUERIES.items())
-def test_questions_of_one_kind_are_picked(asked: Asked, query: str) -> None:
+def test_questions_of_one_kind_are_picked(asked: Naming, query: str) -> None:
     frame = make_frame(np.random.default_rng(1), "left")
     tasks = [Task("red", "ball", None, "stop", "search", query=each) for each in QUERIES.values()]
     able = [msgspec.structs.replace(frame, tasks=tasks)] * 3
     without = msgspec.structs.replace(frame, tasks=[task for task in tasks if task.query != query])
     assert [task.query for _, task in pick([without, *able], 9, asked=asked)] == [query] * 3
-    assert Asked.of(Task("red", "ball", None, "stop", "search")) is Asked.OBJECT
+    assert Naming.of(Task("red", "ball", None, "stop", "search")) is Naming.OBJECT
 
 
 def test_held_out_frames_without_such_questions_are_refused(folder: Path, model: Path) -> None:
     with pytest.raises(ValueError, match="no questions of the kind 'relation'"):
-        evaluate(load_vlm(model), folder / "held_out", 2, asked=Asked.RELATION)
+        evaluate(load_vlm(model), folder / "held_out", 2, asked=Naming.RELATION)
 
 
 def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
