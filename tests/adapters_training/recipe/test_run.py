@@ -86,6 +86,7 @@ def test_a_broken_recipe_goes_on_and_a_finished_one_is_passed_over(recipe: Recip
 
 SLOW_WORK = """
 import pathlib, sys, time
+PAIR = {"answers", "exits"}
 out, name, folders = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 def note(what):
     with (out / "order.txt").open("a") as file:
@@ -93,12 +94,18 @@ def note(what):
 note("begins")
 for folder in folders:
     (out / folder).mkdir(exist_ok=True)
-time.sleep(0.3)
+deadline = time.monotonic() + 60.0
+while name in PAIR and not all(f"begins:{each}\\n" in (out / "order.txt").read_text() for each in PAIR):
+    if time.monotonic() > deadline:
+        sys.exit("the other one never began")
+    time.sleep(0.01)
+time.sleep(0.1)
 note("ends")
 print("said by", name)
 if (out / "break").exists() and (out / "break").read_text() == name:
     sys.exit(3)
 """
+"""Two stages that may run side by side end only when both have begun, so that no load of the machine parts them."""
 
 
 def test_stages_of_one_core_run_side_by_side(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
