@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class Stage:
         """Folders that it makes, under the recipe's."""
         return (self.name,) if self.makes is None else self.makes
 
-    @property
+    # Kept: asked anew of every stage behind it, its time doubles with each training that builds on the one before.
+    @cached_property
     def identity(self) -> str:
         """Names settings and numbers in the code, of this stage and of all that it builds on."""
         known = {"name": self.name, "settings": dict(self.settings), "numbers": numbers(),
