@@ -60,27 +60,33 @@ _DOOR = (
 _WHY = {
     "search": ("I look around.", "I keep searching.", "I turn to look around."),
     "explore": (
-        "I have turned all around, so I walk on.",
         "It is not around me, so I walk on.",
-        "I walk on to search.",
+        "Nothing is left to see here, so I walk on.",
+        "My search goes on ahead.",
     ),
     "door": (
-        "I have searched here, so I go on to the next room.",
+        "The doorway leads to where I have not looked yet.",
         "It is not here, so I go through the doorway.",
-        "I go where I have not looked yet.",
+        "All is searched here, so I go on to the next room.",
     ),
-    "return": ("I have seen it before, so I turn back to it.", "It was there before.", "I go back to where it was."),
-    "not here": ("I have looked everywhere.", "I have searched all of it.", "There is no place left to look."),
-    "reached": ("I am close enough, so I stop.", "I have reached it.", "It is right here, so I am done."),
-    "centre": ("I am close, so I turn to face it.", "It is near but off to the side, so I turn to it."),
-    "turn": ("It is off to the side, so I turn to face it.", "I turn towards it.", "I need to turn to it."),
+    "return": ("Now I turn back to where I have seen it.", "Back there I have seen it.", "There it was before."),
+    "not here": ("There is no place left to look.", "All of it is searched.", "No place is left to look."),
+    "reached": ("This is close enough, so I stop.", "Now I have reached it.", "It is right here, so I am done."),
+    "centre": (
+        "It is near but off to the side, so I turn to it.",
+        "I am close, so I turn to face it.",
+        "So close I only turn to face it.",
+    ),
+    "turn": ("It is off to the side, so I turn to face it.", "I turn towards it.", "To face it, I turn."),
     "forward": ("The way is clear, so I go on.", "Nothing is in the way, so I walk on.", "I walk towards it."),
     "detour": (
-        "The {blocker} is in the way, so I go around it.",
         "I walk around the {blocker}.",
+        "The {blocker} is in the way, so I go around it.",
         "The {blocker} blocks the way.",
     ),
 }
+"""Which of a reason's sentences is written follows from what was asked for alone, and those that may stand behind one
+sight begin with different words: else a greedy answer chooses between two reasons by how each may be worded."""
 
 
 def _choose(options: Sequence[str], cue: int, rng: random.Random) -> str:
@@ -128,7 +134,8 @@ def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
         if other is not None and (look_alike or rng.random() < 0.15):
             text = _choose(_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
-    parts.append(_choose(_WHY[_why(task)], cue, rng).format(blocker=task.blocker or "way"))
+    reasons = _WHY[_why(task)]
+    parts.append(reasons[len(_asked(task)) % len(reasons)].format(blocker=task.blocker or "way"))
     return " ".join(parts)
 
 
