@@ -48,6 +48,7 @@ def convert(labelled: LabelledFrame) -> Frame:
         list(visible.values()),
         tasks,
         tuple(Door(door.side.value, round(door.distance, 2)) for door in labelled.doorways),
+        np.clip(np.array(labelled.free) * 10, 1, 255).astype(np.uint8).tobytes(),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adapters_training.packing import ACTION_TEXTS, IGNORE, PATCHES, SIDES, Batch
+from adapters_training.packing import ACTION_TEXTS, IGNORE, PATCHES, REASONS, SIDES, Batch
 from adapters_training.records import CELLS
 from speculation.prompts import Vocabulary
 
@@ -37,18 +37,20 @@ class Losses:
 
 
 class DenseHeads(nn.Module):
-    """Linear probes on image tokens: class, colour, distance bin, and (with `place`) row and column."""
+    """Linear probes on image tokens: class, colour and distance bin of the object there, how far it is to the nearest
+    thing of any kind in the token's column, and (with `place`) row and column."""
 
     def __init__(self, width: int, vocabulary: Vocabulary, place: bool) -> None:
         super().__init__()
-        sizes = [len(vocabulary.classes) + 1, len(vocabulary.colours) + 1, len(DISTANCE_BINS) + 1]
+        bins = len(DISTANCE_BINS) + 1
+        sizes = [len(vocabulary.classes) + 1, len(vocabulary.colours) + 1, bins, bins]
         self.place = place
         self.sizes = sizes + [CELLS, CELLS] * place
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, sum(self.sizes))
 
     def forward(self, hidden: Tensor, cells: Tensor) -> Tensor:
-        """Return the mean loss of `hidden` [B, 64, width] against `cells` [3, B, 64].
+        """Return the mean loss of `hidden` [B, 64, width] against `cells` [4, B, 64].
 
         A token weighs less the more of them its class has in that image: a chair fills twenty tokens, a bottle two, and
         both are asked for equally often.
@@ -64,15 +66,20 @@ class DenseHeads(nn.Module):
         if occupied.any():
             bins = torch.bucketize(cells[2][occupied], DISTANCE_BINS.to(cells.device))
             loss = loss + 0.5 * F.cross_entropy(outputs[2][occupied], bins)
+        measured = cells[3] > 0
+        if measured.any():
+            bins = torch.bucketize(cells[3][measured], DISTANCE_BINS.to(cells.device))
+            loss = loss + 0.5 * F.cross_entropy(outputs[3][measured], bins)
         if self.place:
             index = torch.arange(CELLS * CELLS, device=cells.device).expand(cells.shape[1], -1)
-            for output, truth in zip(outputs[3:], (index // CELLS, index % CELLS), strict=True):
+            for output, truth in zip(outputs[4:], (index // CELLS, index % CELLS), strict=True):
                 loss = loss + 0.25 * F.cross_entropy(output.flatten(0, 1), truth.flatten())
         return loss
 
 
 class AskedHeads(nn.Module):
-    """Linear probes on the last prompt token of a question: side, distance bin, action, colour and class asked for.
+    """Linear probes on the last prompt token of a question: side, distance bin, action, colour and class asked for, and
+    why the action is right.
 
     The words of an answer are mostly style; these few bits are what grounding is, so they get a loss of their own.
     """
@@ -80,15 +87,16 @@ class AskedHeads(nn.Module):
     def __init__(self, width: int, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.sizes = [len(SIDES) + 1, len(DISTANCE_BINS) + 1, len(ACTION_TEXTS), len(vocabulary.colours),
-                      len(vocabulary.classes)]  # fmt: skip
+                      len(vocabulary.classes), len(REASONS)]  # fmt: skip
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, sum(self.sizes))
 
     def forward(self, hidden: Tensor, facts: Tensor) -> tuple[Tensor, float]:
-        """Return the loss of `hidden` [Q, width] against `facts` [Q, 5], and the accuracy of the side in 0..1."""
-        side, distance, action, colour, kind = self.head(self.norm(hidden.float())).split(self.sizes, dim=-1)
+        """Return the loss of `hidden` [Q, width] against `facts` [Q, 6], and the accuracy of the side in 0..1."""
+        side, distance, action, colour, kind, reason = self.head(self.norm(hidden.float())).split(self.sizes, dim=-1)
         loss = F.cross_entropy(side, facts[:, 0]) + 0.5 * F.cross_entropy(action, facts[:, 2])
-        loss = loss + 0.5 * F.cross_entropy(colour, facts[:, 3]) + 0.5 * F.cross_entropy(kind, facts[:, 4])
+        for output, column in ((colour, 3), (kind, 4), (reason, 5)):
+            loss = loss + 0.5 * F.cross_entropy(output, facts[:, column])
         seen = facts[:, 0] > 0
         if seen.any():
             bins = torch.bucketize(facts[seen, 1], DISTANCE_BINS.to(facts.device))
@@ -104,27 +112,27 @@ def see(model: Any, pixels: Tensor) -> Tensor:
     return torch.cat(tuple(features)).view(len(grids), CELLS * CELLS, -1)
 
 
-def read(model: Any, batch: Batch, image_tokens: Tensor, depth: int | None = None) -> list[Tensor]:
-    """Return the hidden states [B, N, hidden] of the embeddings and after each of the first `depth` layers.
+def read(model: Any, batch: Batch, image_tokens: Tensor, after: Sequence[int] | None = None) -> list[Tensor]:
+    """Return the hidden states [B, N, hidden] after each of these layers, in rising order; none named: after the last.
 
-    With all layers the last one is normed, as the head expects it. Padding is zeros. Training has no cache, so it runs
-    the layers itself, over all tokens of the batch in one line (`attention`); `speculation.vlm.forward` holds the loop
-    that serves. The model's attention is that of `train_attention`.
+    Those after the last layer are normed, as the head expects it. Padding is zeros, and no layer runs behind the last
+    that is asked for. Training has no cache, so it runs the layers itself, over all tokens of the batch in one line
+    (`attention`); `speculation.vlm.forward` holds the loop that serves. The model is one `for_training`.
     """
     language = model.model.language_model
     embedded = language.embed_tokens(batch.ids)
     image = batch.image_slice
-    before, after = embedded[:, : image.start], embedded[:, image.stop :]
-    hidden = [torch.cat([before, image_tokens.to(embedded.dtype), after], dim=1)]
+    before, behind = embedded[:, : image.start], embedded[:, image.stop :]
     where = batch.layout
-    line = where.line(hidden[0])
+    line = where.line(torch.cat([before, image_tokens.to(embedded.dtype), behind], dim=1))
     rotary = language.rotary_emb(line, batch.positions.flatten(1, 2).index_select(1, where.tokens)[:, None])
-    for layer in language.layers[:depth]:
+    depth, found = len(language.layers), []
+    after = (depth,) if after is None else after
+    for number, layer in enumerate(language.layers[: after[-1]], 1):
         line = layer(line, attention_mask=where, position_embeddings=rotary)
-        hidden.append(where.rows(line, hidden[0]))
-    if depth is None:
-        hidden[-1] = where.rows(language.norm(line), hidden[0])
-    return hidden
+        if number in after:
+            found.append(where.rows(language.norm(line) if number == depth else line, embedded))
+    return found
 
 
 def word_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, float, float]:
@@ -149,12 +157,14 @@ class Probes(nn.Module):
 
 
 def ground_losses(
-    batch: Batch, probes: Probes, image_tokens: Tensor, hidden: Sequence[Tensor]
+    batch: Batch, probes: Probes, image_tokens: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor, float]:
-    """Return the losses under image tokens and at the prompts' ends, and the accuracy of the side in 0..1."""
-    place = hidden[probes.place_layer][:, batch.image_slice]
-    dense = probes.eyes(image_tokens, batch.cells) + probes.place(place, batch.cells)
-    last = hidden[probes.asked_layer][batch.asked[:, 0], batch.asked[:, 1]]
+    """Return the losses under image tokens and at the prompts' ends, and the accuracy of the side in 0..1.
+
+    `low` and `high` [B, N, hidden] are the states after the probes' two layers.
+    """
+    dense = probes.eyes(image_tokens, batch.cells) + probes.place(low[:, batch.image_slice], batch.cells)
+    last = high[batch.asked[:, 0], batch.asked[:, 1]]
     asked, side_accuracy = probes.asked(last, batch.facts)
     return dense, asked, side_accuracy
 
@@ -162,22 +172,25 @@ def ground_losses(
 def ground(model: Any, batch: Batch, probes: Probes) -> Losses:
     """One training forward without words, through the lower layers only: twice the questions per second."""
     image_tokens = see(model, batch.pixels)
-    hidden = read(model, batch, image_tokens, probes.asked_layer)
-    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, hidden)
+    low, high = read(model, batch, image_tokens, (probes.place_layer, probes.asked_layer))
+    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, low, high)
     return Losses(dense.new_zeros(()), dense, asked, 0.0, 0.0, side_accuracy)
 
 
 def compute(model: Any, batch: Batch, probes: Probes, teacher: Any = None) -> Losses:
     """One training forward. With a teacher the word loss is 0.3 cross-entropy + KL(teacher || model)."""
     image_tokens = see(model, batch.pixels)
-    hidden = read(model, batch, image_tokens)
+    depth = len(model.model.language_model.layers)
+    wanted = sorted({probes.place_layer, probes.asked_layer, depth})
+    states = dict(zip(wanted, read(model, batch, image_tokens, wanted), strict=True))
     select = batch.labels != IGNORE
-    logits = model.lm_head(hidden[-1][select]).float()
+    logits = model.lm_head(states[depth][select]).float()
     words, accuracy, action_accuracy = word_losses(logits, batch.labels[select], batch.weights[select])
     if teacher is not None:
         with torch.no_grad():
             truth = teacher.lm_head(read(teacher, batch, see(teacher, batch.pixels))[-1][select]).float()
         divergence = F.kl_div(logits.log_softmax(-1), truth.log_softmax(-1), log_target=True, reduction="batchmean")
         words = 0.3 * words + divergence
-    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, hidden)
+    low, high = states[probes.place_layer], states[probes.asked_layer]
+    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, low, high)
     return Losses(words, dense, asked, accuracy, action_accuracy, side_accuracy)

@@ -19,6 +19,7 @@ import torch
 from adapters_training import wording
 from adapters_training.attention import Layout, layout
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
+from simulation.oracle import Reason
 from simulation.searching import LARGE_TURNS, search_turn
 from speculation.memory import SIDE_PHRASES, mirrored
 from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
@@ -31,7 +32,8 @@ PATCHES = 2 * CELLS
 """Patches along each side of a frame, of which four make an image token."""
 SIDES = tuple(SIDE_PHRASES)
 ACTION_TEXTS = tuple(action.text for action in ACTIONS)
-ACTION_FIRST_SHARE = 0.3
+REASONS = tuple(reason.value for reason in Reason)
+ACTION_FIRST_SHARE = 0.5
 ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
 SEARCHING = "search"
@@ -40,6 +42,7 @@ EXPLORING = "explore"
 """Why a task walks on within a room, or turns on until its way is in view."""
 _TURNS_ON = tuple(action.text for action in LARGE_TURNS)
 _TURNS_LAST = 0.6
+_ALIKE_FIRST = 0.7
 _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", "slightly right": "slightly left"}
 
 
@@ -62,13 +65,14 @@ class Batch:
     layout: Layout
     """What each token sees, for attention in training."""
     cells: torch.Tensor
-    """int64 [3, B, 64]: class, colour and distance (dm) under each image token."""
+    """int64 [4, B, 64]: class, colour and distance (dm) under each image token, and how far (dm) it is to the nearest
+    thing of any kind in its column, 0 where that was not measured."""
     image_slice: slice
     asked: torch.Tensor
     """int64 [Q, 2]: frame and position of the last prompt token of every question."""
     facts: torch.Tensor
-    """int64 [Q, 5], the truth about each question: side (0 = not in view, else 1 + place in SIDES), distance (dm),
-    action, colour, class of the target; IGNORE for a colour or class that nobody can know."""
+    """int64 [Q, 6], the truth about each question: side (0 = not in view, else 1 + place in SIDES), distance (dm),
+    action, colour and class of the target, and the teacher's reason; IGNORE for what nobody can know."""
     pixels: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """float32 [B * PATCHES * PATCHES, 1176], the images as the vision tower reads them; empty until `with_pixels`."""
 
@@ -132,6 +136,7 @@ def mirror(frame: Frame) -> Frame:
         [seen(s) for s in frame.seen],
         [task(t) for t in frame.tasks],
         tuple(Door(_MIRROR.get(door.side, door.side), door.distance) for door in frame.doors),
+        frame.free[::-1],
     )
 
 
@@ -148,17 +153,30 @@ def choose(tasks: Sequence[Task], rng: random.Random, limit: int) -> list[Task]:
 
     What a walk is for is what a robot is asked on it, with the memory that it has then. Three of four targets of a
     random frame are out of view, and most of these ask for one more turn; asked evenly, a model learns to look around
-    for ever.
+    for ever. Of those out of view, look-alikes of what is in view come first, mostly: a model that is asked for the
+    purple mug in front of a purple ball has to look at both, colour and class.
     """
     visible = [task for task in tasks[:-1] if task.seen is not None]
     hidden = [task for task in tasks[:-1] if task.seen is None]
     rng.shuffle(visible)
     rng.shuffle(hidden)
     hidden.sort(key=lambda task: task.reason == SEARCHING and rng.random() < _TURNS_LAST)
+    hidden.sort(key=lambda task: not (looks_alike(task, visible) and rng.random() < _ALIKE_FIRST))
     chosen = list(tasks[-1:])
     out_of_view = sum(task.seen is None for task in chosen)
     chosen += visible[: max(0, limit - 2 + out_of_view)]
     return chosen + hidden[: min(2 - out_of_view, limit - len(chosen))]
+
+
+def looks_alike(task: Task, visible: Sequence[Task]) -> bool:
+    """Return whether something in view has the colour or the class that is asked for, but not both.
+
+    A question that names one of them alone has no look-alikes.
+    """
+    if task.query and not task.query.endswith(f" {task.colour} {task.object_class}"):
+        return False
+    pairs = [(other.seen.colour, other.seen.object_class) for other in visible if other.seen is not None]
+    return any((task.colour == colour) is not (task.object_class == kind) for colour, kind in pairs)
 
 
 class Packer:
@@ -183,7 +201,7 @@ class Packer:
         return self.encode(f"<|vision_end|>{words}<|im_end|>\n<|im_start|>assistant\n")
 
     def facts(self, task: Task) -> tuple[int, ...]:
-        """Return side, distance, action, colour and class of a question as numbers (see `Batch.facts`)."""
+        """Return side, distance, action, colour, class and reason of a question as numbers (see `Batch.facts`)."""
         side = 0 if task.seen is None else 1 + SIDES.index(task.seen.side)
         distance = 0 if task.seen is None else min(255, round(task.seen.distance * 10))
         colour, kind = self._vocabulary.colours.index(task.colour), self._vocabulary.classes.index(task.object_class)
@@ -191,7 +209,8 @@ class Packer:
             # What is out of view has only the words that were asked for.
             colour = colour if task.colour in task.query else IGNORE
             kind = kind if task.object_class in task.query else IGNORE
-        return side, distance, ACTION_TEXTS.index(task.action), colour, kind
+        reason = REASONS.index(task.reason) if task.reason in REASONS else IGNORE
+        return side, distance, ACTION_TEXTS.index(task.action), colour, kind, reason
 
     def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True, answers: bool = True) -> Batch:
         """Pack frames; with `augment` half of them are mirrored and brightness varies.
@@ -199,7 +218,7 @@ class Packer:
         Without `answers` the questions stand alone, as many as there are, for the losses that need no words.
         """
         images, rows = [], []
-        cells = np.zeros((3, len(frames), CELLS * CELLS), np.int64)
+        cells = np.zeros((4, len(frames), CELLS * CELLS), np.int64)
         for index, original in enumerate(frames):
             # a model's own words cannot be mirrored: it need not see what its mirror image shows
             flipped = augment and rng.random() < 0.5 and not any(task.answer for task in original.tasks)
@@ -212,6 +231,8 @@ class Packer:
             images.append(image)
             for plane, data in enumerate((frame.cell_class, frame.cell_colour, frame.cell_distance)):
                 cells[plane, index] = np.frombuffer(data, np.uint8)
+            if frame.free:
+                cells[3, index] = np.tile(np.frombuffer(frame.free, np.uint8), CELLS)
             tasks = [task for task in frame.tasks if task.answer] or [
                 task for task in frame.tasks if wording.fits(task, self._vocabulary.form)
             ]

@@ -26,7 +26,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training import devices, settings
-from adapters_training.attention import train_attention
+from adapters_training.attention import for_training
 from adapters_training.course import PROBE_STEPS, LossCourse, remedy
 from adapters_training.devices import Device
 from adapters_training.files import filling, read_checkpoint, resumable, write_checkpoint
@@ -119,7 +119,7 @@ class PairTrainer:
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
         self.model = build_model(shape, tokenizer, config.seed).to(self.device)
-        train_attention(self.model)
+        for_training(self.model)
         self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(self.device)
         self.replicas = Replicas(self.device)
         self.packer = Packer(tokenizer, vocabulary, config.questions)
@@ -382,7 +382,7 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     vlm = load_vlm(Path(folder), threads=None, device=str(device))
     if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
         raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
-    train_attention(vlm.model)
+    for_training(vlm.model)
     return vlm.model
 
 

@@ -60,7 +60,9 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """One labelled frame. Cell arrays are CELLS x CELLS bytes, row by row: 0 = background, else class or colour index
-    + 1, and distance in decimetres (capped at 255)."""
+    + 1, and distance in decimetres (capped at 255). `free` is how far it is to the nearest thing, whatever it is, in
+    each column of cells: CELLS bytes, decimetres, at least 1; empty where nobody measured it (frames of earlier
+    versions)."""
 
     jpeg: bytes
     cell_class: bytes
@@ -69,6 +71,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     seen: list[Seen]
     tasks: list[Task]
     doors: tuple[Door, ...] = ()
+    free: bytes = b""
 
 
 _TEACHING = ("explore", "door", "return", "not here")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adapters_training.attention import train_attention
+from adapters_training.attention import for_training
 from adapters_training.data import convert
 from adapters_training.losses import read, see, word_losses
 from adapters_training.packing import IGNORE, Batch, Packer
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         processor = Processor.load(Path(folder))
     made = batches(processor, options.steps, options.frames)
     model = build_model(SHAPES[options.role], processor.tokenizer, seed=0)
-    train_attention(model)
+    for_training(model)
     seconds(model, made[0], True)
     taken = [[seconds(model, batch, line) for line in (False, True)] for batch in made]
     rows, lines = zip(*taken, strict=True)

@@ -25,7 +25,7 @@ from simulation.oracle import CIRCLE, FACING, SEARCH_TURN, Decision, Reason, tur
 from simulation.randomisation import JPEG_QUALITY, Randomisation
 from simulation.scene import Difficulty, Scene, SceneObject, make_scene
 from simulation.searching import Searcher
-from simulation.sight import sight_fractions
+from simulation.sight import ranges, sight_fractions
 from simulation.stage import PLAIN
 from simulation.world import World
 from speculation.instructions import Relation, Understood
@@ -48,6 +48,8 @@ _NOTED, _NOTE_BEARING, _NOTE_METRES = 0.85, math.radians(6.0), 0.12
 """What a model's answers would note: how often, and how wrong (standard deviations; distance as a share)."""
 _FOCAL, _COVERED, _EDGE = 112.0, 0.7, math.radians(45.0)
 """Of a frame of 224 pixels: focal length, pixels; share of its box that an object covers; half the field of view."""
+_COLUMN_RAYS = 4
+"""Rays through a column of cells."""
 _STEP = 0.75
 """Between two frames of a made-up way, metres."""
 _SAME_OBJECT = 1.5
@@ -139,6 +141,8 @@ class LabelledFrame:
     """About every object of the scene, two absent pairs, a class and a colour alone, and what a walk is for."""
     doorways: tuple[Doorway, ...] = ()
     """Those in view, nearest first."""
+    free: tuple[float, ...] = ()
+    """How far from the camera the nearest thing stands in each of the 8 columns of cells, metres along the floor."""
 
     @property
     def prompt(self) -> str:
@@ -486,8 +490,19 @@ def _label(
     cells = cell_labels(labels, sightings)
     return LabelledFrame(
         scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions),
-        tuple(doorways(scene, world.pose)),
+        tuple(doorways(scene, world.pose)), free_ranges(scene, world.pose),
     )  # fmt: skip
+
+
+def free_ranges(scene: Scene, pose: Pose) -> tuple[float, ...]:
+    """Return how far from the camera the nearest thing stands in each column of cells, left to right, metres.
+
+    Walls, furniture and objects, however low; infinite where there is nothing.
+    """
+    pixels = (np.arange(CELLS * _COLUMN_RAYS) + 0.5) * 2 * _FOCAL / (CELLS * _COLUMN_RAYS)
+    angles = pose.yaw + np.arctan((_FOCAL - pixels) / _FOCAL)
+    nearest = ranges(scene.obstacles, nose_of(pose), angles).reshape(CELLS, _COLUMN_RAYS).min(axis=1)
+    return tuple(map(float, nearest))
 
 
 def related_query(scene: Scene, sightings: Sequence[Sighting], rng: np.random.Generator) -> tuple[Query, int] | None:

@@ -14,8 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 
-from adapters_training.attention import layout, train_attention
+from adapters_training.attention import _products, for_training, layout
 from adapters_training.losses import read, see
 from adapters_training.packing import PADDING, Batch, Packer, packed_mask
 from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
@@ -61,7 +62,7 @@ def test_a_line_has_the_states_and_gradients_of_whole_rows(processor: Processor,
     for line in (True, False):
         model = build_model(shape, processor.tokenizer, seed=0).double()
         if line:
-            train_attention(model)
+            for_training(model)
         found.append(states_and_gradient(model, data, line, rounded=False))
     for own, reference in zip(*found, strict=True):
         torch.testing.assert_close(own, reference, rtol=1e-9, atol=1e-9)
@@ -73,11 +74,19 @@ def test_in_bfloat16_it_is_sdpa_up_to_rounding(processor: Processor) -> None:
     for line in (True, False):
         model = build_model(TINY, processor.tokenizer, seed=0)
         if line:
-            train_attention(model)
+            for_training(model)
         found.append(states_and_gradient(model, data, line, rounded=True))
     (own, own_gradient), (reference, gradient) = found
     torch.testing.assert_close(own, reference, rtol=0.0, atol=0.05 * float(reference.abs().max()))
     torch.testing.assert_close(own_gradient, gradient, rtol=0.0, atol=0.05 * float(gradient.abs().max()))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, 4), (0, 0)])
+def test_plain_products_are_sdpa_under_any_mask(shape: tuple[int, int]) -> None:
+    query, key, value = (torch.randn(3, 4, n, 8, dtype=torch.float64) for n in (5, 7, 7))
+    mask = (torch.rand(*shape, 5, 7) < 0.5) | (torch.arange(7) == 0) if shape != (0, 0) else None
+    expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3)
+    torch.testing.assert_close(_products(query, key, value, mask, 0.3), expected, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=50, deadline=None)

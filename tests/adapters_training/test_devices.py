@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from adapters_training import devices
-from adapters_training.attention import train_attention
+from adapters_training.attention import for_training
 from adapters_training.devices import AUTO, Device, chosen, resolved, workers
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
@@ -72,7 +72,7 @@ def test_a_gpu_has_processes_that_prepare_its_data(monkeypatch: pytest.MonkeyPat
 def forwards(processor: Processor, device: torch.device) -> list[torch.Tensor]:
     """Return losses of answers with a teacher, of a step without words and of the vision tower alone."""
     model = build_model(TINY, processor.tokenizer, seed=0).requires_grad_(False).to(device)
-    train_attention(model)
+    for_training(model)
     torch.manual_seed(3)
     probes = Probes(TINY.hidden, TINY.layers, known_objects()).requires_grad_(False).to(device)
     moved = batch(processor).to(device)
@@ -95,7 +95,7 @@ def test_a_gpu_has_the_losses_of_the_cpu(processor: Processor) -> None:
     found = []
     for device in ("cpu", "cuda"):
         model = build_model(TINY, processor.tokenizer, seed=0).to(device)
-        train_attention(model)
+        for_training(model)
         torch.manual_seed(3)
         probes = Probes(TINY.hidden, TINY.layers, known_objects()).to(device)
         losses = compute(model, batch(processor).to(torch.device(device)), probes)

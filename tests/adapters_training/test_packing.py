@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.attention import layout, train_attention
+from adapters_training.attention import for_training, layout
 from adapters_training.losses import read, see
-from adapters_training.packing import IGNORE, Packer, choose, mirror
+from adapters_training.packing import IGNORE, REASONS, Packer, choose, looks_alike, mirror
 from adapters_training.records import Seen, Task
 from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
 from speculation.vlm.processing import Processor
@@ -31,7 +31,7 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
     torch.set_num_threads(1)
     model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
-    train_attention(model)
+    for_training(model)
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
@@ -78,6 +78,18 @@ def test_what_a_walk_is_for_is_always_asked(visible: list[bool], limit: int, see
     assert sum(task.seen is None for task in chosen) <= 2
 
 
+def test_look_alikes_out_of_view_are_asked_more_often() -> None:
+    seen = Task("purple", "ball", Seen("purple", "ball", "ahead", 0.6), "forward small", "approach")
+    mug, box = Task("purple", "mug", None, "stop", "search"), Task("red", "box", None, "stop", "search")
+    assert looks_alike(mug, [seen]) and not looks_alike(box, [seen])
+    any_ball = Task("red", "ball", None, "stop", "search", query="find something red")
+    assert not looks_alike(any_ball, [seen]), "what is asked for has no class"
+    last, rng = Task("red", "chair", None, "stop", "search"), random.Random(0)
+    picked = [choose([seen, box, mug, last], rng, 3)[2:] for _ in range(400)]
+    assert all(len(one) == 1 for one in picked)
+    assert 0.7 < sum(one == [mug] for one in picked) / 400 < 1.0
+
+
 def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
     frame = make_frame(np.random.default_rng(0), side="slightly left")
     assert mirror(mirror(frame)) == frame
@@ -109,12 +121,21 @@ def test_a_search_goes_on_in_the_mirror_as_its_mirrored_turns_began() -> None:
         assert mirror(mirror(msgspec.structs.replace(frame, tasks=[task]))).tasks[0] == task
 
 
+def test_a_token_has_the_free_range_of_its_column(processor: Processor) -> None:
+    packer, frame = Packer(processor.tokenizer, known_objects()), make_frame(np.random.default_rng(0))
+    measured = msgspec.structs.replace(frame, free=bytes(range(5, 45, 5)))
+    cells = packer.batch([frame, measured], random.Random(1), augment=False).cells[3].view(2, 8, 8)
+    assert not cells[0].any(), "frames of earlier versions have none"
+    assert (cells[1] == torch.arange(5, 45, 5)).all()
+    assert mirror(measured).free == bytes(range(40, 0, -5)) and mirror(mirror(measured)) == measured
+
+
 def test_facts_stand_at_the_last_prompt_token_of_each_question(processor: Processor) -> None:
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     batch = packer.batch([make_frame(np.random.default_rng(0), "right", "stop")], random.Random(2), augment=False)
     colours, classes = known_objects().colours, known_objects().classes
     absent, seen = batch.facts.tolist()
-    assert seen == [5, 15, 9, colours.index("red"), classes.index("ball")]
-    assert absent[0] == 0
+    assert seen == [5, 15, 9, colours.index("red"), classes.index("ball"), REASONS.index("approach")]
+    assert (absent[0], absent[5]) == (0, REASONS.index("search"))
     for frame, position in batch.asked.tolist():
         assert processor.tokenizer.decode(batch.ids[frame, : position + 1])[-10:] == "assistant\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -23,6 +24,7 @@ from simulation.dataset import (
     _way,
     cell_labels,
     encode_jpeg,
+    free_ranges,
     made_up,
     random_pose,
     remember,
@@ -30,7 +32,7 @@ from simulation.dataset import (
     side_by_side,
 )
 from simulation.episode import MAX_BLOCKED
-from simulation.geometry import Pose
+from simulation.geometry import NOSE, Box, Obstacles, Pose
 from simulation.ground_truth import Sighting, bearing_and_distance, observe
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
@@ -93,6 +95,23 @@ def test_cells_hold_the_object_that_covers_most_of_them() -> None:
     assert cells.distance[0, 0] == np.float32(sightings[0].distance)
     assert cells.object_class[7, 7] == cells.colour[7, 7] == -1
     assert np.isnan(cells.distance[7, 7])
+
+
+def test_free_ranges_are_those_of_the_columns_that_show_a_thing() -> None:
+    scene = make_scene(3, Difficulty.HARD)
+    for item in scene.objects:
+        away = 1.0 + item.radius + NOSE
+        for yaw in np.linspace(-math.pi, math.pi, 12, endpoint=False):
+            pose = Pose(item.x - away * math.cos(yaw), item.y - away * math.sin(yaw), float(yaw))
+            free = free_ranges(scene, pose)
+            assert len(free) == CELLS and min(free) >= 0.0
+            # straight ahead, between the columns in the middle, stands the object, or something that hides it
+            assert max(free[3:5]) <= 1.3 and min(free[3:5]) <= 1.05
+    boxes = Obstacles([Box("shelf", 2.0, 1.0, 0.1, 0.1, 1.0)], [])
+    alone = SimpleNamespace(obstacles=boxes)
+    left = free_ranges(alone, Pose(0.0, 0.0, 0.0))  # type: ignore[arg-type]
+    assert [math.isfinite(each) for each in left].index(True) < CELLS // 2, "columns run from left to right"
+    assert not any(math.isfinite(each) for each in left[CELLS // 2 :])
 
 
 def test_jpeg_keeps_red_red() -> None:
