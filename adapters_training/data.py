@@ -70,7 +70,8 @@ def _task(question: Question, labelled: LabelledFrame, visible: dict[int, Seen])
 
 
 def _seen(sighting: Sighting) -> Seen:
-    return Seen(sighting.colour, sighting.object_class, sighting.side.value, round(sighting.distance, 2))
+    name, kind = sighting.colour, sighting.object_class
+    return Seen(name, kind, sighting.side.value, round(sighting.distance, 2), sighting.pixels)
 
 
 @lru_cache(maxsize=1)

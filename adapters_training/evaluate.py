@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
+SIZES = (0, 40, 90, 300)
+"""Least pixels, of 224 x 224, of the groups by which it is told how much of what is in view is seen."""
 
 
 class Naming(str, Enum):
@@ -63,6 +66,16 @@ class Score:
     action: int = 0
     stop: list[int] = field(default_factory=lambda: [0, 0, 0])
     """True positives, answers that stop, answers that should stop."""
+    by_size: dict[int, list[int]] = field(default_factory=lambda: {least: [0, 0] for least in SIZES})
+    """Of what is in view, by least pixels: how often it is seen, and asked for. Uncounted pixels do not count."""
+    claimed: list[int] = field(default_factory=lambda: [0, 0])
+    """Of what is out of view: how often it is seen all the same, and asked for."""
+
+    def sight(self) -> dict[str, tuple[float, int]]:
+        """Return rate in 0..1 and number of questions by what is in view, and of what is not, where any were asked."""
+        names = [f"{a} to {b - 1} pixels" for a, b in pairwise(SIZES)] + [f"{SIZES[-1]} pixels or more"]
+        counts = dict(zip(names, self.by_size.values(), strict=True)) | {"out of view": self.claimed}
+        return {name: (seen / asked, asked) for name, (seen, asked) in counts.items() if asked}
 
     def rates(self) -> dict[str, float]:
         """Return the rates in 0..1 that the model card prints."""
@@ -99,6 +112,10 @@ def judge(score: Score, task: Task, text: str) -> None:
     side = claimed_side(parsed.reasoning, f"{task.colour} {task.object_class}")
     present = (side is not None) == (task.seen is not None)
     score.presence += present
+    if task.seen is None or task.seen.pixels:
+        size = score.claimed if task.seen is None else score.by_size[max(n for n in SIZES if n <= task.seen.pixels)]
+        size[0] += side is not None
+        size[1] += 1
     right_side = task.seen is None or side == task.seen.side
     if task.seen is not None:
         score.side_asked += 1
@@ -219,6 +236,9 @@ def run(options: argparse.Namespace) -> int:
     rates = score.rates()
     for name, rate in rates.items():
         print(f"{name:16s} {rate:.3f}" if isinstance(rate, float) else f"{name:16s} {rate}")
+    print("answers that see what is asked for, by what the frame shows of it:")
+    for name, (rate, count) in score.sight().items():
+        print(f"{name:20s} {rate:.3f} of {count}")
     if options.json:
-        Path(options.json).write_text(json.dumps(rates, indent=1) + "\n", encoding="utf-8")
+        Path(options.json).write_text(json.dumps(rates | {"sight": score.sight()}, indent=1) + "\n", encoding="utf-8")
     return 0

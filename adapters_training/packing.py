@@ -42,7 +42,7 @@ EXPLORING = "explore"
 """Why a task walks on within a room, or turns on until its way is in view."""
 _TURNS_ON = tuple(action.text for action in LARGE_TURNS)
 _TURNS_LAST = 0.6
-_ALIKE_FIRST = 0.7
+_ALIKE_FIRST = 0.35
 _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", "slightly right": "slightly left"}
 
 
@@ -116,7 +116,7 @@ def mirror(frame: Frame) -> Frame:
         return np.frombuffer(cells, np.uint8).reshape(CELLS, CELLS)[:, ::-1].tobytes()
 
     def seen(s: Seen) -> Seen:
-        return Seen(s.colour, s.object_class, _MIRROR.get(s.side, s.side), s.distance)
+        return msgspec.structs.replace(s, side=_MIRROR.get(s.side, s.side))
 
     def task(t: Task) -> Task:
         done = tuple(map(mirrored, t.done))

@@ -23,12 +23,14 @@ WINDOW = 4
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """One visible object: where it stands (`side` as in `simulation.ground_truth`) and how far, metres."""
+    """One visible object: where it stands (`side` as in `simulation.ground_truth`), how far, metres, and how many
+    pixels of a 224-pixel frame show it (0: nobody counted, frames of earlier versions)."""
 
     colour: str
     object_class: str
     side: str
     distance: float
+    pixels: int = 0
 
 
 class Door(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from adapters_training.__main__ import main
 from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
 from adapters_training.losses import Losses
 from adapters_training.packing import Batch
-from adapters_training.records import Task, write_shard
+from adapters_training.records import Seen, Task, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import load_vlm
@@ -269,6 +269,19 @@ def test_scores_ask_for_object_side_and_action() -> None:
     assert rates["action kind"] == 0.75
     assert rates["action exact"] == 0.5
     assert rates["stop precision"] == rates["stop recall"] == 1.0
+
+
+def test_scores_tell_by_size_what_is_seen() -> None:
+    """What is in view counts with others of its size, what is not apart; of uncounted pixels nothing is told."""
+    score, sees = Score(), "The red ball is on the left, about 1.5 m away.\nAction: turn left small"
+    for pixels in (0, 39, 40, 89, 90, 5000):
+        task = Task("red", "ball", Seen("red", "ball", "left", 1.5, pixels), "turn left small", "approach")
+        judge(score, task, sees if pixels != 40 else "I do not see the red ball.\nAction: turn left large")
+    judge(score, Task("red", "ball", None, "turn left large", "search"), sees)
+    assert score.sight() == {
+        "0 to 39 pixels": (1.0, 1), "40 to 89 pixels": (0.5, 2), "90 to 299 pixels": (1.0, 1),
+        "300 pixels or more": (1.0, 1), "out of view": (1.0, 1),
+    }  # fmt: skip
 
 
 def test_no_data_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
