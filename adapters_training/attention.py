@@ -97,12 +97,12 @@ def for_training(model: Any) -> None:
         if config._attn_implementation == "sdpa":
             config._attn_implementation = TRAINING
     patches = model.model.visual.patch_embed
-    patches.forward = partial(_embed, patches.proj.weight)
+    patches.forward = partial(_embed, patches.proj)
 
 
-def _embed(weight: Tensor, patches: Tensor) -> Tensor:
-    """Return the embeddings [n, width] of patches [n, pixels] by a kernel [width, channels, times, rows, columns]."""
-    return F.linear(patches.to(weight.dtype), weight.flatten(1))
+def _embed(kernel: nn.Conv3d, patches: Tensor) -> Tensor:
+    """Return the embeddings [n, width] of patches [n, pixels] by a kernel of one patch's size."""
+    return F.linear(patches.to(kernel.weight.dtype), kernel.weight.flatten(1), kernel.bias)
 
 
 def _attend(

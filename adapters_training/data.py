@@ -70,8 +70,8 @@ def _task(question: Question, labelled: LabelledFrame, visible: dict[int, Seen])
 
 
 def _seen(sighting: Sighting) -> Seen:
-    name, kind = sighting.colour, sighting.object_class
-    return Seen(name, kind, sighting.side.value, round(sighting.distance, 2), sighting.pixels)
+    colour, kind = sighting.colour, sighting.object_class
+    return Seen(colour, kind, sighting.side.value, round(sighting.distance, 2), sighting.pixels)
 
 
 @lru_cache(maxsize=1)

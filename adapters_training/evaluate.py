@@ -27,8 +27,8 @@ from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
-SIZES = (0, 40, 90, 300)
-"""Least pixels, of 224 x 224, of the groups by which it is told how much of what is in view is seen."""
+SIZES = (1, 40, 90, 300)
+"""Groups of objects in view by their size: the least pixels of each, of a 224 x 224 frame."""
 
 
 class Naming(str, Enum):
@@ -69,7 +69,7 @@ class Score:
     by_size: dict[int, list[int]] = field(default_factory=lambda: {least: [0, 0] for least in SIZES})
     """Of what is in view, by least pixels: how often it is seen, and asked for. Uncounted pixels do not count."""
     claimed: list[int] = field(default_factory=lambda: [0, 0])
-    """Of what is out of view: how often it is seen all the same, and asked for."""
+    """Of what is out of view and asked for by colour and class: how often it is seen all the same, and asked for."""
 
     def sight(self) -> dict[str, tuple[float, int]]:
         """Return rate in 0..1 and number of questions by what is in view, and of what is not, where any were asked."""
@@ -112,10 +112,14 @@ def judge(score: Score, task: Task, text: str) -> None:
     side = claimed_side(parsed.reasoning, f"{task.colour} {task.object_class}")
     present = (side is not None) == (task.seen is not None)
     score.presence += present
-    if task.seen is None or task.seen.pixels:
-        size = score.claimed if task.seen is None else score.by_size[max(n for n in SIZES if n <= task.seen.pixels)]
-        size[0] += side is not None
-        size[1] += 1
+    group = None
+    if task.seen is not None and task.seen.pixels:
+        group = score.by_size[max(least for least in SIZES if least <= task.seen.pixels)]
+    elif task.seen is None and Naming.of(task) is Naming.OBJECT:
+        group = score.claimed
+    if group is not None:
+        group[0] += side is not None
+        group[1] += 1
     right_side = task.seen is None or side == task.seen.side
     if task.seen is not None:
         score.side_asked += 1
@@ -214,7 +218,7 @@ def add_command(commands: Any) -> None:
         "--asked", choices=[asked.value for asked in Naming], help="questions that name this alone (default: all kinds)"
     )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
-    line.add_argument("--json", default="", help="also write the rates to this file")
+    line.add_argument("--json", default="", help="also write the rates, and sight by size, to this file")
     add_flags(line, ModelSettings, defaults={"device": AUTO})
     line.set_defaults(run=run)
 

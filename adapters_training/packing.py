@@ -153,8 +153,8 @@ def choose(tasks: Sequence[Task], rng: random.Random, limit: int) -> list[Task]:
 
     What a walk is for is what a robot is asked on it, with the memory that it has then. Three of four targets of a
     random frame are out of view, and most of these ask for one more turn; asked evenly, a model learns to look around
-    for ever. Of those out of view, look-alikes of what is in view come first, mostly: a model that is asked for the
-    purple mug in front of a purple ball has to look at both, colour and class.
+    for ever. Of those out of view, look-alikes of what is in view come first in one case of three: a model that is
+    asked for the purple mug in front of a purple ball has to look at both, colour and class.
     """
     visible = [task for task in tasks[:-1] if task.seen is not None]
     hidden = [task for task in tasks[:-1] if task.seen is None]
@@ -209,8 +209,7 @@ class Packer:
             # What is out of view has only the words that were asked for.
             colour = colour if task.colour in task.query else IGNORE
             kind = kind if task.object_class in task.query else IGNORE
-        reason = REASONS.index(task.reason) if task.reason in REASONS else IGNORE
-        return side, distance, ACTION_TEXTS.index(task.action), colour, kind, reason
+        return side, distance, ACTION_TEXTS.index(task.action), colour, kind, REASONS.index(task.reason)
 
     def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True, answers: bool = True) -> Batch:
         """Pack frames; with `augment` half of them are mirrored and brightness varies.

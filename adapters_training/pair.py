@@ -46,7 +46,7 @@ DRY_STEPS = 2
 
 _FREE = frozenset({"out", "export", "device", "workers"})
 """Settings that may change between the parts of a run: they do not decide what is learned."""
-_BEFORE = {"layers": 0, "mixed_precision": "bf16"}
+_BEFORE = {"layers": 0, "mixed_precision": "bf16", "average_with": ""}
 """What runs were that began before the setting was there."""
 
 Role = Literal["target", "draft"]
@@ -83,6 +83,9 @@ class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = -1
     teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
     start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
+    average_with: Annotated[
+        str, Meta(description="another, as deep; training begins with the mean of its weights and those of start_from")
+    ] = ""
     layers: Annotated[
         int, Meta(ge=0, le=128, description="decoder layers; 0: as many as the role has. A shallower start is deepened")
     ] = 0
@@ -140,6 +143,8 @@ class PairTrainer:
             self._resume()
         elif config.start_from:
             self._start_from(Path(config.start_from))
+        elif config.average_with:
+            raise ValueError("average_with: there is nothing to average it with; give start_from too")
         self.teacher = _load_teacher(config.teacher, tokenizer, self.device)
 
     def _resume(self) -> None:
@@ -157,17 +162,26 @@ class PairTrainer:
         self.course.take(state.get("course", {}))
 
     def _start_from(self, path: Path) -> None:
-        if path.is_dir():
-            vlm = load_vlm(path, threads=None)
-            self._fit(self._respelled(vlm.model.state_dict(), vlm.tokenizer), path)
-            return
-        state = _read_checkpoint(path)
-        before = _load_processor(Path(state["config"]["processor"])).tokenizer
-        self._fit(self._respelled(state["model"], before), path)
+        weights, probes = self._read(path)
+        if self.config.average_with:
+            # the weight-space ensemble of Wortsman et al., Robust fine-tuning, arXiv 2109.01903, alpha 1/2
+            other, _ = self._read(Path(self.config.average_with))
+            if {n: v.shape for n, v in other.items()} != {n: v.shape for n, v in weights.items()}:
+                raise ValueError(f"average_with {self.config.average_with} holds a model of another shape than {path}")
+            weights = {name: (values.float() + other[name].float()) / 2 for name, values in weights.items()}
+        self._fit(weights, path)
         # Probes of other questions (a new action, say) start anew.
         own = self.probes.state_dict()
-        alike = {name: values for name, values in state["probes"].items() if values.shape == own[name].shape}
-        self.probes.load_state_dict(own | alike)
+        self.probes.load_state_dict(own | {n: values for n, values in probes.items() if values.shape == own[n].shape})
+
+    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the weights of a model folder or a checkpoint, for this run's tokenizer, and a checkpoint's probes."""
+        if path.is_dir():
+            vlm = load_vlm(path, threads=None)
+            return self._respelled(vlm.model.state_dict(), vlm.tokenizer), {}
+        state = _read_checkpoint(path)
+        before = _load_processor(Path(state["config"]["processor"])).tokenizer
+        return self._respelled(state["model"], before), state["probes"]
 
     def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
         """Return the weights of a model of tokenizer `before` for this one's."""
@@ -180,7 +194,13 @@ class PairTrainer:
 
     def _take(self, state: dict[str, Any], path: Path) -> None:
         self._fit(state["model"], path)
-        self.probes.load_state_dict(state["probes"])
+        try:
+            self.probes.load_state_dict(state["probes"])
+        except RuntimeError:
+            raise ValueError(
+                f"{path} was begun by an earlier version, which learned other labels; give it as start_from, and "
+                "another --out"
+            ) from None
 
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
         try:

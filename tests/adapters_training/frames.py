@@ -22,4 +22,5 @@ def make_frame(rng: np.random.Generator, side: str = "left", action: str = "turn
         Task("blue", "ball", None, "turn left large", "search"),
     ]
     jpeg = cv2.imencode(".jpg", pixels)[1].tobytes()
-    return Frame(jpeg, cells.tobytes(), cells.tobytes(), distance.tobytes(), [ball], tasks)
+    free = bytes(range(10, 10 + CELLS))
+    return Frame(jpeg, cells.tobytes(), cells.tobytes(), distance.tobytes(), [ball], tasks, free=free)

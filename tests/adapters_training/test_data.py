@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def test_a_frame_tells_how_many_pixels_show_an_object() -> None:
     labelled = next(sample_frames(7, Difficulty.HARD, 1))
     visible = [sighting for sighting in labelled.sightings if sighting.visible]
     assert visible and [seen.pixels for seen in convert(labelled).seen] == [sighting.pixels for sighting in visible]
+
+
+def test_free_ranges_are_stored_in_decimetres() -> None:
+    labelled = next(sample_frames(7, Difficulty.HARD, 1))
+    free = (0.02, 0.5, 1.26, 3.0, 25.4, 80.0, math.inf, 2.0)
+    assert list(convert(replace(labelled, free=free)).free) == [1, 5, 12, 30, 254, 255, 255, 20]
 
 
 def test_what_no_robot_can_do_is_not_taught() -> None:

@@ -87,7 +87,7 @@ def test_look_alikes_out_of_view_are_asked_more_often() -> None:
     last, rng = Task("red", "chair", None, "stop", "search"), random.Random(0)
     picked = [choose([seen, box, mug, last], rng, 3)[2:] for _ in range(400)]
     assert all(len(one) == 1 for one in picked)
-    assert 0.7 < sum(one == [mug] for one in picked) / 400 < 1.0
+    assert 0.6 < sum(one == [mug] for one in picked) / 400 < 0.75, "by chance alone it would be one half"
 
 
 def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
@@ -122,7 +122,8 @@ def test_a_search_goes_on_in_the_mirror_as_its_mirrored_turns_began() -> None:
 
 
 def test_a_token_has_the_free_range_of_its_column(processor: Processor) -> None:
-    packer, frame = Packer(processor.tokenizer, known_objects()), make_frame(np.random.default_rng(0))
+    packer = Packer(processor.tokenizer, known_objects())
+    frame = msgspec.structs.replace(make_frame(np.random.default_rng(0)), free=b"")
     measured = msgspec.structs.replace(frame, free=bytes(range(5, 45, 5)))
     cells = packer.batch([frame, measured], random.Random(1), augment=False).cells[3].view(2, 8, 8)
     assert not cells[0].any(), "frames of earlier versions have none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,14 +273,15 @@ def test_scores_ask_for_object_side_and_action() -> None:
 
 
 def test_scores_tell_by_size_what_is_seen() -> None:
-    """What is in view counts with others of its size, what is not apart; of uncounted pixels nothing is told."""
+    """What is in view counts with others of its size, what is not apart, where colour and class were asked for."""
     score, sees = Score(), "The red ball is on the left, about 1.5 m away.\nAction: turn left small"
     for pixels in (0, 39, 40, 89, 90, 5000):
         task = Task("red", "ball", Seen("red", "ball", "left", 1.5, pixels), "turn left small", "approach")
         judge(score, task, sees if pixels != 40 else "I do not see the red ball.\nAction: turn left large")
     judge(score, Task("red", "ball", None, "turn left large", "search"), sees)
+    judge(score, Task("red", "ball", None, "turn left large", "search", query="find something red"), sees)
     assert score.sight() == {
-        "0 to 39 pixels": (1.0, 1), "40 to 89 pixels": (0.5, 2), "90 to 299 pixels": (1.0, 1),
+        "1 to 39 pixels": (1.0, 1), "40 to 89 pixels": (0.5, 2), "90 to 299 pixels": (1.0, 1),
         "300 pixels or more": (1.0, 1), "out of view": (1.0, 1),
     }  # fmt: skip
 
@@ -291,6 +293,44 @@ def test_no_data_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str
     ])  # fmt: skip
     assert status == 2
     assert "run 'python -m adapters_training data' first" in capsys.readouterr().err
+
+
+def test_a_run_of_a_version_with_other_labels_does_not_go_on(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    begun = trainer(folder, "earlier", start_from=str(model))
+    begun.save()
+    state = torch.load(begun.checkpoint, weights_only=False)
+    name = next(name for name in state["probes"] if name.startswith("asked"))
+    state["probes"][name] = state["probes"][name][:-1]
+    torch.save(state, begun.checkpoint)
+    with pytest.raises(ValueError, match="earlier version, which learned other labels; give it as start_from"):
+        trainer(folder, "earlier", start_from=str(model))
+    trainer(folder, "later", start_from=str(begun.checkpoint))
+
+
+def test_a_start_may_be_the_mean_of_two_models(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    trained = trainer(folder, "another", start_from=str(model), steps=3, seed=5)
+    trained.train()
+    mean = trainer(folder, "mean", start_from=str(model), average_with=str(trained.checkpoint)).model.state_dict()
+    one = trainer(folder, "one", start_from=str(model)).model.state_dict()
+    for name, other in trained.model.state_dict().items():
+        torch.testing.assert_close(mean[name], (one[name] + other) / 2)
+    assert any(not torch.equal(mean[name], one[name]) for name in mean)
+
+
+def test_what_cannot_be_averaged_is_named(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    with pytest.raises(ValueError, match="average_with: .* give start_from too"):
+        trainer(folder, "alone", average_with=str(model))
+    monkeypatch.setattr(pair, "DRAFT", replace(TINY, mlp=32))
+    smaller = trainer(folder, "smaller")
+    smaller.export(folder / "smaller-model")
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    with pytest.raises(ValueError, match="average_with .*smaller-model holds a model of another shape"):
+        trainer(folder, "mixed", start_from=str(model), average_with=str(folder / "smaller-model"))
 
 
 def test_a_deepened_model_takes_the_same_way_in_smaller_steps(
