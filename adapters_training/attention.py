@@ -5,9 +5,9 @@ whole rows computes all pairs and leaves most of them out, and rows are as long 
 batch stand in one line without padding; prefixes attend to themselves, questions to their row's prefix and themselves.
 
 torch's CPU kernel for bfloat16 takes two to three times as long as plain matrix products for forward and backward at
-the embedded pair's sizes (docs/training.md has the figures), which are used in its place. The patches of an image are
-embedded by one product, too: a convolution whose steps are as long as its kernel is one, and torch's takes fifty times
-as long. Results are equal up to rounding.
+the embedded pair's sizes, which are used in its place. The patches of an image are embedded by one product, too: a
+convolution whose steps are as long as its kernel is one. docs/training.md has the figures. Results are equal up to
+rounding.
 """
 
 from __future__ import annotations
