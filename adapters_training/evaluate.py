@@ -42,11 +42,11 @@ class Naming(str, Enum):
     @classmethod
     def of(cls, task: Task) -> Naming:
         """Return what a task's instruction names: 'the red ball', 'a ball', 'something red', 'the ball next to ...'."""
+        if wording.names_both(task):
+            return cls.OBJECT
         if any(f" {word} the " in task.query for word in RELATIONS):
             return cls.RELATION
-        if task.query.startswith("find something "):
-            return cls.COLOUR
-        return cls.OBJECT if task.query in ("", f"find the {task.colour} {task.object_class}") else cls.CLASS
+        return cls.COLOUR if task.query.startswith("find something ") else cls.CLASS
 
 
 _PHRASES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
@@ -72,7 +72,7 @@ class Score:
     """Of what is out of view and asked for by colour and class: how often it is seen all the same, and asked for."""
 
     def sight(self) -> dict[str, tuple[float, int]]:
-        """Return rate in 0..1 and number of questions by what is in view, and of what is not, where any were asked."""
+        """Return how often what is asked for is seen, 0..1, and of how many questions: by pixels, and out of view."""
         names = [f"{a} to {b - 1} pixels" for a, b in pairwise(SIZES)] + [f"{SIZES[-1]} pixels or more"]
         counts = dict(zip(names, self.by_size.values(), strict=True)) | {"out of view": self.claimed}
         return {name: (seen / asked, asked) for name, (seen, asked) in counts.items() if asked}
@@ -115,7 +115,7 @@ def judge(score: Score, task: Task, text: str) -> None:
     group = None
     if task.seen is not None and task.seen.pixels:
         group = score.by_size[max(least for least in SIZES if least <= task.seen.pixels)]
-    elif task.seen is None and Naming.of(task) is Naming.OBJECT:
+    elif task.seen is None and wording.names_both(task):
         group = score.claimed
     if group is not None:
         group[0] += side is not None

@@ -171,9 +171,9 @@ def choose(tasks: Sequence[Task], rng: random.Random, limit: int) -> list[Task]:
 def looks_alike(task: Task, visible: Sequence[Task]) -> bool:
     """Return whether something in view has the colour or the class that is asked for, but not both.
 
-    A question that names one of them alone has no look-alikes.
+    A question that names one of them alone, or a place, has no look-alikes.
     """
-    if task.query and not task.query.endswith(f" {task.colour} {task.object_class}"):
+    if not wording.names_both(task):
         return False
     pairs = [(other.seen.colour, other.seen.object_class) for other in visible if other.seen is not None]
     return any((task.colour == colour) is not (task.object_class == kind) for colour, kind in pairs)

@@ -158,9 +158,14 @@ def instruction(task: Task) -> str:
     return task.query or f"find the {_target(task)}"
 
 
+def names_both(task: Task) -> bool:
+    """Return whether the instruction names colour and class, and no place beside another object."""
+    return task.query in ("", f"find the {_target(task)}")
+
+
 def fits(task: Task, form: int) -> bool:
     """Return whether a model of this prompt form can be asked this: one of form 1 knows pairs, and no `not here`."""
-    return form > 1 or (task.query in ("", f"find the {_target(task)}") and task.action != ActionKind.NOT_HERE.value)
+    return form > 1 or (names_both(task) and task.action != ActionKind.NOT_HERE.value)
 
 
 def form_of(folder: Path) -> int:

@@ -32,7 +32,7 @@ def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatc
     assert all(a.jpeg != b.jpeg for a, b in zip(one, other, strict=True))
 
 
-def test_a_frame_tells_how_many_pixels_show_an_object() -> None:
+def test_a_frame_has_the_pixels_that_show_an_object() -> None:
     labelled = next(sample_frames(7, Difficulty.HARD, 1))
     visible = [sighting for sighting in labelled.sightings if sighting.visible]
     assert visible and [seen.pixels for seen in convert(labelled).seen] == [sighting.pixels for sighting in visible]

@@ -272,7 +272,7 @@ def test_scores_ask_for_object_side_and_action() -> None:
     assert rates["stop precision"] == rates["stop recall"] == 1.0
 
 
-def test_scores_tell_by_size_what_is_seen() -> None:
+def test_scores_group_what_is_seen_by_size() -> None:
     """What is in view counts with others of its size, what is not apart, where colour and class were asked for."""
     score, sees = Score(), "The red ball is on the left, about 1.5 m away.\nAction: turn left small"
     for pixels in (0, 39, 40, 89, 90, 5000):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -103,13 +102,12 @@ def test_free_ranges_are_those_of_the_columns_that_show_a_thing() -> None:
         away = 1.0 + item.radius + NOSE
         for yaw in np.linspace(-math.pi, math.pi, 12, endpoint=False):
             pose = Pose(item.x - away * math.cos(yaw), item.y - away * math.sin(yaw), float(yaw))
-            free = free_ranges(scene, pose)
+            free = free_ranges(scene.obstacles, pose)
             assert len(free) == CELLS and min(free) >= 0.0
             # straight ahead, between the columns in the middle, stands the object, or something that hides it
             assert max(free[3:5]) <= 1.3 and min(free[3:5]) <= 1.05
     boxes = Obstacles([Box("shelf", 2.0, 1.0, 0.1, 0.1, 1.0)], [])
-    alone = SimpleNamespace(obstacles=boxes)
-    left = free_ranges(alone, Pose(0.0, 0.0, 0.0))  # type: ignore[arg-type]
+    left = free_ranges(boxes, Pose(0.0, 0.0, 0.0))
     assert [math.isfinite(each) for each in left].index(True) < CELLS // 2, "columns run from left to right"
     assert not any(math.isfinite(each) for each in left[CELLS // 2 :])
 
