@@ -6,7 +6,8 @@ spell such an answer may be chosen; an end token only where the answer is comple
 
 A greedy model that sees the same again does the same again. So what a prompt lists as done leaves actions out, where
 they would be repeated for ever: all turns, after turns that lead back; what was blocked, and the way back to it; all
-motions, where the memory of a search leaves nothing to look at and the robot has turned twice around.
+motions, where the memory of a search leaves nothing to look at and the robot has turned twice around, or where it has
+shown nothing new for long.
 
 outlines-core makes a finite automaton over tokens of a regular expression over their bytes (Willard, Louf, Efficient
 Guided Generation for Large Language Models, arXiv 2307.09702). Its states are explicit, so every node of a token tree
@@ -30,7 +31,7 @@ import numpy.typing as npt
 from outlines_core import Index, Vocabulary
 
 from speculation.distributions import Logits
-from speculation.memory import all_seen
+from speculation.memory import all_seen, searched_long
 from speculation.prompts import (
     ACTION_MARK,
     ACTIONS,
@@ -86,7 +87,7 @@ def grammar_for(prompt: str) -> Grammar:
         _LACKED[one.lacks]: one for one in grammars_for(offers_not_here(prompt)) if one.action_first == action_first
     }
     turned = sum(abs(entry.radians) for entry in done if isinstance(entry, NavigationAction))
-    over = all_seen(prompt) and round(math.degrees(turned)) >= LONGEST_SEARCH
+    over = searched_long(prompt) or (all_seen(prompt) and round(math.degrees(turned)) >= LONGEST_SEARCH)
     return known.get(_LACKED["MOTION"] if over else in_vain(done), known[frozenset()])
 
 

@@ -8,7 +8,10 @@ and writes them as seen from where the robot stands now:
     Doors: left 2 m, behind 3 m passed
     Last seen: right 1 m
 
-`Seen` counts, for a place and of eight directions there, those that some frame has shown.
+`Seen` counts, for a place and of eight directions there, those that some frame has shown. A robot that walks on for
+long without a new direction, a new doorway or the object gets one more line:
+
+    Searched: nothing new in 24 frames
 """
 
 from __future__ import annotations
@@ -45,6 +48,10 @@ _SAME_DOOR = 1.3
 _THROUGH = 0.55
 _LISTED = 3
 _DOORS_LINE, _PASSED, _LAST_LINE = "Doors: ", " passed", "Last seen: "
+_SEARCHED_LINE = "Searched: "
+SEARCHED_FRAMES = 3 * SECTORS
+"""A search that has shown nothing new for so many frames, three whole turns' worth, walks in circles. The actions that
+a prompt lists are too few to tell."""
 _MISSED_BEARING, _MISSED_METRES = math.radians(25.0), 3.0
 _PHRASE_SIDES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
 _WHERE = rf"[^.]*?\b({'|'.join(map(re.escape, _PHRASE_SIDES))})\b[^.]*?\babout (\d+(?:\.5)?) m\b"
@@ -98,11 +105,14 @@ class SearchMemory:
         self._places: list[_Place] = []
         self._doors: list[tuple[float, float]] = []
         self._last: tuple[float, float] | None = None
+        self._in_vain = 0
+        """Frames since the last one that showed something new."""
 
     def copy(self) -> SearchMemory:
         """Return another memory of the same: for a frame that may not count in the end."""
         twin = SearchMemory(self._camera)
         twin._views, twin._doors, twin._last = [*self._views], [*self._doors], self._last
+        twin._in_vain = self._in_vain
         twin._places = [place.copy() for place in self._places]
         return twin
 
@@ -114,7 +124,9 @@ class SearchMemory:
         if place is None:
             place = _Place(view)
             self._places.append(place)
+        before = place.count
         place.add(view)
+        self._in_vain = self._in_vain + 1 if place.count == before else 0
 
     def read(self, answer: str, colour: str = "", object_class: str = "") -> None:
         """Note what an answer about the last frame says of doorways and of the object (empty words: any).
@@ -138,10 +150,12 @@ class SearchMemory:
                 self._doors[index] = at
                 return
         self._doors.append(at)
+        self._in_vain = 0
 
     def found(self, bearing: float, metres: float) -> None:
         """Note the object in the last frame."""
         self._last = self._at(bearing, metres)
+        self._in_vain = 0
 
     def missed(self) -> None:
         """Note that the last frame does not show the object: a place right ahead and near is no longer where it is."""
@@ -171,6 +185,8 @@ class SearchMemory:
             lines.append(f"{_DOORS_LINE}{', '.join(texts)}")
         if self._last is not None:
             lines.append(f"{_LAST_LINE}{self._where(self._last)}")
+        if self._in_vain >= SEARCHED_FRAMES:
+            lines.append(f"{_SEARCHED_LINE}nothing new in {self._in_vain} frames")
         return tuple(lines)
 
     @property
@@ -217,6 +233,11 @@ def all_seen(prompt: str) -> bool:
         and all(door.endswith(_PASSED) for line in doors for door in line.split(", "))
         and not any(line.startswith(_LAST_LINE) for line in lines)
     )
+
+
+def searched_long(prompt: str) -> bool:
+    """Return whether a prompt says that the last `SEARCHED_FRAMES` or more showed nothing new."""
+    return any(line.startswith(_SEARCHED_LINE) for line in prompt.split("\n")[1:])
 
 
 def mirrored(line: str) -> str:

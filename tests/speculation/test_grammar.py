@@ -320,6 +320,9 @@ def test_behind_a_bump_a_robot_goes_ahead_soon_and_another_way(data: st.DataObje
         ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8", "Doors: left 2 m passed, left 3 m"), False),
         ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8", "Last seen: left 1 m"), False),
         ((*[L3] * 12, F, *[L3] * 4), (), False),
+        ((F, L3), ("Seen: here 8/8, left 2 m 3/8", "Searched: nothing new in 24 frames"), True),
+        ((F, BLOCKED), ("Seen: here 8/8", "Doors: left 3 m", "Searched: nothing new in 31 frames"), True),
+        ((F, L3), ("Seen: here 8/8",), False),
     ],
 )
 def test_a_search_that_is_over_leaves_only_ends(

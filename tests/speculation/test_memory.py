@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.memory import GO2_CAMERA, SECTORS, SIDE_PHRASES, SearchMemory, all_seen, mirrored
+from speculation.memory import (
+    GO2_CAMERA,
+    SEARCHED_FRAMES,
+    SECTORS,
+    SIDE_PHRASES,
+    SearchMemory,
+    all_seen,
+    mirrored,
+    searched_long,
+)
 from speculation.prompts import compose
 
 FLOATS = st.floats(-6.0, 6.0)
@@ -162,3 +171,36 @@ def test_what_a_memory_lists_says_whether_all_was_seen() -> None:
     assert seen()
     memory.found(0.0, 2.0)
     assert not seen() and not all_seen(compose("find it"))
+
+
+def test_a_walk_that_shows_nothing_new_for_long_says_so() -> None:
+    def line() -> str:
+        assert searched_long(compose("find it", memory=memory.lines())) == memory.lines()[-1].startswith("Searched: ")
+        return memory.lines()[-1]
+
+    def walk(frames: int) -> None:
+        for _ in range(frames):
+            memory.look(0.0, 0.0, 0.0)
+
+    memory = SearchMemory()
+    walk(SEARCHED_FRAMES)
+    assert line() == "Seen: here 1/8", "the first frame was new"
+    walk(1)
+    assert line() == memory.copy().lines()[-1] == f"Searched: nothing new in {SEARCHED_FRAMES} frames"
+    walk(1)
+    assert line() == f"Searched: nothing new in {SEARCHED_FRAMES + 1} frames"
+    for news in (
+        lambda: memory.look(0.0, 0.0, math.pi / 2),
+        lambda: memory.look(3.0, 0.0, 0.0),
+        lambda: memory.door(0.0, 2.0),
+        lambda: memory.found(0.0, 2.0),
+    ):
+        news()
+        assert not searched_long(compose("find it", memory=memory.lines()))
+        walk(SEARCHED_FRAMES - 1)
+        assert not searched_long(compose("find it", memory=memory.lines()))
+        walk(2)
+        assert searched_long(compose("find it", memory=memory.lines()))
+    memory.door(0.0, 2.0)
+    assert searched_long(compose("find it", memory=memory.lines())), "a doorway that it knew"
+    assert not searched_long("Searched: nothing new in 30 frames"), "the wish itself is no memory"
