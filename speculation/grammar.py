@@ -6,8 +6,8 @@ spell such an answer may be chosen; an end token only where the answer is comple
 
 A greedy model that sees the same again does the same again. So what a prompt lists as done leaves actions out, where
 they would be repeated for ever: all turns, after turns that lead back; what was blocked, and the way back to it; all
-motions, where the memory of a search leaves nothing to look at and the robot has turned twice around, or where it has
-shown nothing new for long.
+motions, where the memory of a search leaves nothing to look at and the robot has turned twice around; all but 'not
+here', where a search has shown nothing new for long.
 
 outlines-core makes a finite automaton over tokens of a regular expression over their bytes (Willard, Louf, Efficient
 Guided Generation for Large Language Models, arXiv 2307.09702). Its states are explicit, so every node of a token tree
@@ -74,10 +74,11 @@ _LACKED: Final = {
     "RIGHT": frozenset({ActionKind.TURN_RIGHT}),
     "FORWARD": frozenset({ActionKind.FORWARD}),
     "MOTION": frozenset(action.kind for action in MOTIONS),
+    "MOTION_STOP": frozenset({*(action.kind for action in MOTIONS), ActionKind.STOP}),
     "FORWARD_LEFT": frozenset({ActionKind.FORWARD, ActionKind.TURN_LEFT}),
     "FORWARD_RIGHT": frozenset({ActionKind.FORWARD, ActionKind.TURN_RIGHT}),
 }
-"""Motions that are no actions, by `Grammar.lacks`."""
+"""Kinds that are no actions, by `Grammar.lacks`."""
 
 
 def grammar_for(prompt: str) -> Grammar:
@@ -87,8 +88,10 @@ def grammar_for(prompt: str) -> Grammar:
         _LACKED[one.lacks]: one for one in grammars_for(offers_not_here(prompt)) if one.action_first == action_first
     }
     turned = sum(abs(entry.radians) for entry in done if isinstance(entry, NavigationAction))
-    over = searched_long(prompt) or (all_seen(prompt) and round(math.degrees(turned)) >= LONGEST_SEARCH)
-    return known.get(_LACKED["MOTION"] if over else in_vain(done), known[frozenset()])
+    over = all_seen(prompt) and round(math.degrees(turned)) >= LONGEST_SEARCH
+    # What so many frames did not show is not reached in this one.
+    lacked = _LACKED["MOTION_STOP"] if searched_long(prompt) else _LACKED["MOTION"] if over else in_vain(done)
+    return known.get(lacked, known[frozenset()])
 
 
 def grammars_for(not_here: bool) -> tuple[Grammar, ...]:

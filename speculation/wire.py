@@ -104,7 +104,7 @@ class Grammar(IntEnum):
     """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says.
 
     Those of FORM_1 lack the action `not here`, which models of prompt form 1 never learned; the names of others end
-    with the motions that they lack.
+    with what else they lack.
     """
 
     FREE = 0
@@ -128,6 +128,8 @@ class Grammar(IntEnum):
     ACTION_FIRST_NO_FORWARD_RIGHT = 18
     REASON_FIRST_NO_MOTION = 19
     ACTION_FIRST_NO_MOTION = 20
+    REASON_FIRST_NO_MOTION_STOP = 21
+    ACTION_FIRST_NO_MOTION_STOP = 22
 
     @property
     def action_first(self) -> bool:
@@ -141,7 +143,7 @@ class Grammar(IntEnum):
 
     @property
     def lacks(self) -> str:
-        """The motions that are no actions: a key of `grammar._LACKED`; empty: all are."""
+        """The kinds that are no actions: a key of `grammar._LACKED`; empty: all are."""
         return self.name.partition("_NO_")[2]
 
 

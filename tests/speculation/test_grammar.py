@@ -320,9 +320,6 @@ def test_behind_a_bump_a_robot_goes_ahead_soon_and_another_way(data: st.DataObje
         ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8", "Doors: left 2 m passed, left 3 m"), False),
         ((*[L3] * 12, F, *[L3] * 4), ("Seen: here 8/8", "Last seen: left 1 m"), False),
         ((*[L3] * 12, F, *[L3] * 4), (), False),
-        ((F, L3), ("Seen: here 8/8, left 2 m 3/8", "Searched: nothing new in 24 frames"), True),
-        ((F, BLOCKED), ("Seen: here 8/8", "Doors: left 3 m", "Searched: nothing new in 31 frames"), True),
-        ((F, L3), ("Seen: here 8/8",), False),
     ],
 )
 def test_a_search_that_is_over_leaves_only_ends(
@@ -331,6 +328,17 @@ def test_a_search_that_is_over_leaves_only_ends(
     found = actions_of(grammar_for(compose("find it", done, order, memory=memory)))
     assert (found == (STOP, NOT_HERE)) == over
     assert any(action.kind.moves for action in found) != over
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+@pytest.mark.parametrize("done", [(F, L3), (F, BLOCKED), (*[L3] * 12, F, *[L3] * 4)])
+@pytest.mark.parametrize("memory", [("Seen: here 8/8",), ("Seen: here 8/8, left 2 m 3/8", "Doors: left 3 m")])
+def test_a_search_that_walks_in_circles_says_not_here(
+    order: ResponseOrder, done: tuple[Past, ...], memory: tuple[str, ...]
+) -> None:
+    circles = (*memory, "Searched: nothing new in 24 frames")
+    assert actions_of(grammar_for(compose("find it", done, order, memory=memory))) != (NOT_HERE,)
+    assert actions_of(grammar_for(compose("find it", done, order, memory=circles))) == (NOT_HERE,)
 
 
 def test_what_a_prompt_lists_is_what_was_done() -> None:
