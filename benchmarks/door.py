@@ -45,6 +45,8 @@ BLOCK, BLOCKS = 300, 20
 IN_FLIGHT_S = 0.02
 """What a robot receives so soon after a kill was on its way before; no door opens so fast."""
 LOOK_S = 0.002
+STARTING_S = 1.0
+"""A process has no command line yet when its parent goes on; on a busy machine that is seen."""
 LIMIT_S = 60.0
 
 
@@ -123,15 +125,20 @@ def hop(size: int) -> dict[str, dict[str, float]]:
 
 
 def door_of(address: str) -> int:
-    """Return the process of the door at an address. Raises RuntimeError where there is none."""
-    for folder in Path("/proc").iterdir():
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if b"cloud_verifier.door" in words and json.loads(words[3])["address"] == address:
-                return int(folder.name)
-        except (OSError, ValueError, IndexError, KeyError):
-            continue
-    raise RuntimeError(f"no door at {address}")
+    """Return the process of the door at an address. Raises RuntimeError where there is none for `STARTING_S`."""
+    until = time.monotonic() + STARTING_S
+    while True:
+        last = time.monotonic() >= until
+        for folder in Path("/proc").iterdir():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if b"cloud_verifier.door" in words and json.loads(words[3])["address"] == address:
+                    return int(folder.name)
+            except (OSError, ValueError, IndexError, KeyError):
+                continue
+        if last:
+            raise RuntimeError(f"no door at {address}")
+        time.sleep(0.01)
 
 
 @dataclass
