@@ -174,6 +174,6 @@ STAGES: Sequence[Stage] = (
           lambda setup: setup.exits / "measured.json", _verdicts),
     Stage("fed-head", "a draft head that the target feeds", 11,
           lambda setup: setup.fed_head / "results.json", _fed_head),
-    Stage("speed", "tokens a second beside transformers' generate and assisted generation", 90,
+    Stage("speed", "tokens a second beside transformers' generate and assisted generation", 70,
           lambda setup: setup.speed, run=_speed),
 )  # fmt: skip
