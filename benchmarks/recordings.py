@@ -135,17 +135,32 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
 
 
 def add_recorded(line: argparse.ArgumentParser) -> None:
-    """Register --recorded."""
-    line.add_argument("--recorded", type=int, default=0, metavar="N",
-                      help=f"the first N answers of {MANY_EXITS.name} in place of sampled ones")  # fmt: skip
+    """Register --recorded and --recorded-in, of commands whose answers are else sampled."""
+    which = f"the first N answers of {MANY_EXITS.name} in place of sampled ones"
+    line.add_argument("--recorded", type=int, default=0, metavar="N", help=which)
+    where = "answers of this file of `python -m benchmarks.virtual_time record`, with --recorded the first N"
+    line.add_argument("--recorded-in", type=Path, metavar="FILE", help=where)
 
 
-def many_exits(count: int) -> Recording:
-    """Return the first `count` answers of `MANY_EXITS`. Raises ValueError, naming the option, for more than it has."""
-    recording = Recording.load(MANY_EXITS)
-    if not 1 <= count <= len(recording.steps):
-        raise ValueError(f"--recorded {count}: {MANY_EXITS.name} has {len(recording.steps)} answers; give 1 to as many")
-    return replace(recording, steps=recording.steps[:count])
+def recorded_file(options: argparse.Namespace) -> Path | None:
+    """Return the file that --recorded and --recorded-in name; None where answers are to be sampled."""
+    given: Path | None = options.recorded_in
+    return given or (MANY_EXITS if options.recorded else None)
+
+
+def suffix(path: Path | None) -> str:
+    """Return what names the results about such a file's answers; empty for sampled ones."""
+    return "" if path is None else "_recorded" if path == MANY_EXITS else f"_{path.stem}"
+
+
+def first_answers(path: Path, count: int = 0) -> Recording:
+    """Return a recording's first `count` answers, all for 0. Raises ValueError, naming the option, for more than it
+    has.
+    """
+    recording = Recording.load(path)
+    if not 0 <= count <= len(recording.steps):
+        raise ValueError(f"--recorded {count}: {path.name} has {len(recording.steps)} answers; give 1 to as many")
+    return replace(recording, steps=recording.steps[: count or None])
 
 
 def recording_file(options: argparse.Namespace) -> Path:

@@ -133,6 +133,6 @@ def plot_sweeps(
     above[0].set_ylabel("times faster")
     below[0].set_ylabel("misses, %")
     figure.legend(loc="outside lower center", ncols=4, fontsize=10, frameon=False)
-    title = f"Vicuna-68M/7B at RTX times, virtual time; {answers}"
+    title = f"RTX times of Early Exits, virtual time; {answers}"
     figure.suptitle(f"{title}\n{cost}", fontsize=12)
     return figure

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, save
-from benchmarks.recordings import MANY_EXITS, add_recorded, many_exits
+from benchmarks.recordings import add_recorded, first_answers, recorded_file, suffix
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
 from evaluation.experiment.run import Arm
@@ -62,13 +62,14 @@ def run(options: argparse.Namespace) -> None:
     if not 0.1 <= options.message_ms <= 1000.0:
         raise ValueError(f"--message-ms {options.message_ms:g} is outside 0.1 to 1000")
     timings = slow_link(options.message_ms / 1e3, options.cost)
-    recording = many_exits(options.recorded) if options.recorded else GSM8K_SYNTHETIC.draw(options.steps)
-    what = MANY_EXITS.name if options.recorded else repr(GSM8K_SYNTHETIC)
+    path = recorded_file(options)
+    recording = first_answers(path, options.recorded) if path else GSM8K_SYNTHETIC.draw(options.steps)
+    what = path.name if path else repr(GSM8K_SYNTHETIC)
     rows = miss_rates(recording, timings, options.message_ms / 1e3, options.finish)
     print(f"{len(recording.steps)} answers: {what}\n{timings}\n{VIRTUAL}")
     print(f"an early token takes {options.message_ms:g} ms to leave and {1e3 * timings.one_way_s:g} ms on its way\n")
     print(report(rows))
-    name = "queues" + "_recorded" * bool(options.recorded) + "_finish" * options.finish
+    name = "queues" + suffix(path) + "_finish" * options.finish
     save(name, options, {"kind": VIRTUAL, "answers": what, "rows": rows}, timings)
 
 

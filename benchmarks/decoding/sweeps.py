@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, save
 from benchmarks.decoding.plots import plot_sweeps
-from benchmarks.recordings import MANY_EXITS, add_recorded, many_exits
+from benchmarks.recordings import add_recorded, first_answers, recorded_file, suffix
 from edge_drafter import Mode
 from edge_drafter.config import QueuePolicy
 from evaluation.experiment.run import Arm
@@ -59,8 +59,9 @@ def add_options(line: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print a table for each sweep, plot them in one figure, and save what was asked."""
     timings, axes = declared("rtx_vicuna_7b", options.cost), QUICK_AXES if options.quick else AXES
-    recording = many_exits(options.recorded) if options.recorded else GSM8K_SYNTHETIC.draw(options.steps)
-    what = MANY_EXITS.name if options.recorded else repr(GSM8K_SYNTHETIC)
+    path = recorded_file(options)
+    recording = first_answers(path, options.recorded) if path else GSM8K_SYNTHETIC.draw(options.steps)
+    what = path.name if path else repr(GSM8K_SYNTHETIC)
     data = swept(recording, timings, within(axes, len(recording.exit_layers)))
     print(f"{len(recording.steps)} answers: {what}\n{timings}\n{VIRTUAL}")
     print(
@@ -69,8 +70,9 @@ def run(options: argparse.Namespace) -> None:
     )
     for name, (key, first) in SWEEPS.items():
         print(f"\n{figures_table(first, {str(row[key]): row for row in data[name]}, COLUMNS)}")
-    name = "sweeps" + "_recorded" * bool(options.recorded)
-    title = "recorded answers of 25 exits" if options.recorded else "GSM8K's tau and misses: synthetic answers"
+    name = "sweeps" + suffix(path)
+    exits = f"recorded answers of {len(recording.exit_layers)} exits"
+    title = f"{exits}, {path.name}" if path else "GSM8K's tau and misses: synthetic answers"
     keep(plot_sweeps(data, GSM8K_RTX, timings.cost_words, title), f"decoding_{name}", options)
     save(name, options, {"kind": VIRTUAL, "answers": what, **data, "paper": GSM8K_RTX}, timings)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import recordings
-from benchmarks.decoding import __main__, modes
+from benchmarks.decoding import __main__, modes, queues
 from edge_drafter import Mode
 from evaluation import plots
 from evaluation.virtual_time import Recording
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("forked_verifiers")
         ("ablation --recording config/links.json", "config/links.json"),
         ("queues --message-ms 0", "--message-ms 0"),
         ("queues --recorded 1000", "--recorded 1000"),
+        ("sweeps --recorded-in none.npz", "none.npz"),
         ("batched --steps 0", "--steps"),
         ("sweeps --steps 0", "--steps"),
         ("cost --prices none.yaml", "none.yaml"),
@@ -77,6 +78,22 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
         assert __main__.main([*same, *flags]) == 2
         error = capsys.readouterr().err
         assert reason in error and error.count("\n") == 1
+
+
+def test_answers_that_others_recorded_take_the_place_of_sampled_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr(queues, "PAIRS", [("priority", "newest")])
+    file = tmp_path / "ours.npz"
+    recordings.first_answers(recordings.MANY_EXITS, 3).save(file)
+    flags = ["queues", "--recorded-in", str(file)]
+    assert __main__.main([*flags, "--recorded", "2", "--save"]) == 0
+    assert "2 answers: ours.npz" in capsys.readouterr().out
+    assert json.loads((tmp_path / "decoding_queues_ours.json").read_text())["answers"] == "ours.npz"
+    assert len(recordings.first_answers(file).steps) == 3
+    assert __main__.main([*flags, "--recorded", "4"]) == 2
+    assert "ours.npz has 3 answers" in capsys.readouterr().err
 
 
 def test_all_hands_its_options_to_every_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from benchmarks.decoding import ablation, batched, modes, queues, sweeps
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, go2
 from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
-from benchmarks.recordings import many_exits
+from benchmarks.recordings import MANY_EXITS, first_answers
 from edge_drafter import DraftingConfig
 from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
 from evaluation.virtual_time.tuning import split
@@ -81,7 +81,7 @@ def test_fewer_recorded_exits_are_columns_too_and_a_target_of_25_takes_the_table
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queues, "PAIRS", [("priority", "newest")])
-    recording = many_exits(2)
+    recording = first_answers(MANY_EXITS, 2)
     assert len(recording.exit_layers) == 25 and recording.layers == 26
     whole, few = recording.steps[0], sweeps.thinned(recording, 3).steps[0]
     assert whole.exit_tokens is not None and few.exit_tokens is not None
