@@ -17,7 +17,7 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
 from adapters_training.records import Frame, Task, read_frames
-from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.grammar import CONSTRAINED, FREE, Automaton, Grammars, grammar_for, masked
 from speculation.instructions import RELATIONS
 from speculation.memory import SIDE_PHRASES
 from speculation.prompts import ResponseOrder, parse_answer
@@ -158,6 +158,27 @@ def pick(
     return chosen
 
 
+def finished(
+    session: VlmSession, prompt: str, image: bytes, begun: str, limit: int, grammar: Automaton | None = None
+) -> str:
+    """Return the model's greedy answer of at most `limit` tokens where it begins with the text `begun`, as
+    `VlmSession.answer` does where that is empty."""
+    tokens = list(session.vlm.tokenizer.encode(begun, add_special_tokens=False)) if begun else []
+    session.begin(prompt, image, tokens)
+    state = grammar.after(tokens, limit) if grammar is not None else None
+    while len(tokens) < limit:
+        row = session.root_logits()
+        if grammar is not None and state is not None:
+            row = masked(row[None], [grammar.allowed(state).mask])[0]
+        token = int(row.argmax())
+        if token in session.vlm.eos:
+            break
+        tokens.append(token)
+        state = grammar.next(state, token) if grammar is not None and state is not None else None
+        session.commit((), token)
+    return str(session.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
 def evaluate(
     vlm: Vlm,
     folder: Path,
@@ -167,11 +188,16 @@ def evaluate(
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
     constrained: bool = False,
     asked: Naming | None = None,
+    given_sight: bool = False,
 ) -> Score:
     """Generate answers for `count` held-out (frame, task) pairs and count what is right; `asked` as in `pick`.
 
-    `constrained`: under the grammar of an answer, as robots ask. Raises ValueError where no frame has such a question.
+    `constrained`: under the grammar of an answer, as robots ask. `given_sight`: answers begin with what the teacher
+    sees, and the model goes on behind it; what is wrong then is not for want of sight. Raises ValueError where no frame
+    has such a question, or answers that begin with their action are given their sight.
     """
+    if given_sight and order is not ResponseOrder.REASON_FIRST:
+        raise ValueError("--given-sight: an answer that begins with its action has no sight before it")
     session = VlmSession(vlm, 512)
     grammars = Grammars(vlm.tokenizer, vlm.vocabulary) if constrained else None
     form, score = wording.form_of(vlm.folder), Score()
@@ -184,7 +210,8 @@ def evaluate(
     for frame, task in tqdm(questions, desc="answers", mininterval=5.0):
         prompt = wording.prompt(task, order, form)
         grammar = grammars.of(grammar_for(prompt), vlm.eos) if grammars is not None else None
-        text = session.answer(prompt, frame.jpeg, MAX_TOKENS, grammar)
+        begun = wording.sight(frame, task, random.Random(seed)) if given_sight else ""
+        text = finished(session, prompt, frame.jpeg, begun, MAX_TOKENS, grammar)
         judge(score, task, text)
         if show > 0:
             show -= 1
@@ -217,6 +244,11 @@ def add_command(commands: Any) -> None:
     line.add_argument(
         "--asked", choices=[asked.value for asked in Naming], help="questions that name this alone (default: all kinds)"
     )
+    line.add_argument(
+        "--given-sight",
+        action="store_true",
+        help="answers begin with what the teacher sees: how often is the action right where the sight is?",
+    )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
     line.add_argument("--json", default="", help="also write the rates, and sight by size, to this file")
     add_flags(line, ModelSettings, defaults={"device": AUTO})
@@ -236,6 +268,7 @@ def run(options: argparse.Namespace) -> int:
         order=order,
         constrained=options.answers == CONSTRAINED,
         asked=asked,
+        given_sight=options.given_sight,
     )
     rates = score.rates()
     for name, rate in rates.items():

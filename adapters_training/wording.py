@@ -108,8 +108,8 @@ def nearest_other(frame: Frame, task: Task) -> Seen | None:
     return min(others, key=lambda s: s.distance, default=None)
 
 
-def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
-    """Return one wording of what is seen and why the action follows."""
+def sight(frame: Frame, task: Task, rng: random.Random) -> str:
+    """Return one wording of what is seen, with which a task's reasons begin."""
     other = nearest_other(frame, task)
     cue = len(frame.seen) + len(task.object_class)
     parts = []
@@ -134,9 +134,14 @@ def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
         if other is not None and (look_alike or rng.random() < 0.15):
             text = _choose(_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
-    reasons = _WHY[_why(task)]
-    parts.append(reasons[len(_asked(task)) % len(reasons)].format(blocker=task.blocker or "way"))
     return " ".join(parts)
+
+
+def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
+    """Return one wording of what is seen and why the action follows."""
+    reasons = _WHY[_why(task)]
+    why = reasons[len(_asked(task)) % len(reasons)].format(blocker=task.blocker or "way")
+    return f"{sight(frame, task, rng)} {why}"
 
 
 def _why(task: Task) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training import pair
+from adapters_training import pair, wording
 from adapters_training.__main__ import main
-from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
+from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, finished, judge, pick
 from adapters_training.losses import Losses
 from adapters_training.packing import Batch
-from adapters_training.records import Seen, Task, write_shard
+from adapters_training.records import Seen, Task, read_frames, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
-from speculation.prompts import ResponseOrder
+from speculation.grammar import Grammars, grammar_for
+from speculation.prompts import ResponseOrder, parse_answer
 from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
 from tests.adapters_training.frames import make_frame
 from tests.adapters_training.test_files import small_files
 
@@ -109,6 +112,24 @@ def test_the_export_loads_and_answers(folder: Path, model: Path) -> None:
 def test_constrained_answers_are_all_readable(folder: Path, model: Path) -> None:
     score = evaluate(load_vlm(model), folder / "held_out", 4, constrained=True)
     assert score.parsed == score.answers > 0, "this model was hardly trained: its free words are no answers"
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_answers_given_their_sight_begin_with_it(folder: Path, model: Path, constrained: bool) -> None:
+    vlm = load_vlm(model)
+    session, grammars = VlmSession(vlm, 512), Grammars(vlm.tokenizer, vlm.vocabulary)
+    frame, task = pick(list(read_frames(folder / "held_out")), 1)[0]
+    prompt = wording.prompt(task)
+    grammar = grammars.of(grammar_for(prompt), vlm.eos) if constrained else None
+    alone = session.answer(prompt, frame.jpeg, 40, grammar)
+    assert finished(session, prompt, frame.jpeg, "", 40, grammar) == alone
+    seen = wording.sight(frame, task, random.Random(0))
+    answer = finished(session, prompt, frame.jpeg, seen, 96, grammar)
+    assert answer.startswith(seen) and answer != seen
+    assert not constrained or parse_answer(answer).action is not None
+    assert wording.reasoning(frame, task, random.Random(0)).startswith(seen)
+    with pytest.raises(ValueError, match="--given-sight"):
+        evaluate(vlm, folder / "held_out", 1, order=ResponseOrder.ACTION_FIRST, given_sight=True)
 
 
 QUERIES = {

@@ -104,6 +104,14 @@ def ended(verifier: Verifier) -> int:
     return sum(CANCELLED in line for line in verifier.log)
 
 
+def wait_for_end(verifier: Verifier, known: int, step: int, mode: str) -> None:
+    """Wait for the log, from line `known` on, to say that the verifier works on a cancelled step no more."""
+    # In mode full it may have gone on alone, to the answer's end, before it heard of the cancellation.
+    ends = (CANCELLED, " done:") if mode == "full" else (CANCELLED,)
+    name = f" step {step} "
+    wait_for(lambda: any(name in line and any(end in line for end in ends) for line in verifier.log[known:]))
+
+
 def expect_cancelled(question: Question) -> None:
     assert question.done and question.cancelled and question.guess == ""
     with pytest.raises(Cancelled):
@@ -149,10 +157,8 @@ def test_a_cancel_ends_what_the_draft_model_does(
         wait_for(lambda: edge.link is not None and edge.link.bytes_up > 0)
     question.cancel()
     expect_cancelled(question)
-    if mode != "edge":  # in mode full the verifier may have gone on alone, to the answer's end
-        ends = (CANCELLED, " done:") if mode == "full" else (CANCELLED,)
-        step = f" step {edge._step} "
-        wait_for(lambda: any(step in line and any(end in line for end in ends) for line in verifier.log[known:]))
+    if mode != "edge":
+        wait_for_end(verifier, known, edge._step, mode)
     expect_exact(edge, truths, mode)
     assert edge.link is not None and edge.link.state is LinkState.NOMINAL
 
@@ -221,20 +227,27 @@ def test_a_cancel_ends_the_wait_to_take_up_an_answer_again(
 def test_a_newer_question_takes_the_place_of_the_one_before(
     edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]]
 ) -> None:
-    known = ended(verifier)
+    known = len(verifier.log)
     gate = Gate(edge._model, "drafting")
     edge._model = gate
     first = held(edge, gate, "full")
+    step = edge._step
     second = edge.ask(PROMPT, jpeg(2), 60.0, "full")
     expect_exact(edge, truths, "full")
     expect_cancelled(first)
     expect_cancelled(second)
-    wait_for(lambda: ended(verifier) >= known + 1)
+    wait_for_end(verifier, known, step, "full")
 
 
-def test_a_question_ends_in_the_reasons_that_an_answer_does(edge: EdgeDecoder, truths: dict[str, list[int]]) -> None:
-    with pytest.raises(AnswerLate, match="deadline of 0.005 s"):
-        edge.ask(PROMPT, jpeg(1), 0.005).result()
+def test_a_question_ends_in_the_reasons_that_an_answer_does(
+    edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]]
+) -> None:
+    verifier.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(AnswerLate, match="deadline of 0.005 s"):
+            edge.ask(PROMPT, jpeg(1), 0.005).result()
+    finally:
+        verifier.process.send_signal(signal.SIGCONT)
     with pytest.raises(ValueError, match="does not decode"):
         edge.ask(PROMPT, b"no jpeg", 10.0).result()
     with pytest.raises(ValueError, match="not a valid Mode"):
