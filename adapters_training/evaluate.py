@@ -17,7 +17,7 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
 from adapters_training.records import Frame, Task, read_frames
-from speculation.grammar import CONSTRAINED, FREE, Automaton, Grammars, grammar_for, masked
+from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
 from speculation.instructions import RELATIONS
 from speculation.memory import SIDE_PHRASES
 from speculation.prompts import ResponseOrder, parse_answer
@@ -158,27 +158,6 @@ def pick(
     return chosen
 
 
-def finished(
-    session: VlmSession, prompt: str, image: bytes, begun: str, limit: int, grammar: Automaton | None = None
-) -> str:
-    """Return the model's greedy answer of at most `limit` tokens where it begins with the text `begun`, as
-    `VlmSession.answer` does where that is empty."""
-    tokens = list(session.vlm.tokenizer.encode(begun, add_special_tokens=False)) if begun else []
-    session.begin(prompt, image, tokens)
-    state = grammar.after(tokens, limit) if grammar is not None else None
-    while len(tokens) < limit:
-        row = session.root_logits()
-        if grammar is not None and state is not None:
-            row = masked(row[None], [grammar.allowed(state).mask])[0]
-        token = int(row.argmax())
-        if token in session.vlm.eos:
-            break
-        tokens.append(token)
-        state = grammar.next(state, token) if grammar is not None and state is not None else None
-        session.commit((), token)
-    return str(session.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
-
-
 def evaluate(
     vlm: Vlm,
     folder: Path,
@@ -211,7 +190,7 @@ def evaluate(
         prompt = wording.prompt(task, order, form)
         grammar = grammars.of(grammar_for(prompt), vlm.eos) if grammars is not None else None
         begun = wording.sight(frame, task, random.Random(seed)) if given_sight else ""
-        text = finished(session, prompt, frame.jpeg, begun, MAX_TOKENS, grammar)
+        text = session.answer(prompt, frame.jpeg, MAX_TOKENS, grammar, begun)
         judge(score, task, text)
         if show > 0:
             show -= 1

@@ -133,15 +133,20 @@ class VlmSession:
         settings: SamplingScheme,
         key: int = 0,
         grammar: Automaton | None = None,
+        committed: Sequence[int] = (),
     ) -> Iterator[tuple[int, Logits]]:
         """Begin a step and yield what the model alone samples with `key`, under a `grammar` or free, as `greedy` does.
 
-        The logits are the model's own, neither masked nor perturbed nor cut.
+        The answer goes on behind its `committed` tokens, which count towards `limit` and are not yielded; where they
+        begin no answer of the grammar, the rest is free. The logits are the model's own, neither masked nor perturbed
+        nor cut.
         """
-        self.begin(prompt, image)
+        self.begin(prompt, image, committed)
         sampler, prefix = settings.alone.sampler(key), Prefix(0, b"")
-        state = None if grammar is None else grammar.start(limit)
-        for _ in range(limit):
+        for token in committed:
+            prefix = prefix.after(token)
+        state = None if grammar is None else grammar.after(committed, limit)
+        for _ in range(limit - len(committed)):
             logits = self.root_logits()
             row = logits
             if grammar is not None and state is not None:
@@ -160,12 +165,15 @@ class VlmSession:
         image: Jpegs | Frame | Sequence[Frame] | None,
         limit: int,
         grammar: Automaton | None = None,
+        begun: str = "",
     ) -> str:
         """Return the text of the model's own greedy answer of at most `limit` tokens, under a `grammar` or free.
 
-        Raises as `begin` does.
+        It begins with the text `begun`, whoever wrote that. Raises as `begin` does.
         """
-        tokens = [token for token, _ in self.sampled(prompt, image, limit, GREEDY, grammar=grammar)]
+        first = list[int](self.vlm.tokenizer.encode(begun, add_special_tokens=False)) if begun else []
+        how = (prompt, image, limit, GREEDY, 0, grammar, first)
+        tokens = first + [token for token, _ in self.sampled(*how)]
         return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _feed(self, tokens: list[int], parents: list[int], stop: Stop | None = None) -> Logits:

@@ -14,7 +14,7 @@ import torch
 
 from adapters_training import pair, wording
 from adapters_training.__main__ import main
-from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, finished, judge, pick
+from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
 from adapters_training.losses import Losses
 from adapters_training.packing import Batch
 from adapters_training.records import Seen, Task, read_frames, write_shard
@@ -121,10 +121,8 @@ def test_answers_given_their_sight_begin_with_it(folder: Path, model: Path, cons
     frame, task = pick(list(read_frames(folder / "held_out")), 1)[0]
     prompt = wording.prompt(task)
     grammar = grammars.of(grammar_for(prompt), vlm.eos) if constrained else None
-    alone = session.answer(prompt, frame.jpeg, 40, grammar)
-    assert finished(session, prompt, frame.jpeg, "", 40, grammar) == alone
     seen = wording.sight(frame, task, random.Random(0))
-    answer = finished(session, prompt, frame.jpeg, seen, 96, grammar)
+    answer = session.answer(prompt, frame.jpeg, 96, grammar, seen)
     assert answer.startswith(seen) and answer != seen
     assert not constrained or parse_answer(answer).action is not None
     assert wording.reasoning(frame, task, random.Random(0)).startswith(seen)

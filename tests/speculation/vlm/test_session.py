@@ -19,6 +19,8 @@ from hypothesis.stateful import (
 
 from edge_drafter import DraftModel
 from speculation.cancellation import Stop
+from speculation.grammar import Grammars, grammar_for
+from speculation.sampling import GREEDY, Coupled, SamplingScheme
 from speculation.vlm import session as session_module
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import Chunk, Logits, forward
@@ -91,6 +93,20 @@ def test_begin_with_a_committed_answer_resumes(session: VlmSession) -> None:
     resumed = VlmSession(session.vlm, 128)
     resumed.begin(PROMPT, frame(0), answer[:4])
     assert greedy(resumed, 2) == answer[4:]
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("scheme", [GREEDY, Coupled(0.8)])
+def test_an_answer_goes_on_behind_what_is_committed_as_it_went_on_alone(
+    target: Vlm, scheme: SamplingScheme, constrained: bool
+) -> None:
+    grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(PROMPT), target.eos) if constrained else None
+    session = VlmSession(target, 256)
+    whole = [token for token, _ in session.sampled(PROMPT, frame(0), 60, scheme, 7, grammar)]
+    assert len(whole) > 6
+    for cut in (1, 6, len(whole) - 1):
+        rest = session.sampled(PROMPT, frame(0), 60, scheme, 7, grammar, whole[:cut])
+        assert [token for token, _ in rest] == whole[cut:]
 
 
 def test_predrafted_subtree_survives_without_a_forward(session: VlmSession, forwards: list[int]) -> None:
