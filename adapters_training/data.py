@@ -14,14 +14,14 @@ import numpy as np
 from tqdm import tqdm
 
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
-from simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
-from simulation.ground_truth import Sighting
-from simulation.layouts import Layout
-from simulation.objects import CLASSES, COLOURS
-from simulation.randomisation import TRAINING
-from simulation.scene import UNSEEN_SEED, Difficulty
 from speculation.processes import worker_pool
 from speculation.prompts import in_vain, recent
+from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
+from vlm_nav_simulation.ground_truth import Sighting
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.objects import CLASSES, COLOURS
+from vlm_nav_simulation.randomisation import TRAINING
+from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
 
 CAPACITY, MAX_TOKENS = 512, 96
 HELD_OUT_SEED = 5_000_000

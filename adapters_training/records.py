@@ -23,8 +23,8 @@ WINDOW = 4
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """One visible object: where it stands (`side` as in `simulation.ground_truth`), how far, metres, and how many
-    pixels of a 224-pixel frame show it (0: nobody counted, frames of earlier versions)."""
+    """One visible object: where it stands (`side` as in `vlm_nav_simulation.ground_truth`), how far, metres, and how
+    many pixels of a 224-pixel frame show it (0: nobody counted, frames of earlier versions)."""
 
     colour: str
     object_class: str

@@ -18,10 +18,10 @@ from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGen
 
 from adapters_training import wording
 from adapters_training.records import Door, Frame, Seen, Task
-from simulation.objects import CLASSES, COLOURS
 from speculation.memory import SIDE_PHRASES, SearchMemory
 from speculation.prompts import ACTIONS, MOTIONS, Vocabulary
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
+from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 IMAGE_SIZE = 224
 _LAYER = re.compile(r"(.*language_model\.layers\.)(\d+)\.(.+)")

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
-from evaluation.plots import OUT, add_outputs
-from evaluation.setting import several
-from evaluation.tables import table
+from vlm_nav_evaluation.plots import OUT, add_outputs
+from vlm_nav_evaluation.setting import several
+from vlm_nav_evaluation.tables import table
 
 PROGRAMS = {
     "tune": "every mode as shipped and at its best at the Go2's times, virtual",
@@ -55,7 +55,7 @@ COMMANDS = {
     "self_tuning": ["benchmarks.self_tuning", "--recording", str(EMBEDDED)],
     "fed_arms": ["benchmarks.fed_arms", "--recording", str(EMBEDDED)],
     "self_draft": ["benchmarks.self_draft", "--recording", str(EMBEDDED)],
-    "fleet": ["evaluation", "fleet", "all"],
+    "fleet": ["vlm_nav_evaluation", "fleet", "all"],
 }
 """Modules and words of those programs that are not just a module of their name."""
 

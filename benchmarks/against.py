@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from evaluation.experiment import command
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import WARM_UP, Answer, Arm, Question, take_turns
-from evaluation.figures import spread
-from evaluation.setting import machine
-from evaluation.tables import MS, Column, figures_table
 from spec_vlm_nav.graph import PROJECT
 from speculation.wire import frames_of
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.run import WARM_UP, Answer, Arm, Question, take_turns
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import MS, Column, figures_table
 
 ROS_PACKAGE = Path("ros_ws/src/spec_vlm_nav")
 CHILD = """
@@ -35,8 +35,8 @@ from argparse import Namespace
 from pathlib import Path
 try:
     from edge_drafter.decoder import EdgeDecoder
-    from evaluation.experiment.sockets import edge_config
-    from evaluation.setting import verifier
+    from vlm_nav_evaluation.experiment.sockets import edge_config
+    from vlm_nav_evaluation.setting import verifier
 except ImportError:  # a checkout of 0.1.0
     from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
     from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, verifier

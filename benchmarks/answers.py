@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from evaluation.experiment import command
-from evaluation.experiment.questions import asked_of
-from evaluation.experiment.run import Answer, Arm, Question
-from evaluation.experiment.sockets import sockets
-from evaluation.tables import Column, figures_table
 from speculation.grammar import CONSTRAINED, FREE
 from speculation.prompts import parse_answer
 from speculation.vlm.load import load_vlm
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Question
+from vlm_nav_evaluation.experiment.sockets import sockets
+from vlm_nav_evaluation.tables import Column, figures_table
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 CHOSEN = (Mode.CLOUD.value, Mode.SD.value, Mode.FULL.value)

@@ -1,8 +1,8 @@
 """Modes over real sockets, each as shipped and at its best.
 
-What is best is searched on virtual time (`evaluation.virtual_time.tuning`), at the times that the sockets have: the
-declared ones, and this machine's where none are. On sockets the same search would take minutes a mode, and what a busy
-machine adds to a step is more than what one candidate gains on the next.
+What is best is searched on virtual time (`vlm_nav_evaluation.virtual_time.tuning`), at the times that the sockets have:
+the declared ones, and this machine's where none are. On sockets the same search would take minutes a mode, and what a
+busy machine adds to a step is more than what one candidate gains on the next.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 from benchmarks.recordings import record_asked
 from edge_drafter import Mode
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import WARM_UP, Arm, Question, Run
-from evaluation.experiment.sockets import Edges, modes_as_arms, sockets
-from evaluation.journal import Journal
-from evaluation.virtual_time import Recording, Timings
-from evaluation.virtual_time.timings import FREE, TABLE_9_LEAF
-from evaluation.virtual_time.tuning import TUNED_ON, arms_at_best
 from speculation.cost_profile import COST_FILE
 from speculation.predictor import OFF
 from speculation.profiles import DeviceProfile, load_profile
+from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
+from vlm_nav_evaluation.experiment.sockets import Edges, modes_as_arms, sockets
+from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.virtual_time import Recording, Timings
+from vlm_nav_evaluation.virtual_time.timings import FREE, TABLE_9_LEAF
+from vlm_nav_evaluation.virtual_time.tuning import TUNED_ON, arms_at_best
 
 CLOUD, SD, SERVER_SD = Mode.CLOUD.value, Mode.SD.value, Mode.SERVER_SD.value
 RECORDED = {"exits": None, "recorded_head": None}

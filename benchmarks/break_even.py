@@ -25,14 +25,14 @@ from tqdm import tqdm
 
 from benchmarks.recordings import add_cost, add_source, changed, source
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import Arm
-from evaluation.figures import spread
-from evaluation.formulas import SYSTEMS
-from evaluation.plots import COLOURS, add_outputs, keep, new_figure
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
-from evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.formulas import SYSTEMS
+from vlm_nav_evaluation.plots import COLOURS, add_outputs, keep, new_figure
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
 
 VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""

@@ -31,13 +31,13 @@ from benchmarks import recordings
 from edge_drafter import Mode
 from edge_drafter.calibration import Calibration
 from edge_drafter.tree import Proposals
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.questions import asked_of, in_words
-from evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure, plain
-from evaluation.setting import machine
-from evaluation.tables import MS, Column, figures_table
-from evaluation.virtual_time import Recording, load_timings, run_mode
 from speculation.sampling import SamplingScheme
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.questions import asked_of, in_words
+from vlm_nav_evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, load_timings, run_mode
 
 TIMINGS = "go2"
 WIDTH, DEPTH = 3, 1
@@ -112,7 +112,7 @@ def record_variant(options: argparse.Namespace, path: Path, own: Recording, bits
     """
     count = len(own.steps)
     if not path.exists() or not fits(Recording.load(path), own):
-        from evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
+        from vlm_nav_evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
         print(f"recording {count} frames into {path}")
         asked = asked_of(options, count)

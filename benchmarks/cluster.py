@@ -36,15 +36,15 @@ from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost
-from evaluation.experiment import command
-from evaluation.experiment.alone import TargetAlone
-from evaluation.experiment.questions import in_words, text_flags, warmed_up
-from evaluation.experiment.run import Answer, Question
-from evaluation.experiment.sockets import edge_config
-from evaluation.setting import CONNECT_LIMIT_S, several
-from evaluation.tables import MS, Column, figures_table
 from speculation.settings import fields_of, from_flags
 from speculation.vlm.load import Vlm, load_vlm
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.alone import TargetAlone
+from vlm_nav_evaluation.experiment.questions import in_words, text_flags, warmed_up
+from vlm_nav_evaluation.experiment.run import Answer, Question
+from vlm_nav_evaluation.experiment.sockets import edge_config
+from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, several
+from vlm_nav_evaluation.tables import MS, Column, figures_table
 
 REPLICAS, QUICK_REPLICAS = (1, 2, 4), (2,)
 KILLS, QUICK_KILLS = 10, 2

@@ -23,11 +23,6 @@ from tqdm import tqdm
 from cloud_verifier import work
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
-from evaluation.experiment import command
-from evaluation.experiment.questions import asked_of
-from evaluation.experiment.run import Question
-from evaluation.figures import spread
-from evaluation.tables import Column, figures_table
 from speculation.sampling import (
     GREEDY,
     Coupled,
@@ -42,6 +37,11 @@ from speculation.sampling import (
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.tables import Column, figures_table
 
 CAPACITY = 2048
 KINDS = {

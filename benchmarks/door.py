@@ -29,15 +29,15 @@ import zmq
 from cloud_verifier.door.supervisor import Door
 from cloud_verifier.mailbox import Mailbox
 from edge_drafter.decoder import EdgeDecoder
-from evaluation.experiment import command
-from evaluation.experiment.alone import TargetAlone
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import Question
-from evaluation.experiment.sockets import edge_config
-from evaluation.figures import percentiles, spread
-from evaluation.setting import CONNECT_LIMIT_S, verifier
 from speculation.vlm.load import load_vlm
 from speculation.wire import Ping
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.alone import TargetAlone
+from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.experiment.sockets import edge_config
+from vlm_nav_evaluation.figures import percentiles, spread
+from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, verifier
 
 SIZES = (50, 12_000, 200_000)
 """Bytes of a message: a draft, a frame of the simulated Go2, a frame of a real camera."""

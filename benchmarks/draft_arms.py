@@ -30,18 +30,18 @@ from adapters_training.fed_head.measuring import Tally
 from benchmarks.fed_arms import ORIN
 from benchmarks.recordings import COUNT, QUICK_COUNT, TOP, add_recording, recorded
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.questions import asked_of
-from evaluation.experiment.run import Arm, Question
-from evaluation.figures import spread
-from evaluation.plots import add_outputs
-from evaluation.setting import machine
-from evaluation.tables import MS, Column, figures_table
-from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
-from evaluation.virtual_time.tuning import TUNED, split, tune
 from speculation.frames import Frame, decode_frames
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.run import Arm, Question
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time.tuning import TUNED, split, tune
 
 CAPACITY = 2048
 FORWARDS = 4

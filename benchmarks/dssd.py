@@ -3,7 +3,8 @@
     python -m benchmarks.dssd --save
 
 Every scheme runs as in production, mode `sd`, with its messages encoded; their bytes then take their time on each link.
-Target and draft are distributions that overlap by the printed acceptance (`evaluation/virtual_time/sampled.py`).
+Target and draft are distributions that overlap by the printed acceptance
+(`vlm_nav_evaluation/virtual_time/sampled.py`).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import numpy as np
 from tqdm import tqdm
 
 from edge_drafter import DraftingConfig, Mode, StepResult
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.formulas import dsd_s, dssd_s
-from evaluation.plots import add_outputs
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Timings
-from evaluation.virtual_time.sampled import SILENT_S, SampledPair, sampled_answers
 from speculation.acceptance import expected_tokens
 from speculation.sampling import Coupled, SamplingScheme, Sparse, Split, Whole
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.formulas import dsd_s, dssd_s
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import Timings
+from vlm_nav_evaluation.virtual_time.sampled import SILENT_S, SampledPair, sampled_answers
 
 TOKENS = 128
 TOP_K = 10

@@ -12,13 +12,13 @@ from dataclasses import asdict
 from functools import partial
 
 from edge_drafter import Mode
-from evaluation.experiment import command
-from evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins
-from evaluation.experiment.questions import asked_of
-from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.setting import add_answers
 from speculation.grammar import FREE
 from speculation.vlm.load import load_vlm
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
+from vlm_nav_evaluation.setting import add_answers
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 

@@ -21,12 +21,12 @@ from tqdm import tqdm
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
 from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
-from evaluation.experiment import command
-from evaluation.figures import spread
-from evaluation.tables import MS, Column, figures_table, spread_columns
 from spec_vlm_nav.graph import PROJECT
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.load import Vlm, load_vlm
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
 
 
 def spaced(count: int, layers: int) -> list[int]:

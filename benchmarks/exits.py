@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks.decoding.common import VIRTUAL, arm_figures, declared
 from benchmarks.recordings import add_cost, add_recording, recorded
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import Arm
-from evaluation.plots import add_outputs
-from evaluation.tables import Column, figures_table, markdown
-from evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.tables import Column, figures_table, markdown
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
 
 TIMES = {
     620: (0.072, 0.12),

@@ -5,7 +5,7 @@
 The robot is an Orin that drafts for a fast server: T_p of its draft model 72 ms (Early Exits, Table 8), of a fed head
 7 ms, T_q 15 ms, T_c 10 ms, no memory of earlier answers. A draft forward beside the target takes the same part of T_q
 as on SpecEdge's A100 (11 of 94.2 ms). `--times` changes any of them. What every arm drafts is searched on answers that
-are not reported (`evaluation.virtual_time.tuning`).
+are not reported (`vlm_nav_evaluation.virtual_time.tuning`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from benchmarks.recordings import (
     source,
 )
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import Arm, Run
-from evaluation.formulas import SYSTEMS
-from evaluation.plots import add_outputs
-from evaluation.tables import MS, Column, figures_table
-from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.timings import TABLE_9_LEAF
-from evaluation.virtual_time.tuning import changes_of, is_tuned, split, tune
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Arm, Run
+from vlm_nav_evaluation.formulas import SYSTEMS
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.timings import TABLE_9_LEAF
+from vlm_nav_evaluation.virtual_time.tuning import changes_of, is_tuned, split, tune
 
 ORIN = Timings(
     "orin", SYSTEMS["go2"].draft_s, TABLE_9_LEAF, 0.015, one_way_s=0.010, server_draft_s=0.015 * 11.0 / 94.2,

@@ -19,9 +19,6 @@ import numpy as np
 
 from adapters_training.exit_choice.report import machine
 from benchmarks.shapes import SHAPES, add_forwards, check_machine
-from evaluation.experiment import command
-from evaluation.figures import spread
-from evaluation.tables import Column, figures_table, spread_columns
 from spec_vlm_nav.graph import PROJECT
 from speculation.features import MAX_SIZE, pack
 from speculation.fed.config import FedConfig
@@ -30,6 +27,9 @@ from speculation.fed.session import FedSession
 from speculation.vlm.load import DTYPES, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, Commit, Features, encode
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 PROMPT = "find the silver bottle"
 WARM_UP = 3

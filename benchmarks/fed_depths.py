@@ -18,10 +18,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from evaluation.experiment import command
-from evaluation.plots import new_figure
-from evaluation.tables import table
 from spec_vlm_nav.graph import PROJECT
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.plots import new_figure
+from vlm_nav_evaluation.tables import table
 
 RESULTS_FILE = "results.json"
 COLOURS = ("#e45756", "#f58518", "#54a24b", "#b279a2")

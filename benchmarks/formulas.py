@@ -18,16 +18,16 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.recordings import add_cost
-from evaluation import formulas
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import Arm
-from evaluation.formulas import GAMMA, PICOSPEC, SYSTEMS, TOKENS, Times
-from evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import PAPERS, Synthetic, Timings, VirtualTime
-from evaluation.virtual_time.figures import figures_of
-from evaluation.virtual_time.timings import DEFAULT_COST
 from speculation.acceptance import expected_tokens
+from vlm_nav_evaluation import formulas
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.formulas import GAMMA, PICOSPEC, SYSTEMS, TOKENS, Times
+from vlm_nav_evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import PAPERS, Synthetic, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.figures import figures_of
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST
 
 MODES = CLOUD, SD, FSD, PIPELINED = "cloud", "sd", "fsd", "pipelined"
 FULL = "full"

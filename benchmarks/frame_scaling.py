@@ -20,18 +20,18 @@ from typing import Any
 import cv2
 import numpy as np
 
-from evaluation.experiment import command
-from evaluation.setting import machine
-from evaluation.tables import MS, Column, figures_table
-from simulation.dataset import encode_jpeg
-from simulation.scene import UNSEEN_SEED, Difficulty, make_scene
-from simulation.world import World
 from spec_vlm_nav.graph import PROJECT
 from speculation.frames import Frame, decode_jpeg
 from speculation.links import load_link
 from speculation.vlm.folder import find_model
 from speculation.vlm.processing import Processor, reduced
 from speculation.wire import frames_of
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty, make_scene
+from vlm_nav_simulation.world import World
 
 SIZES = {"1080p": (1080, 1920), "720p": (720, 1280), "480p": (480, 640)}
 LINKS = ("wifi", "lte", "congested")

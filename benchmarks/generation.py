@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import GenerationConfig as _GenerationConfig
 
 from edge_drafter import DecodingStats
-from evaluation.experiment.run import Answer, Question
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.load import Vlm
+from vlm_nav_evaluation.experiment.run import Answer, Question
 
 GenerationConfig: Any = _GenerationConfig
 

@@ -17,13 +17,13 @@ from benchmarks.at_best import at_best
 from benchmarks.recordings import add_as_shipped
 from edge_drafter import Mode
 from edge_drafter.settings import MAX_RTT_S
-from evaluation.experiment import command
-from evaluation.experiment.processor import add_cores
-from evaluation.experiment.processor import described as on_cores
-from evaluation.figures import COLUMNS, with_ratios
-from evaluation.plots import add_outputs
-from evaluation.tables import Column, markdown
 from speculation.links import load_link
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.processor import add_cores
+from vlm_nav_evaluation.experiment.processor import described as on_cores
+from vlm_nav_evaluation.figures import COLUMNS, with_ratios
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.tables import Column, markdown
 
 MODES = [mode.value for mode in Mode]
 SPANS = 1_000_000

@@ -24,8 +24,6 @@ from tqdm import tqdm
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import time_forward
 from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
-from evaluation.experiment import command
-from evaluation.tables import Column, figures_table, table
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
@@ -34,6 +32,8 @@ from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
 from speculation.vlm.speed import text_inputs, timed
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
 """Early Exits, Table 9."""

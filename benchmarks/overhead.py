@@ -25,13 +25,13 @@ from edge_drafter.beside import Beside
 from edge_drafter.link import ZmqLink
 from edge_drafter.protocols import Clock
 from edge_drafter.sources import model as model_source
-from evaluation.experiment import command
-from evaluation.experiment.questions import asked_of
-from evaluation.experiment.run import WARM_UP, Answer, Question
-from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.figures import spread
-from evaluation.tables import Column, figures_table
 from speculation.vlm.session import VlmSession
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.run import WARM_UP, Answer, Question
+from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.tables import Column, figures_table
 
 TARGET = 0.1
 """The policy shall cost less than this share of a draft forward."""

@@ -25,12 +25,12 @@ from adapters_training.data import convert
 from adapters_training.losses import read, see, word_losses
 from adapters_training.packing import IGNORE, Batch, Packer
 from adapters_training.shapes import BLOCKERS, DRAFT, TARGET, build_model, known_objects, write_processor
-from evaluation.experiment import command
-from evaluation.setting import machine
-from evaluation.tables import table
-from simulation.dataset import sample_frames
-from simulation.scene import UNSEEN_SEED, Difficulty
 from speculation.vlm.processing import Processor
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import table
+from vlm_nav_simulation.dataset import sample_frames
+from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
 
 SHAPES = {"target": TARGET, "draft": DRAFT}
 

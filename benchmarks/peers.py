@@ -21,17 +21,17 @@ from matplotlib.figure import Figure
 
 from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
-from evaluation.experiment import command
-from evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
-from evaluation.experiment.processor import add_cores
-from evaluation.experiment.processor import described as on_cores
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import WARM_UP, Arm, Backend, Question, Run
-from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
-from evaluation.tables import MS, Column, figures_table, spread_columns
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.processor import add_cores
+from vlm_nav_evaluation.experiment.processor import described as on_cores
+from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Backend, Question, Run
+from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
+from vlm_nav_evaluation.plots import COLOURS, add_outputs, bar_plot, keep
+from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
 
 STEPS, QUICK_STEPS = 60, 2
 TUNING, FIRST, BEST = 10, 4, 3

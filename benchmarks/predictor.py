@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from edge_drafter import Mode
-from evaluation.experiment import command
-from evaluation.experiment.questions import asked_of
-from evaluation.experiment.run import Arm, Question, Run
-from evaluation.experiment.sockets import sockets
-from evaluation.tables import MS, Column, figures_table, spread_columns
 from speculation.predictor import OFF
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.run import Arm, Question, Run
+from vlm_nav_evaluation.experiment.sockets import sockets
+from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
 
 WARM_UP = 1
 MODES = tuple(mode.value for mode in Mode if mode.drafts)

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.experiment.command import settings_of
-from evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
-from evaluation.experiment.run import Question
-from evaluation.setting import MEASURED_ORDER, add_pair, add_predictor, machine
-from evaluation.virtual_time import Recording, Synthetic
-from evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
+from vlm_nav_evaluation.experiment.command import settings_of
+from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.setting import MEASURED_ORDER, add_pair, add_predictor, machine
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic
+from vlm_nav_evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 
 EMBEDDED = PROJECT / "out" / "embedded.npz"
 MANY_EXITS = PROJECT / "benchmarks" / "results" / "many_exits.npz"
@@ -203,7 +203,7 @@ def record_questions(options: argparse.Namespace, count: int, top: int = TOP) ->
 
 def record_asked(options: argparse.Namespace, asked: Sequence[Question], top: int = TOP) -> Recording:
     """Return a recording of questions by the options' models. Raises ValueError for unusable models."""
-    from evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
+    from vlm_nav_evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
     models = Models.load(
         options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,

@@ -27,12 +27,12 @@ from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
 from cloud_verifier.config import Link
 from cloud_verifier.door.supervisor import Door
 from edge_drafter.link import LinkConfig, ZmqLink
-from evaluation.experiment import command
-from evaluation.figures import spread
-from evaluation.setting import machine
-from evaluation.tables import figures_table, spread_columns
 from speculation import wire
 from speculation.wire import BeginStep, Commit, Hello, Ping, Pong, Welcome
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import figures_table, spread_columns
 
 SIZES = {"50 bytes": 50, "12 kB": 12_000, "100 kB": 100_000}
 """Frames of a step."""

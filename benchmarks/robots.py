@@ -32,17 +32,17 @@ from cloud_verifier.policies import POLICIES
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
-from evaluation.experiment import command
-from evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
-from evaluation.experiment.questions import in_words, text_flags, warmed_up
-from evaluation.experiment.run import Answer, Question, Run
-from evaluation.experiment.sockets import edge_config
-from evaluation.figures import spread
-from evaluation.plots import COLOURS, add_outputs, keep, new_figure, plain
-from evaluation.setting import CONNECT_LIMIT_S, several, verifier
-from evaluation.tables import MS, Column, figures_table
 from speculation.profiles import load_profile, load_profiles
 from speculation.vlm.load import Vlm, load_vlm
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.questions import in_words, text_flags, warmed_up
+from vlm_nav_evaluation.experiment.run import Answer, Question, Run
+from vlm_nav_evaluation.experiment.sockets import edge_config
+from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.plots import COLOURS, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, several, verifier
+from vlm_nav_evaluation.tables import MS, Column, figures_table
 
 PLAIN_POLICY = "fcfs"
 ROBOTS, QUICK_ROBOTS = (1, 2, 4, 8, 16), (4,)

@@ -16,14 +16,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from edge_drafter import Mode
-from evaluation.experiment import command
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import Arm, Question, Run
-from evaluation.experiment.sockets import sockets
-from evaluation.figures import median_interval
-from evaluation.plots import add_outputs, bar_plot, keep
-from evaluation.tables import Column, figures_table, spread_columns
 from speculation.sampling import SCHEMES, SamplingScheme, Sparse
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.run import Arm, Question, Run
+from vlm_nav_evaluation.experiment.sockets import sockets
+from vlm_nav_evaluation.figures import median_interval
+from vlm_nav_evaluation.plots import add_outputs, bar_plot, keep
+from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 WARM_UP = 1
 QUICK_STEPS = 2

@@ -22,13 +22,13 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
-from evaluation.tables import MS, Column, figures_table
-from evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, load_timings
-from evaluation.virtual_time.decoding import run_mode
-from evaluation.virtual_time.timings import DEFAULT_COST
-from evaluation.virtual_time.tuning import GAMMAS, TREE
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.plots import COLOURS, add_outputs, bar_plot, keep
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, load_timings
+from vlm_nav_evaluation.virtual_time.decoding import run_mode
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST
+from vlm_nav_evaluation.virtual_time.tuning import GAMMAS, TREE
 
 BESIDE = SERVER.changed(draft_model=Path("beside"))
 """A verifier with a draft model."""

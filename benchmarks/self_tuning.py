@@ -21,12 +21,12 @@ from tqdm import tqdm
 from benchmarks.break_even import declared
 from benchmarks.recordings import add_cost, add_source, source
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import Arm
-from evaluation.figures import summary
-from evaluation.plots import add_outputs
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.figures import summary
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
 
 PLACES = ((0.03, 0.03), (0.03, 1.0), (0.12, 0.2), (0.3, 0.05), (0.3, 0.6), (1.0, 0.5), (3.6, 0.5))
 """T_p / T_q and T_c / T_q: from an edge far faster than the server to an Orin before a fast one."""

@@ -31,16 +31,16 @@ from edge_drafter.controller import Controller
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import Outcome, StepDrafter
 from edge_drafter.tree import Origin
-from evaluation.experiment.command import command_line, main_of
-from evaluation.experiment.questions import questions
-from evaluation.experiment.run import Question
-from evaluation.plots import new_figure
-from evaluation.setting import add_pair
 from speculation.predictor import AUTO, Predictor, find
 from speculation.prompts import Vocabulary, asked_form
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, EarlyTokens
+from vlm_nav_evaluation.experiment.command import command_line, main_of
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.plots import new_figure
+from vlm_nav_evaluation.setting import add_pair
 
 COLOURS = {Origin.COMMITTED: "#333333", Origin.DRAFT: "#4c78a8", Origin.EARLY: "#54a24b", Origin.LOOKUP: "#f58518"}
 SHOWN, LEAST = 20, 0.002

@@ -3,8 +3,8 @@
     python -m benchmarks.tune --setting go2 --rtt-ms 40,240 --save
 
 On virtual time, with the same number of candidates for every mode, on answers other than those that are reported
-(`evaluation.virtual_time.tuning`): 60 candidates on two answers, the fastest 20 on four, 7 on twelve. The table has
-every mode as shipped and tuned; what it names goes word for word behind `--drafting`.
+(`vlm_nav_evaluation.virtual_time.tuning`): 60 candidates on two answers, the fastest 20 on four, 7 on twelve. The table
+has every mode as shipped and tuned; what it names goes word for word behind `--drafting`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 from benchmarks.decoding.common import VIRTUAL
 from benchmarks.recordings import COUNT, QUICK_COUNT, add_cost, add_recording, changed, fields_help, recorded
 from edge_drafter import Mode
-from evaluation.experiment import command
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import Run
-from evaluation.plots import add_outputs
-from evaluation.setting import add_drafting, drafted_as, milliseconds, several
-from evaluation.tables import MS, Column, markdown
-from evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
-from evaluation.virtual_time.figures import compare, figures_of
-from evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Run
+from vlm_nav_evaluation.plots import add_outputs
+from vlm_nav_evaluation.setting import add_drafting, drafted_as, milliseconds, several
+from vlm_nav_evaluation.tables import MS, Column, markdown
+from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time.figures import compare, figures_of
+from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
 
 MODES = ("cloud", *(mode.value for mode in Mode if is_tuned(mode.value)))
 COLUMNS = (

@@ -19,14 +19,14 @@ from tqdm import tqdm
 from benchmarks import recordings
 from benchmarks.recordings import TOP, add_as_shipped, changed, fields_help
 from edge_drafter import Mode
-from evaluation.experiment.command import command_line, main_of, settings_of, write_result
-from evaluation.experiment.run import WARM_UP, Arm, Run
-from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
-from evaluation.tables import MS, Column, figures_table
-from evaluation.virtual_time import PAPERS, Recording, Timings, VirtualTime, load_timings
-from evaluation.virtual_time.figures import at_round_trip, report
-from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
 from speculation.profiles import DeviceProfile, load_profile
+from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
+from vlm_nav_evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time.figures import at_round_trip, report
+from vlm_nav_evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
 
 MODES = (*(mode.value for mode in Mode), LAYER_SPLIT)
 CHECKED = [mode.value for mode in Mode if mode not in (Mode.EDGE, Mode.SERVER_SD)]
@@ -143,7 +143,7 @@ def check_time(options: argparse.Namespace) -> int:
     profile = load_profile(options.profile)
     if profile.is_raw:
         raise ValueError(f"--profile {profile.name} declares no times for virtual time")
-    from evaluation.experiment.sockets import modes_as_arms, sockets  # torch, late: virtual time needs none
+    from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets  # torch, late: virtual time needs none
 
     recording, asked = recordings.record_questions(options, options.steps)
     flags = [] if options.exits is None else ["--exits", str(options.exits)]

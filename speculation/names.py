@@ -114,7 +114,8 @@ CLASSES: dict[Language, dict[str, Noun]] = {
         "lamp": _noun("", "灯, 台灯, 落地灯, 燈"),
     },
 }
-"""Language -> class of `simulation.objects` -> its names. A stool, a bucket or a light has another word on purpose."""
+"""Language -> class of `vlm_nav_simulation.objects` -> its names. A stool, a bucket or a light has another word on
+purpose."""
 
 COLOURS: dict[Language, dict[str, Adjective]] = {
     Language.ENGLISH: {
@@ -173,8 +174,8 @@ COLOURS: dict[Language, dict[str, Adjective]] = {
         "silver": _adjective("银色", "银, 銀色, 銀"),
     },
 }
-"""Language -> colour of `simulation.objects` -> its names. Grey is not silver: the simulator's silver is a streaked
-metal, neither a grey nor a white."""
+"""Language -> colour of `vlm_nav_simulation.objects` -> its names. Grey is not silver: the simulator's silver is a
+streaked metal, neither a grey nor a white."""
 
 OTHER_COLOURS = (
     "grey", "gray", "brown", "pink", "gold", "golden", "beige", "cyan", "turquoise", "magenta", "teal", "maroon",

@@ -37,7 +37,7 @@ class Wording:
     spelling: Spelling = Spelling.PLAIN
 
     def text(self, colour: str, object_class: str) -> str:
-        """Return the instruction for an object of `simulation.objects`; an empty colour or class stands for any.
+        """Return the instruction for an object of `vlm_nav_simulation.objects`; an empty colour or class is any.
 
         Raises ValueError where both are empty or a word is unknown in the language.
         """

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from rosbags.rosbag2 import StoragePlugin, Writer
 from ruamel.yaml import YAML
 
-from evaluation.bags import files
 from tests.models import frame
+from vlm_nav_evaluation.bags import files
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000

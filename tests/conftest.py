@@ -66,8 +66,8 @@ def draft(tiny_draft: Path) -> Vlm:
 @pytest.fixture
 def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands under test start their verifiers without the seconds of a new process's imports."""
-    from evaluation import setting
     from tests.forked import SUBPROCESS
+    from vlm_nav_evaluation import setting
 
     monkeypatch.setattr(setting, "subprocess", SUBPROCESS)
 
@@ -75,8 +75,8 @@ def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search among few candidates where a mode is tuned."""
-    monkeypatch.setattr("evaluation.virtual_time.tuning.BUDGET", 6)
-    monkeypatch.setattr("evaluation.virtual_time.tuning.RUNGS", ((1, 2), (2, 1)))
+    monkeypatch.setattr("vlm_nav_evaluation.virtual_time.tuning.BUDGET", 6)
+    monkeypatch.setattr("vlm_nav_evaluation.virtual_time.tuning.RUNGS", ((1, 2), (2, 1)))
 
 
 @pytest.fixture

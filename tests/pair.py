@@ -26,8 +26,6 @@ from edge_drafter import (
     StepRequest,
     sources_of,
 )
-from evaluation.virtual_time.link import VirtualMailbox
-from evaluation.virtual_time.timeline import Inbox, Timeline
 from speculation.exits import ExitHeads
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.head import FedHead
@@ -37,6 +35,8 @@ from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome, decode, encode
 from tests.edge_drafter.fakes import Weather
+from vlm_nav_evaluation.virtual_time.link import VirtualMailbox
+from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 
 MAX_DRAFT = 16
 CAPACITY = 256

@@ -17,26 +17,26 @@ ROOT = Path(__file__).resolve().parents[1]
 NAV = Path("ros_ws/src/spec_vlm_nav/spec_vlm_nav")
 FOLDERS = {
     "speculation": Path("speculation"),
-    "simulation": Path("simulation"),
+    "vlm_nav_simulation": Path("vlm_nav_simulation"),
     "cloud_verifier": Path("cloud_verifier"),
     "edge_drafter": Path("edge_drafter"),
     "adapters_training": Path("adapters_training"),
-    "evaluation": Path("evaluation"),
+    "vlm_nav_evaluation": Path("vlm_nav_evaluation"),
     "benchmarks": Path("benchmarks"),
     "spec_vlm_nav": NAV,
 }
-BELOW = {"speculation", "simulation", "edge_drafter", "cloud_verifier", "adapters_training", "spec_vlm_nav"}
+BELOW = {"speculation", "vlm_nav_simulation", "edge_drafter", "cloud_verifier", "adapters_training", "spec_vlm_nav"}
 KNOWS: dict[str, set[str]] = {
     "speculation": set(),
-    "simulation": {"speculation"},
+    "vlm_nav_simulation": {"speculation"},
     "cloud_verifier": {"speculation"},
     "edge_drafter": {"speculation"},
-    "adapters_training": {"speculation", "simulation"},
-    "spec_vlm_nav": {"speculation", "edge_drafter", "simulation"},
-    "evaluation": BELOW,
-    "benchmarks": BELOW | {"evaluation"},
+    "adapters_training": {"speculation", "vlm_nav_simulation"},
+    "spec_vlm_nav": {"speculation", "edge_drafter", "vlm_nav_simulation"},
+    "vlm_nav_evaluation": BELOW,
+    "benchmarks": BELOW | {"vlm_nav_evaluation"},
 }
-NODES = (ROOT / NAV / "nodes", ROOT / "evaluation" / "nodes")
+NODES = (ROOT / NAV / "nodes", ROOT / "vlm_nav_evaluation" / "nodes")
 ROS = {
     "rclpy", "action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs", "nav_msgs",
     "rcl_interfaces", "sensor_msgs", "std_msgs", "std_srvs", "spec_vlm_nav_interfaces", "tf2_msgs", "unitree_api",
@@ -57,7 +57,7 @@ TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
     "cloud_verifier/engine.py", "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/",
-    "evaluation/", "benchmarks/",
+    "vlm_nav_evaluation/", "benchmarks/",
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
 NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.fed", "speculation.vlm")
@@ -110,7 +110,7 @@ HOW_MODELS_ARE_ASKED = ("speculation.prompts", "speculation.memory", "speculatio
 
 
 def test_the_simulation_knows_nothing_of_speculation_but_how_models_are_asked() -> None:
-    for path in sources(FOLDERS["simulation"]):
+    for path in sources(FOLDERS["vlm_nav_simulation"]):
         known = {name for name in imports(path) if name.startswith("speculation.")}
         assert all(name.startswith(HOW_MODELS_ARE_ASKED) for name in known), f"{name_of(path)} imports {known}"
 

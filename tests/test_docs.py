@@ -11,8 +11,6 @@ import pytest
 import yaml
 
 from edge_drafter import Mode
-from evaluation.__main__ import MODULES
-from evaluation.__main__ import parser as evaluation_parser
 from spec_vlm_nav.alarms import ALARMS
 from spec_vlm_nav.camera import CAMERA, MOUNT
 from spec_vlm_nav.graph import GRAPHS, PROJECT, Argument
@@ -23,6 +21,8 @@ from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
 from speculation.settings import Field
 from tests.test_dependencies import FOLDERS
+from vlm_nav_evaluation.__main__ import MODULES
+from vlm_nav_evaluation.__main__ import parser as evaluation_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -201,6 +201,6 @@ def test_commands_of_evaluation_in_pages_have_flags_that_they_take(path: Path) -
     (commands,) = (action for action in evaluation_parser()._actions if isinstance(action.choices, dict))
     taken = {name: line._option_string_actions for name, line in commands.choices.items()}  # type: ignore[attr-defined]
     assert len(taken) == len(MODULES)
-    for name, rest in re.findall(r"python -m evaluation ([a-z-]+)([^\n`#]*)", path.read_text(encoding="utf-8")):
+    for name, rest in re.findall(r"python -m vlm_nav_evaluation ([a-z-]+)([^\n`#]*)", path.read_text(encoding="utf-8")):
         assert name in taken, f"{path.name}: {name}"
         assert set(re.findall(r"(--[a-z-]+)", rest)) <= set(taken[name]), f"{path.name}: {name}{rest}"

@@ -151,12 +151,12 @@ def test_the_wheel_has_the_data_that_its_code_reads(wheel: zipfile.ZipFile) -> N
     for package, source in {
         "speculation/config": ROOT / "config",
         "spec_vlm_nav/config": PACKAGE / "config",
-        "evaluation/interfaces/spec_vlm_nav_interfaces": ROOT / "ros_ws/src/spec_vlm_nav_interfaces/msg",
-        **{f"evaluation/interfaces/{name}": ROOT / "ros_ws/src" / name / "msg" for name in VENDORS},
+        "vlm_nav_evaluation/interfaces/spec_vlm_nav_interfaces": ROOT / "ros_ws/src/spec_vlm_nav_interfaces/msg",
+        **{f"vlm_nav_evaluation/interfaces/{name}": ROOT / "ros_ws/src" / name / "msg" for name in VENDORS},
     }.items():
         wanted = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
         assert wanted and {f"{package}/{name}" for name in wanted} <= found
-    assert {"evaluation/page.html", "evaluation/experiment/data/prompts.jsonl"} <= found
+    assert {"vlm_nav_evaluation/page.html", "vlm_nav_evaluation/experiment/data/prompts.jsonl"} <= found
 
 
 def header(wheel: zipfile.ZipFile) -> Message:
@@ -221,7 +221,9 @@ def test_extras_name_what_the_rest_imports(wheel: zipfile.ZipFile) -> None:
 
 
 def test_evaluation_brings_what_training_needs_since_it_imports_it(wheel: zipfile.ZipFile) -> None:
-    assert any("adapters_training" in name for path in (ROOT / "evaluation").rglob("*.py") for name in imports(path))
+    assert any(
+        "adapters_training" in name for path in (ROOT / "vlm_nav_evaluation").rglob("*.py") for name in imports(path)
+    )
     required = header(wheel).get_all("Requires-Dist") or ()
     assert 'spec-vlm-nav-core[train]; extra == "evaluation"' in required
 
@@ -235,7 +237,7 @@ def test_every_package_that_the_nodes_import_is_a_dependency_of_the_ros_package(
     keys = {"aiohttp": "python3-aiohttp", "cv2": "python3-opencv", "numpy": "python3-numpy", "zmq": "python3-zmq"}
     keys |= {"PIL": "python3-pil", "yaml": "python3-yaml"}
     files = [*(PACKAGE / "spec_vlm_nav").rglob("*.py"), *(ROOT / "launch").glob("*.py")]
-    files += (ROOT / "evaluation" / "nodes").glob("bag_player.py")
+    files += (ROOT / "vlm_nav_evaluation" / "nodes").glob("bag_player.py")
     wanted = {name.split(".")[0] for path in files for name in imports(path)}
     wanted -= set(sys.stdlib_module_names) | set(FOLDERS) | {"__future__"} | PIP_ONLY
     assert {"rclpy", "launch", "aiohttp"} <= wanted

@@ -76,5 +76,5 @@ def run(options: argparse.Namespace) -> int:
         return STOPPED
     if options.export:
         print(runner.export(plan, options.export))
-        print("the sample bag is evaluation's: python -m evaluation record --out " + str(options.export / "sample_bag"))
+        print(f"the sample bag: python -m vlm_nav_evaluation record --out {options.export / 'sample_bag'}")
     return 0

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
 from benchmarks.recordings import add_cost, add_recording
-from evaluation.experiment.command import command_line, main_of
-from evaluation.plots import add_outputs
+from vlm_nav_evaluation.experiment.command import command_line, main_of
+from vlm_nav_evaluation.plots import add_outputs
 
 COMMANDS: dict[str, tuple[ModuleType, bool, str]] = {
     "modes": (modes, True, "every mode at every round trip, raw, declared and on virtual time"),

@@ -14,11 +14,11 @@ from benchmarks.decoding.common import GO2_SYNTHETIC, VIRTUAL, arm_figures, go2,
 from benchmarks.decoding.plots import plot_ablation
 from benchmarks.recordings import recorded
 from edge_drafter import Mode
-from evaluation.experiment.run import Arm
-from evaluation.plots import keep
-from evaluation.tables import Column, markdown
-from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, split
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.plots import keep
+from vlm_nav_evaluation.tables import Column, markdown
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, split
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
 STEPS = (40, 6, "recorded frames; a fifth as many are synthetic, whose answers are five times as long")

@@ -13,10 +13,10 @@ from typing import Any
 
 from benchmarks.decoding.common import GO2_SYNTHETIC, GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, go2, save
 from edge_drafter import Mode
-from evaluation.experiment.run import Arm
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
-from evaluation.virtual_time.timings import DEFAULT_COST
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST
 
 STEPS = (6, 1, "synthetic answers for each device")
 SIZES = (2, 4, 8)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from evaluation.experiment.command import result_name, settings_of, write_result
-from evaluation.experiment.run import Run
-from evaluation.formulas import acceptance_for
-from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
-from evaluation.virtual_time.figures import figures_of
-from evaluation.virtual_time.timings import DEFAULT_COST
+from vlm_nav_evaluation.experiment.command import result_name, settings_of, write_result
+from vlm_nav_evaluation.experiment.run import Run
+from vlm_nav_evaluation.formulas import acceptance_for
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
+from vlm_nav_evaluation.virtual_time.figures import figures_of
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST
 
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 GO2_SYNTHETIC = Synthetic()

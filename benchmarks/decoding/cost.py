@@ -19,11 +19,11 @@ from msgspec import Meta
 from benchmarks.decoding.common import VIRTUAL, arm_figures, go2, save
 from benchmarks.recordings import recorded
 from edge_drafter import DecodingStats, DraftingConfig, Mode
-from evaluation.experiment.run import Arm
-from evaluation.tables import Column, markdown
-from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.tuning import arms_at_best, split
 from spec_vlm_nav.graph import PROJECT
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.tables import Column, markdown
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.tuning import arms_at_best, split
 
 PRICES = PROJECT / "config" / "prices.yaml"
 REQUEST = (100, 500)

@@ -23,16 +23,16 @@ from benchmarks.recordings import add_as_shipped, check_pair, recorded
 from edge_drafter import Mode
 from edge_drafter.config import read_changes
 from edge_drafter.decoder import EdgeDecoder
-from evaluation.action_time import Words, action_s, arrivals, words_of
-from evaluation.experiment.run import Answer, Question, Run
-from evaluation.plots import keep
-from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
-from evaluation.tables import MS, Column, markdown, spread_columns
-from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import compare, figures_of
-from evaluation.virtual_time.layer_split import LAYER_SPLIT
-from evaluation.virtual_time.tuning import arms_at_best, split
 from speculation.profiles import load_profile
+from vlm_nav_evaluation.action_time import Words, action_s, arrivals, words_of
+from vlm_nav_evaluation.experiment.run import Answer, Question, Run
+from vlm_nav_evaluation.plots import keep
+from vlm_nav_evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
+from vlm_nav_evaluation.tables import MS, Column, markdown, spread_columns
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.figures import compare, figures_of
+from vlm_nav_evaluation.virtual_time.layer_split import LAYER_SPLIT
+from vlm_nav_evaluation.virtual_time.tuning import arms_at_best, split
 
 RTTS_MS = [0.0, 20.0, 50.0, 100.0, 200.0]
 QUICK_REAL_RTTS_MS, QUICK_VIRTUAL_RTTS_MS = [50.0], [0.0, 100.0]

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from edge_drafter import Mode
-from evaluation.plots import COLOURS, PAPER, new_figure, plain
-from evaluation.virtual_time.tuning import NO_NGRAMS, TUNED
+from vlm_nav_evaluation.plots import COLOURS, PAPER, new_figure, plain
+from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 CLOUD, EDGE, SD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.EDGE, Mode.SD, Mode.FULL))

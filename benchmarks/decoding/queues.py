@@ -16,10 +16,10 @@ from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, de
 from benchmarks.recordings import add_recorded, first_answers, recorded_file, suffix
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
-from evaluation.experiment.run import Arm
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime
-from evaluation.virtual_time.timings import DEFAULT_COST
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST
 
 STEPS = (6, 1, "synthetic answers")
 THREADS = (3, 5, 10)

@@ -16,11 +16,11 @@ from benchmarks.decoding.plots import plot_sweeps
 from benchmarks.recordings import add_recorded, first_answers, recorded_file, suffix
 from edge_drafter import Mode
 from edge_drafter.config import QueuePolicy
-from evaluation.experiment.run import Arm
-from evaluation.formulas import GAMMA, SYSTEMS
-from evaluation.plots import keep
-from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.formulas import GAMMA, SYSTEMS
+from vlm_nav_evaluation.plots import keep
+from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
 
 STEPS = (6, 1, "synthetic answers")
 Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]

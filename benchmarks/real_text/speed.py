@@ -12,13 +12,13 @@ from benchmarks import peers
 from benchmarks.generation import Generate
 from benchmarks.real_text.setup import Setup
 from edge_drafter import Mode
-from evaluation.experiment import command
-from evaluation.experiment.alone import TargetAlone, bugs
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import WARM_UP, Arm, Question
-from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.setting import machine
 from speculation.vlm.load import load_vlm
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.alone import TargetAlone, bugs
+from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question
+from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
+from vlm_nav_evaluation.setting import machine
 
 DISTILLED, FIRST, UNTRAINED, FED = "distilled draft", "first layers, distilled", "first layers", "fed head"
 CLOUD, SD, FSD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.FULL))

@@ -11,10 +11,10 @@ import pytest
 from adapters_training import data
 from adapters_training.data import convert, make_shard
 from adapters_training.records import read_shard, shards
-from simulation.dataset import sample_frames
-from simulation.oracle import Decision, Reason
-from simulation.scene import Difficulty
 from speculation.prompts import MOTIONS
+from vlm_nav_simulation.dataset import sample_frames
+from vlm_nav_simulation.oracle import Decision, Reason
+from vlm_nav_simulation.scene import Difficulty
 
 
 def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from adapters_training import wording
-from simulation.oracle import Reason
 from tests.adapters_training.frames import make_frame
+from vlm_nav_simulation.oracle import Reason
 
 IN_VIEW = ({Reason.REACHED}, {Reason.CENTRE, "turn"}, {"forward"}, {Reason.DETOUR})
 OUT_OF_VIEW = ({Reason.SEARCH}, {Reason.EXPLORE}, {Reason.DOOR}, {Reason.RETURN}, {Reason.NOT_HERE})

@@ -19,7 +19,7 @@ def test_constrained_answers_are_readable_and_settled_text_saves_passes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 24"
     assert answers.main([*models.split(), "--gamma", "2", "--steps", "2", "--modes", "cloud", "sd", "--save"]) == 0
     assert "are not readable: 0" in capsys.readouterr().out

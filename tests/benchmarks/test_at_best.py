@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.at_best import times_of
-from evaluation.experiment.run import Arm
-from evaluation.virtual_time import Synthetic, Timings, VirtualTime
 from speculation.profiles import DeviceProfile
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.virtual_time import Synthetic, Timings, VirtualTime
 
 HAD = Timings("had", draft_s=0.01, verify_s=0.05, edge_prefill_s=0.02, cloud_prefill_s=0.03)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import break_even
-from evaluation.experiment import command
-from evaluation.virtual_time import Synthetic, run_mode
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.virtual_time import Synthetic, run_mode
 
 
 def test_speculation_pays_near_and_costs_far_and_full_never_loses() -> None:
@@ -79,8 +79,8 @@ def test_a_head_as_good_as_the_draft_wins_where_the_draft_is_slow() -> None:
 def test_the_command_plots_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
     flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2,fed=0.7 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0

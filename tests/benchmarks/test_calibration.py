@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import calibration
 from benchmarks.calibration import OFF, ON, Child, children, compared, figure, fits, losses, ratio, tempered
-from evaluation.virtual_time import Recording, Synthetic
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic
 
 
 @pytest.fixture(scope="module")

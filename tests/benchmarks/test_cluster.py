@@ -62,7 +62,7 @@ def test_what_cannot_be_done_is_one_sentence(capsys: pytest.CaptureFixture[str])
 def test_the_relay_is_measured_beside_the_direct_way(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     assert relay.main(["--count", "2", "--save"]) == 0
     printed = capsys.readouterr().out
     assert all(f"{size}, {way}" in printed for size in relay.SIZES for way in ("direct", "relayed"))

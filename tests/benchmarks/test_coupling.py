@@ -20,10 +20,10 @@ from benchmarks.coupling import (
     main,
 )
 from cloud_verifier.engine import VlmEngine
-from evaluation.experiment.questions import questions
 from speculation.exits import ExitHeads, Reliability
 from speculation.sampling import Coupled, Distribution, StepDraws, question_key
 from speculation.vlm.load import Vlm
+from vlm_nav_evaluation.experiment.questions import questions
 
 chances = (
     st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(any).map(lambda counts: np.array(counts) / sum(counts))

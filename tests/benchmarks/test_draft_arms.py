@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import draft_arms
 from benchmarks.fed_arms import ORIN
-from evaluation.experiment import command
-from evaluation.experiment.questions import questions
-from evaluation.virtual_time.record import Models, record
 from speculation.frames import decode_jpeg
 from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.virtual_time.record import Models, record
 
 
 @pytest.fixture(scope="module")

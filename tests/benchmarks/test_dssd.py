@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import dssd
 from benchmarks.dssd import PAIRS, SCHEMES, Place, Traffic, decoded
-from evaluation.experiment import command
 from speculation.sampling import Sparse
+from vlm_nav_evaluation.experiment import command
 
 SMALL = 600
 PLACE: Place = (20.0, 1.0, 4)

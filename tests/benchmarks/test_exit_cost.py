@@ -62,8 +62,8 @@ def test_a_real_vocabulary_shows_on_a_cpu_where_the_layers_are_few(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(shapes.SHAPES, "vicuna-7b", TINY)
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.PROJECT", tmp_path)
     options = ["--counts", "1", "--repeats", "3", "--context", "4", "--rank", "2", "--short-list", "32", "--save"]
     assert main(["--shape", "vicuna-7b", "--layers", "2", *options]) == 0
     words = capsys.readouterr().out

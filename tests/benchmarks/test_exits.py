@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.exits import DRAFTS, added, alone, compare, exits_of, never_wrong
-from evaluation.virtual_time import Recording, Synthetic, Timings
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings
 
 
 def recorded(steps: int = 2, tokens: int = 20) -> Recording:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks import fed_arms
-from evaluation.experiment import command
-from evaluation.experiment.run import Arm
-from evaluation.virtual_time import Synthetic, tuning
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.virtual_time import Synthetic, tuning
 
 SOURCE = "tokens=10,layers=4,mean_exit=1,acceptance=0.9,fed=0.9+0.8+0.7"
 

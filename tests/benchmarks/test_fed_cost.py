@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fed_cost import main, wire_costs
-from evaluation.experiment import command
 from speculation.wire import Commit, Features, encode
 from tests.speculation.fed.heads import tiny_config
+from vlm_nav_evaluation.experiment import command
 
 
 def test_bytes_are_those_of_the_messages() -> None:

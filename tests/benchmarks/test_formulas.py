@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import formulas
-from evaluation import plots
-from evaluation.experiment import command
-from evaluation.virtual_time import PAPERS, Synthetic
 from speculation.acceptance import expected_tokens
+from vlm_nav_evaluation import plots
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.virtual_time import PAPERS, Synthetic
 
 
 def test_virtual_time_is_on_the_formulas_lines_over_the_round_trip() -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from benchmarks.generation import Generate, arguments_of, check_alike
-from evaluation.experiment.questions import questions
-from evaluation.experiment.run import Question
 from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.models import scratch_inputs, tiny_model, tiny_text_model
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.run import Question
 
 LIMIT = 20
 FIXED = {

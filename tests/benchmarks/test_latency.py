@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("forked_verifiers")
 
 @pytest.fixture
 def line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
     return f"{models} --gamma 2 --steps 2 --save".split()
 

@@ -33,7 +33,7 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
         "benchmarks.break_even", "benchmarks.calibration", "benchmarks.self_tuning", "benchmarks.exits",
         "benchmarks.fed_arms", "benchmarks.draft_arms", "benchmarks.self_draft", "benchmarks.robots",
-        "benchmarks.formulas", "benchmarks.dssd", "evaluation",
+        "benchmarks.formulas", "benchmarks.dssd", "vlm_nav_evaluation",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.overhead import COLUMNS, Part, Seconds, Stopwatch, figures, main, median_forward, parser
 from edge_drafter import DecodingStats, Mode
-from evaluation.experiment.run import Answer
-from evaluation.tables import figures_table
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage, EndStep
+from vlm_nav_evaluation.experiment.run import Answer
+from vlm_nav_evaluation.tables import figures_table
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 READING_S = 0.5
@@ -207,7 +207,7 @@ def test_the_policy_of_real_steps_is_measured(
     tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
     assert main(f"{models} --steps 2 --modes full --drafting effort=1,idle=wait --save".split()) == 0
     assert "frames on which the modes' tokens differ: 0 of 2" in capsys.readouterr().out

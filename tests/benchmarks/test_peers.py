@@ -12,12 +12,12 @@ from benchmarks import peers
 from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIRST, FIXED_WORDS, GREEDY, LOOKUP, OURS, SESSIONS, SIGHTED
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.settings import EdgeConfig
-from evaluation.experiment.alone import Flip, TargetAlone
-from evaluation.experiment.questions import questions
-from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
-from evaluation.tables import figures_table
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
+from vlm_nav_evaluation.experiment.alone import Flip, TargetAlone
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
+from vlm_nav_evaluation.tables import figures_table
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 ASKED = [Question(f"question {number}", b"") for number in range(3)]
@@ -96,9 +96,9 @@ def test_the_whole_comparison_over_real_sockets(
     pair = (tiny_target, tiny_draft)
     if source == "text":
         pair = (tiny_text_model(tmp_path / "big", layers=3), tiny_text_model(tmp_path / "small", layers=2))
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
-    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
     assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
     name = "peers_text" if source == "text" else "peers"

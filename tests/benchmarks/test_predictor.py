@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.predictor import COLUMNS, WITH, WITHOUT, compare, label, main, pair
 from edge_drafter import DecodingStats
-from evaluation.experiment.run import Answer, Run
-from evaluation.tables import figures_table
+from vlm_nav_evaluation.experiment.run import Answer, Run
+from vlm_nav_evaluation.tables import figures_table
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 

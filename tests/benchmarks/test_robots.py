@@ -28,10 +28,10 @@ from benchmarks.robots import (
     window,
 )
 from edge_drafter import DecodingStats
-from evaluation.experiment.alone import TargetAlone
-from evaluation.experiment.questions import questions
-from evaluation.experiment.run import Question
 from speculation.vlm.load import load_vlm
+from vlm_nav_evaluation.experiment.alone import TargetAlone
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.run import Question
 
 ASKED = [Question(f"question {number}", b"") for number in range(3)]
 
@@ -165,8 +165,8 @@ def test_the_whole_command_serves_robots_their_own_answers(
     tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
     few = "--profiles raw --policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
     assert main(f"{models} {few}".split()) == 0

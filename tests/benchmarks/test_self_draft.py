@@ -10,7 +10,7 @@ import pytest
 from benchmarks import self_draft
 from benchmarks.self_draft import best_depth, compared, seconds, survey, synthetic_settings, useless
 from edge_drafter import Mode
-from evaluation.virtual_time import Recording, Synthetic
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic
 
 SETTINGS = list(synthetic_settings(1, seed=3, round_trips_s=(0.04,)))
 
@@ -46,8 +46,8 @@ def test_a_survey_takes_medians_of_what_is_compared() -> None:
 def test_a_run_prints_saves_and_plots_every_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     monkeypatch.setattr(self_draft, "synthetic_settings", lambda *_: iter(SETTINGS[6:]))
     assert self_draft.main(["--save"]) == 0
     data = json.loads((tmp_path / "self_draft.json").read_text())

@@ -11,17 +11,17 @@ import pytest
 from benchmarks import tune
 from benchmarks.recordings import changed
 from edge_drafter.config import read_changes
-from evaluation.experiment import command
-from evaluation.experiment.run import Arm, Run
-from evaluation.virtual_time import Recording, VirtualTime, load_timings
-from evaluation.virtual_time.figures import figures_of
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.run import Arm, Run
+from vlm_nav_evaluation.virtual_time import Recording, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time.figures import figures_of
 
 
 def test_a_setting_has_a_table_for_each_round_trip_and_a_result(
     few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     flags = "--setting go2 --rtt-ms 40,240 --synthetic tokens=12 --steps 4 --modes cloud,sd,full --save --name trial"
     assert tune.main(flags.split()) == 0
     printed = capsys.readouterr().out

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import virtual_time
-from evaluation.experiment import command
-from evaluation.experiment.run import Answer, Arm, Run
-from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
 from speculation.profiles import DeviceProfile
+from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Run
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_drafter.effort import GAIN, SELDOM, STEPS, Effort
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Forward, Node, Origin, Proposed
-from evaluation.virtual_time import Synthetic, Timings, decode, drafting
+from vlm_nav_evaluation.virtual_time import Synthetic, Timings, decode, drafting
 
 DRAFT_S, TOKEN_S = 0.02, 0.1
 

@@ -24,7 +24,6 @@ from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterr
 from edge_drafter.answer import Answer
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink
 from edge_drafter.question import GrowingText
-from evaluation.virtual_time.timeline import Timeline
 from speculation import wire
 from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned, Stop
@@ -52,6 +51,7 @@ from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
 from tests.fuzz.campaign import Act, Broken, Choose
 from tests.fuzz.generator import any_message, bent, spoiled, text
 from tests.fuzz.virtual_link import Processes, VirtualLink, Wire, virtual_links
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 WORDS = (
     "Action:", " forward", " turn left", " turn right", " stop", " small", " medium", " large", "\n", ".", " The",

@@ -23,7 +23,6 @@ from tqdm import tqdm
 
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.link import LinkConfig, ZmqLink
-from evaluation.virtual_time.timeline import Timeline
 from speculation.cancellation import Stop
 from speculation.wire import Hello
 from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy, next_token
@@ -33,6 +32,7 @@ from tests.fuzz.verifier import IMAGE, Watch
 from tests.fuzz.virtual_cluster import Cluster
 from tests.fuzz.virtual_link import Killed, Processes, VirtualLink, virtual_links
 from tests.fuzz.virtual_network import Network, Way
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 FAULTS = (
     *(("kill", each) for each in ("door", "replica", "socket", "directory", "robot")),

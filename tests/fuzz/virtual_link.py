@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 
 from edge_drafter import link as link_module
 from edge_drafter.link import LinkConfig, ZmqLink
-from evaluation.virtual_time.timeline import Timeline
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 
 class Killed(BaseException):

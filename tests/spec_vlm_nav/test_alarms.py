@@ -17,12 +17,12 @@ from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.swap import SwapTest
-from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from spec_vlm_nav.alarms import ALARMS, AcceptanceAlarm, AlarmSettings, DraftWatch, ImageAlarm, SwapQuestion
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.graph import PROJECT
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 
 MODELS = PROJECT / "models"
 SETTINGS = AlarmSettings(acceptance_margin=0.15)

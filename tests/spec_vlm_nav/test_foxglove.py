@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evaluation.bags.files import typestore
 from spec_vlm_nav.graph import robot_graph
 from spec_vlm_nav.runner import SOURCE
+from vlm_nav_evaluation.bags.files import typestore
 
 LAYOUT = json.loads((SOURCE / "config" / "foxglove.json").read_text())
 PANELS: dict[str, Any] = LAYOUT["configById"]

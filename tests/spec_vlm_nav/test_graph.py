@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 
 from cloud_verifier.config import ServerConfig
 from edge_drafter import Mode
-from evaluation.bags.playback import Pace
-from simulation.layouts import Layout
-from simulation.scene import Difficulty
 from spec_vlm_nav.graph import (
     GRAPHS,
     REPLAY_GRAPH,
@@ -34,6 +31,9 @@ from spec_vlm_nav.runner import SOURCE, arguments_of
 from spec_vlm_nav.simulated_go2 import RoomSettings
 from speculation.settings import fields_of
 from speculation.vlm.settings import ModelSettings, Quantisation
+from vlm_nav_evaluation.bags.playback import Pace
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.scene import Difficulty
 
 
 def named(graph: Graph, name: str) -> NodeSpec | CommandSpec:

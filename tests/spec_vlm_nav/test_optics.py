@@ -68,8 +68,8 @@ def test_the_field_of_view_is_from_edge_to_edge(fov: float, width: int, height: 
 
 
 def test_the_default_is_the_simulators_camera() -> None:
-    from simulation.scene import Difficulty, make_scene
-    from simulation.stage import FRONT_CAMERA, build_spec
+    from vlm_nav_simulation.scene import Difficulty, make_scene
+    from vlm_nav_simulation.stage import FRONT_CAMERA, build_spec
 
     spec = build_spec(make_scene(0, Difficulty.MIDDLE))
     (camera,) = [each for each in spec.cameras if each.name == FRONT_CAMERA]

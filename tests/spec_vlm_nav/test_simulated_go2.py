@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 import pytest
 
-from simulation.walking import policy_file
 from spec_vlm_nav.guard import Guard, GuardSettings
 from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.safety import Velocity
 from spec_vlm_nav.simulated_go2 import SCAN_ANGLES, SimulatedGo2, scene_of
+from vlm_nav_simulation.walking import policy_file
 
 AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'
 

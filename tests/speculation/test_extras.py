@@ -22,7 +22,7 @@ def test_the_extra_and_only_what_is_missing_are_named() -> None:
         need("sim", "json", "no_such_module")
 
 
-@pytest.mark.parametrize(("package", "extra"), [("evaluation", "evaluation"), ("adapters_training", "train")])
+@pytest.mark.parametrize(("package", "extra"), [("vlm_nav_evaluation", "evaluation"), ("adapters_training", "train")])
 def test_a_package_without_its_extra_names_it(package: str, extra: str) -> None:
     # -S: without the libraries of the virtual environment
     command = [sys.executable, "-S", "-c", f"import {package}"]

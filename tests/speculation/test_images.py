@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from simulation.dataset import encode_jpeg
 from speculation import images
 from speculation.frames import MAX_PIXELS, decode_jpeg
 from speculation.images import COMPRESSED, ENCODINGS, RAW, file_jpeg, pixels_jpeg, to_jpeg, to_pixels
 from tests import bags
 from tests.models import frame
+from vlm_nav_simulation.dataset import encode_jpeg
 
 
 @pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "mono8"])

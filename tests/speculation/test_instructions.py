@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from simulation.objects import CLASSES, COLOURS
 from speculation.instructions import Relation, Understood, is_sentence, sentence_for, understand
 from speculation.names import Language, phrase
 from speculation.prompts import MAX_INSTRUCTION_CHARS, Vocabulary
 from speculation.wordings import DEVELOPED, HELD_OUT, Spelling, Wording
+from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.objects import CLASSES as SHAPES
-from simulation.objects import COLOURS as PAINTS
 from speculation.names import CLASSES, COLOURS, Case, Language, phrase, words_of_class, words_of_colour
+from vlm_nav_simulation.objects import CLASSES as SHAPES
+from vlm_nav_simulation.objects import COLOURS as PAINTS
 
 
 @pytest.mark.parametrize("language", Language)

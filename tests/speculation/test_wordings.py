@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.objects import CLASSES, COLOURS
 from speculation.names import Language
 from speculation.wordings import DEVELOPED, HELD_OUT, Spelling, Wording
+from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 
 @pytest.mark.parametrize("wordings", [DEVELOPED, HELD_OUT])

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
-from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.runner import Line, Runner, arguments_of, free_address
 from tests.forked import SUBPROCESS
 from tests.system.conftest import until
+from vlm_nav_evaluation.nodes.observer import Observer
 
 TURN_LEFT = 2
 STANDS = 0.01

@@ -20,13 +20,13 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Bool
 from unitree_api.msg import Request, Response
 
-from simulation.dataset import encode_jpeg
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.nodes import common, go2_bridge, senses
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
 from tests.system.conftest import until
+from vlm_nav_simulation.dataset import encode_jpeg
 
 TICK_S = 0.05
 

@@ -28,13 +28,13 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
 from unitree_go.msg import SportModeState, WirelessController
 
-from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import Graph, NodeSpec
 from spec_vlm_nav.nodes import go2_bridge, managed
 from spec_vlm_nav.nodes.common import arrival
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
 from tests.system.conftest import Lines, Relay, until
+from vlm_nav_evaluation.nodes.observer import Observer
 
 STANDS = 0.01
 STAND_DOWN, DAMP = 1005, 1001

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.timeline import steps
 from speculation.trace import load
 from tests.system.chain import FIND, Robot, finish, simulated
 from tests.system.conftest import Lines, Relay, until
+from vlm_nav_evaluation.report.timeline import steps
 
 
 @pytest.fixture(scope="module")

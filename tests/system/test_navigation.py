@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.__main__ import main
-from evaluation.bags.frames import BagFrame, FrameSource, Selection
-from evaluation.report.run import load_run
 from spec_vlm_nav.graph import PROJECT
 from tests.forked import run
 from tests.system.chain import FIND
+from vlm_nav_evaluation.__main__ import main
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
+from vlm_nav_evaluation.report.run import load_run
 
 
 def missing(name: str, folder: Path) -> list[str]:

@@ -12,7 +12,6 @@ from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from evaluation.nodes.bag_player import PLAYER
 from spec_vlm_nav.alarms import ALARMS
 from spec_vlm_nav.camera import CAMERA, MOUNT
 from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
@@ -27,6 +26,7 @@ from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
 from speculation.grammar import CONSTRAINED
 from speculation.prompts import Guidance, ResponseOrder
+from vlm_nav_evaluation.nodes.bag_player import PLAYER
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
 PARTS = {

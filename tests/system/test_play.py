@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from evaluation.__main__ import main
-from evaluation.bags.files import read
 from spec_vlm_nav.messages import KINDS, AskedPrompt
 from speculation.prompts import ActionKind, ResponseOrder, compose
 from tests import bags
 from tests.models import frame
 from tests.system.chain import FIND
+from vlm_nav_evaluation.__main__ import main
+from vlm_nav_evaluation.bags.files import read
 
 pytestmark = pytest.mark.usefixtures("forked_nodes")
 FRAMES, PERIOD_NS = 15, 200_000_000

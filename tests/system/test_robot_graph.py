@@ -6,11 +6,11 @@ import os
 import signal
 from pathlib import Path
 
-from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import GRAPHS, SIM_GRAPH
 from spec_vlm_nav.runner import Runner, free_address
 from tests.system.chain import FIND, Record, Robot, finish
 from tests.system.conftest import Lines, until
+from vlm_nav_evaluation.nodes.observer import Observer
 
 
 def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_bridge_that_died_comes_back(

@@ -21,7 +21,7 @@ NODE_NAMES = (
 )
 NODES = {
     **{name: f"spec_vlm_nav.nodes.{name}" for name in NODE_NAMES},
-    "bag_player": "evaluation.nodes.bag_player",
+    "bag_player": "vlm_nav_evaluation.nodes.bag_player",
 }
 
 

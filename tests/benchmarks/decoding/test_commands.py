@@ -10,8 +10,8 @@ import pytest
 from benchmarks import recordings
 from benchmarks.decoding import __main__, modes, queues
 from edge_drafter import Mode
-from evaluation import plots
-from evaluation.virtual_time import Recording
+from vlm_nav_evaluation import plots
+from vlm_nav_evaluation.virtual_time import Recording
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 
@@ -59,7 +59,7 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(recordings, "COUNT", 3)
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     file = tmp_path / "new" / "recording.npz"
     pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
     same = ["cost", "--recording", str(file), "--frames", "random", "--max-tokens", "8", "--save"]
@@ -83,7 +83,7 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
 def test_answers_that_others_recorded_take_the_place_of_sampled_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     monkeypatch.setattr(queues, "PAIRS", [("priority", "newest")])
     file = tmp_path / "ours.npz"
     recordings.first_answers(recordings.MANY_EXITS, 3).save(file)
@@ -115,7 +115,7 @@ def test_modes_over_real_sockets_and_on_virtual_time(
     linked = ["cloud", "edge", "sd", "server_sd", "full"]
     monkeypatch.setattr(modes, "LINKED", linked)
     monkeypatch.setattr(recordings, "COUNT", 2)
-    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
     flags = "modes --settings raw,go2 --rtt-ms 10 --steps 1 --virtual-steps 2 --frames random --max-tokens 5 --save"
     folders = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.decoding import cost
 from benchmarks.decoding.common import go2
 from edge_drafter import DecodingStats, Mode
-from evaluation.virtual_time import Synthetic
-from evaluation.virtual_time.tuning import split
+from vlm_nav_evaluation.virtual_time import Synthetic
+from vlm_nav_evaluation.virtual_time.tuning import split
 
 PRICES = cost.Prices.load(cost.PRICES)
 

@@ -13,8 +13,8 @@ from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
 from benchmarks.recordings import MANY_EXITS, first_answers
 from edge_drafter import DraftingConfig
-from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
-from evaluation.virtual_time.tuning import split
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
+from vlm_nav_evaluation.virtual_time.tuning import split
 
 RTX = load_timings("rtx_vicuna_7b")
 

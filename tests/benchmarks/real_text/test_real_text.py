@@ -149,9 +149,9 @@ def test_all_stages_then_none_of_them_again(
     out, page = small(monkeypatch, tmp_path), tmp_path / "real_text.md"
     page.write_text("before\n<!-- figures -->\nnot run yet\n<!-- end of figures -->\nbehind\n")
     for name in (
-        "evaluation.experiment.command.RESULTS",
+        "vlm_nav_evaluation.experiment.command.RESULTS",
         "benchmarks.real_text.report.RESULTS",
-        "evaluation.plots.KEPT",
+        "vlm_nav_evaluation.plots.KEPT",
     ):
         monkeypatch.setattr(name, tmp_path / "kept")
     monkeypatch.setattr("benchmarks.real_text.report.PAGE", page)

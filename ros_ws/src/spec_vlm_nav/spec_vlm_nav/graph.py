@@ -17,12 +17,12 @@ import yaml
 import speculation
 from edge_drafter import Mode
 from edge_drafter.settings import EdgeConfig
-from simulation.layouts import Layout
-from simulation.scene import Difficulty
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.prompts import Guidance, ResponseOrder
 from speculation.service import SERVICE_CLASSES
 from speculation.settings import Field, fields_of
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.scene import Difficulty
 
 PACKAGE = "spec_vlm_nav"
 _BESIDE = Path(speculation.__file__).resolve().parents[1]
@@ -543,7 +543,7 @@ REPLAY_GRAPH = Graph(
             ),
             respawns=0,
             finite=True,
-            module="evaluation.nodes.bag_player",
+            module="vlm_nav_evaluation.nodes.bag_player",
         ),
     ),
 )  # fmt: skip

@@ -12,17 +12,17 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from simulation.geometry import Pose
-from simulation.ground_truth import observe
-from simulation.layouts import Layout
-from simulation.scene import Scene
-from simulation.scene import scene_of as scene_of
-from simulation.sight import ranges
-from simulation.sport import ModeState, MotionServices, Posture, Velocity
-from simulation.walking import WalkingWorld
-from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.ground_truth import observe
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.scene import Scene
+from vlm_nav_simulation.scene import scene_of as scene_of
+from vlm_nav_simulation.sight import ranges
+from vlm_nav_simulation.sport import ModeState, MotionServices, Posture, Velocity
+from vlm_nav_simulation.walking import WalkingWorld
+from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 JPEG_QUALITY = 90
 SCAN_ANGLES = tuple(math.radians(angle) for angle in range(-120, 121, 2))
@@ -76,7 +76,7 @@ class Truth:
 class SimulatedGo2:
     """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it).
 
-    With `physics` the robot walks on its legs (`simulation.walking`) instead of following velocities exactly.
+    With `physics` the robot walks on its legs (`vlm_nav_simulation.walking`) instead of following velocities exactly.
     """
 
     def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224, physics: bool = False) -> None:

@@ -1,0 +1,213 @@
+"""Frames from bags of every kind: storages, encodings, names, and whatever is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rosbags.rosbag2 import StoragePlugin
+
+from spec_vlm_nav.messages import AskedPrompt
+from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
+from tests import bags
+from tests.models import CLASSES, COLOURS, frame
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
+
+RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+WORDS = Vocabulary(COLOURS, CLASSES)
+ASKED = Selection(instruction="find the red ball")
+
+
+def load(path: Path, selection: Selection = ASKED) -> tuple[list[BagFrame], list[LeftOut]]:
+    with FrameSource(path, selection, WORDS) as source:
+        items = list(source)
+        assert list(source) == items, "a second look gives the same"
+    frames = [item for item in items if isinstance(item, BagFrame)]
+    return frames, [item for item in items if isinstance(item, LeftOut)]
+
+
+@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "humble", "file"])
+def test_every_storage_gives_the_same_frames(tmp_path: Path, kind: str) -> None:
+    plugin = StoragePlugin.MCAP if kind in ("mcap", "file") else StoragePlugin.SQLITE3
+    label = OracleLabel(bags.stamp_of(1), STOP.text, "reached", ("red ball",))
+    messages = [bags.told("find the red ball"), *bags.camera(3, "/dog/front/image")]
+    messages.append(("/sim/oracle_action", bags.stamp_of(2), bags.text(label.to_json())))
+    path = bags.write(tmp_path / "bag", messages, plugin)
+    if kind == "humble":
+        bags.as_humble(path)
+    frames, problems = load(next(path.glob("*.mcap")) if kind == "file" else path, Selection())
+    assert not problems
+    assert [(item.index, item.stamp_ns, item.instruction) for item in frames] == [
+        (index, bags.stamp_of(index), "find the red ball") for index in range(3)
+    ]
+    assert [item.jpeg for item in frames] == [bags.jpeg(frame(index)) for index in range(3)]
+    assert [item.label for item in frames] == [None, label, None]
+
+
+def test_one_bad_image_leaves_the_others(tmp_path: Path) -> None:
+    messages = bags.camera(4)
+    messages[2] = (messages[2][0], messages[2][1], bags.compressed(bags.jpeg(frame(2))[:200], messages[2][1]))
+    frames, problems = load(bags.write(tmp_path / "bag", messages))
+    assert [item.index for item in frames] == [0, 1, 3]
+    (problem,) = problems
+    assert problem.index == 2 and "does not decode" in problem.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "indices"),
+    [
+        ({"skip": 3}, range(3, 20)),
+        ({"limit": 2}, (0, 1)),
+        ({"skip": 1, "limit": 2}, (1, 2)),
+        ({"fps": 2.0}, (0, 5, 10, 15)),
+        ({"fps": 4.0}, (0, 3, 5, 8, 10, 13, 15, 18)),
+        ({"fps": 100.0}, range(20)),
+    ],
+)
+def test_skip_rate_and_limit_choose_frames(tmp_path: Path, changes: dict[str, float], indices: range) -> None:
+    path = bags.write(tmp_path / "bag", bags.camera(20))
+    frames, _ = load(path, replace(ASKED, **changes))
+    assert [item.index for item in frames] == list(indices)
+
+
+def test_the_last_instruction_counts_and_frames_before_the_first_are_left_out(tmp_path: Path) -> None:
+    said = [
+        bags.told("find the red ball", bags.stamp_of(1)),
+        bags.told("find the blue chair", bags.stamp_of(3)),
+        bags.told("find the dragon", bags.stamp_of(4)),
+    ]
+    path = bags.write(
+        tmp_path / "bag", sorted([*said, *bags.camera(5)], key=lambda entry: (entry[1], entry[0][1] != "i"))
+    )
+    frames, problems = load(path, Selection())
+    assert [(item.index, item.instruction[9:]) for item in frames] == [
+        (1, "red ball"),
+        (2, "red ball"),
+        (3, "blue chair"),
+    ]
+    assert [problem.index for problem in problems] == [0, 4]
+    assert "--instruction" in problems[0].reason and "names no known object" in problems[1].reason
+    assert len(load(path)[0]) == 5
+
+
+@pytest.mark.parametrize(
+    ("topic", "complaint"),
+    [
+        ("", r"several camera topics: /a/image \(1 frames\), /b/image \(1 frames\); choose one with --topic"),
+        ("/c", "has no topic /c; its camera topics are /a/image"),
+        ("/instruction", r"has no images \(std_msgs/msg/String\) on /instruction"),
+    ],
+)
+def test_the_camera_topic_must_be_clear(tmp_path: Path, topic: str, complaint: str) -> None:
+    path = bags.write(
+        tmp_path / "bag", [bags.told("find the red ball"), *bags.camera(1, "/a/image"), *bags.camera(1, "/b/image")]
+    )
+    with pytest.raises(ValueError, match=complaint):
+        FrameSource(path, Selection(topic=topic))
+    assert len(load(path, Selection(topic="b/image"))[0]) == 1
+
+
+def test_a_bag_without_a_camera_lists_what_it_has(tmp_path: Path) -> None:
+    path = bags.write(tmp_path / "bag", [bags.told("find the red ball")])
+    with pytest.raises(ValueError, match=r"no topic of type .*; its topics are /instruction \(std_msgs/msg/String\)"):
+        FrameSource(path, Selection())
+
+
+@pytest.mark.parametrize("damage", ["missing", "no metadata", "cut", "empty", "yaml", "flipped"])
+@pytest.mark.parametrize("plugin", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
+def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: StoragePlugin) -> None:
+    path = bags.write(tmp_path / "bag", bags.camera(30), plugin)
+    (file,) = [file for file in path.iterdir() if file.suffix in (".mcap", ".db3")]
+    data = file.read_bytes()
+    if damage == "missing":
+        path = tmp_path / "nowhere"
+    elif damage == "no metadata":
+        (path / "metadata.yaml").unlink()
+    elif damage == "cut":
+        file.write_bytes(data[: len(data) // 2])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "yaml":
+        (path / "metadata.yaml").write_text("rosbag2_bagfile_information: [")
+    else:
+        middle = len(data) // 2
+        file.write_bytes(
+            data[:middle] + bytes(255 - byte for byte in data[middle : middle + 4096]) + data[middle + 4096 :]
+        )
+    try:
+        frames, problems = load(path)
+    except ValueError as error:
+        sentences = [str(error)]
+        assert str(path) in sentences[0]
+    else:
+        assert problems and len(frames) < 30
+        sentences = [problem.reason for problem in problems]
+    assert all(sentence and "\n" not in sentence for sentence in sentences)
+
+
+def test_a_bags_own_definition_is_used(tmp_path: Path) -> None:
+    """A String of other software with one more field in front: only the bag knows how to read it."""
+    from rosbags.rosbag2 import Writer
+    from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg("uint32 sequence\nstring data\n", "std_msgs/msg/String"))
+    made = store.types["std_msgs/msg/String"]
+    with Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        said = writer.add_connection("/instruction", "std_msgs/msg/String", typestore=store)
+        seen = writer.add_connection("/camera", COMPRESSED, typestore=bags.TYPES)
+        writer.write(
+            said, bags.START_NS, store.serialize_cdr(made(sequence=7, data="find the red ball"), "std_msgs/msg/String")
+        )
+        for _, stamp_ns, message in bags.camera(2):
+            writer.write(seen, stamp_ns, bags.TYPES.serialize_cdr(message, COMPRESSED))
+    frames, problems = load(tmp_path / "bag", Selection())
+    assert [item.instruction for item in frames] == ["find the red ball"] * 2 and not problems
+
+
+def test_a_label_survives_its_text_and_a_bad_one_is_named(tmp_path: Path) -> None:
+    for action in ACTIONS:
+        label = OracleLabel(5, action.text, "search", ("red ball", "blue chair"))
+        assert OracleLabel.from_json(label.to_json()) == label
+    for text in (
+        "{",
+        "[]",
+        '"x"',
+        '{"action": "stop"}',
+        '{"stamp_ns": 1, "action": "fly"}',
+        '{"stamp_ns": "1", "action": "stop"}',
+    ):
+        with pytest.raises(ValueError, match="oracle label"):
+            OracleLabel.from_json(text)
+    messages = [*bags.camera(2), ("/oracle_action", bags.stamp_of(1), bags.text("{"))]
+    frames, problems = load(bags.write(tmp_path / "bag", messages))
+    assert len(frames) == 2 and "oracle label" in problems[0].reason
+
+
+def test_the_words_that_were_asked_about_a_frame_are_asked_again(tmp_path: Path) -> None:
+    asked = "find the red ball\nDone: forward large x2"
+    said = [
+        ("/vlm_nav/prompt", bags.stamp_of(9), bags.text(AskedPrompt(bags.stamp_of(1), asked).to_json())),
+        ("/vlm_nav/prompt", bags.stamp_of(9), bags.text(AskedPrompt(bags.stamp_of(1) + 1, "of no frame").to_json())),
+        ("/vlm_nav/prompt", bags.stamp_of(9), bags.text("find the red ball")),
+    ]
+    path = bags.write(tmp_path / "bag", [bags.told("find the red ball"), *bags.camera(3), *said])
+    frames, problems = load(path, Selection())
+    assert [item.prompt for item in frames] == ["find the red ball", asked, "find the red ball"]
+    assert {item.instruction for item in frames} == {"find the red ball"}
+    assert [problem.reason.partition(":")[0] for problem in problems] == [
+        "a recorded prompt must be JSON with stamp_ns and prompt"
+    ]
+    order = ResponseOrder.ACTION_FIRST
+    plain, _ = load(path, Selection(order=order, guide=True))
+    guided = compose("find the red ball", (), order, True)
+    assert [item.prompt for item in plain] == [guided, asked, guided]
+    for selection in (Selection(order=order, guide=True, anew=True), replace(ASKED, order=order, guide=True)):
+        assert [item.prompt for item in load(path, selection)[0]] == [guided] * 3
+
+
+@pytest.mark.parametrize("changes", [{"skip": -1}, {"fps": float("nan")}, {"limit": -2}])
+def test_a_selection_has_limits(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="is outside 0 to"):
+        Selection(**changes)  # type: ignore[arg-type]

@@ -1,0 +1,122 @@
+"""Pacing of a recorded bag, and what is read of one."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters_training.sources import LeftOut
+from speculation.frames import decode_jpeg
+from tests import bags
+from tests.datasets import nuscenes, shade, shades
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
+from vlm_nav_evaluation.bags.playback import Item, Pace, items, timed
+
+SECOND = 1_000_000_000
+
+
+def frames(*seconds: float) -> list[Item]:
+    return [Item(round(second * SECOND), b"jpeg %g" % second, True) for second in seconds]
+
+
+def test_a_bag_keeps_its_own_pace_from_its_first_message_on() -> None:
+    odometry = Item(99 * SECOND, b"odometry", False)
+    shown = list(timed(lambda: [odometry, *frames(100.0, 100.5, 102.0)], Pace()))
+    assert [due for due, _ in shown] == [0.0, 1.0, 1.5, 3.0]
+    assert shown[0][1] is odometry
+
+
+def test_rate_and_start_change_when_and_from_where() -> None:
+    shown = list(timed(lambda: frames(10.0, 11.0, 12.0, 13.0), Pace(rate=2.0, start=1.5)))
+    assert [(due, item.payload) for due, item in shown] == [(0.25, b"jpeg 12"), (0.75, b"jpeg 13")]
+
+
+def test_laps_follow_one_another_at_the_frames_own_distance() -> None:
+    twice = [due for due, _ in timed(lambda: frames(5.0, 5.2, 5.4), Pace(laps=2))]
+    assert twice == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    forever = timed(lambda: frames(5.0, 5.2), Pace(laps=0))
+    assert [due for due, _ in islice(forever, 5)] == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
+
+
+@given(
+    st.lists(st.floats(0, 100), min_size=1, max_size=12),
+    st.floats(0.05, 20.0),
+    st.integers(1, 3),
+)
+def test_nothing_is_ever_due_before_what_came_before_it(stamps: list[float], rate: float, laps: int) -> None:
+    dues = [due for due, _ in timed(lambda: frames(*sorted(stamps)), Pace(rate=rate, laps=laps))]
+    assert dues == sorted(dues) and len(dues) == laps * len(stamps) and dues[0] == 0.0
+
+
+def test_a_bag_without_frames_is_a_sentence_and_no_endless_loop() -> None:
+    with pytest.raises(ValueError, match="no readable camera frame after its first 0 s"):
+        list(timed(lambda: [], Pace(laps=0)))
+    with pytest.raises(ValueError, match="after its first 60 s; choose a smaller start"):
+        list(timed(lambda: frames(0.0, 1.0), Pace(start=60.0)))
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": float("nan")}, {"start": -1.0}, {"laps": -1}])
+def test_a_pace_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is outside"):
+        Pace(**wrong)
+
+
+def test_what_cannot_be_read_is_left_out_as_in_a_replay(tmp_path: Path) -> None:
+    messages = [("/cam", index * SECOND, bags.plain("rgb8", (10 * index, 0, 0))) for index in range(5)]
+    messages[1] = ("/cam", SECOND, bags.raw(bytes(12), "16UC1", 2, 3, 6))
+    messages[3] = ("/cam", 3 * SECOND, bags.raw(bytes(5), "8UC3", 2, 2, 6))
+    path = bags.write(tmp_path / "bag", messages)
+    (file,) = path.glob("*.mcap")
+    selection = Selection(instruction="find the red ball")
+    for recording in (path, file):
+        problems = list[LeftOut]()
+        shown = [(item.stamp_ns, item.payload) for item in items(recording, left_out=problems.append)]
+        assert [stamp_ns for stamp_ns, _ in shown] == [0, 2 * SECOND, 4 * SECOND]
+        assert [problem.index for problem in problems] == [1, 3]
+        with FrameSource(recording, selection) as source:
+            found = list(source)
+        assert [problem for problem in found if isinstance(problem, LeftOut)] == problems
+        assert [(each.stamp_ns, each.jpeg) for each in found if isinstance(each, BagFrame)] == shown
+
+
+def test_of_a_bag_that_is_cut_the_beginning_is_played(tmp_path: Path) -> None:
+    path = bags.write(tmp_path / "bag", bags.camera(30))
+    (file,) = path.glob("*.mcap")
+    whole = len(list(items(file)))
+    middle = file.stat().st_size // 2
+    data = file.read_bytes()
+    flipped = bytes(255 - byte for byte in data[middle : middle + 4096])
+    file.write_bytes(data[:middle] + flipped + data[middle + 4096 :])
+    problems = list[LeftOut]()
+    shown = len(list(items(path, left_out=problems.append)))
+    assert shown < whole == 30 and "what comes after is left out" in problems[-1].reason
+
+
+def test_data_sets_are_played_too(tmp_path: Path) -> None:
+    walk = [item.payload for item in items(nuscenes(tmp_path / "drive", shades(3)))]
+    assert [shade(decode_jpeg(jpeg)) for jpeg in walk] == [0, 1, 2]
+    (tmp_path / "drive" / "samples" / "CAM_FRONT" / "1531000000500000.jpg").unlink()
+    problems = list[LeftOut]()
+    stamps = [item.stamp_ns for item in items(tmp_path / "drive", left_out=problems.append)]
+    assert stamps == [1_531_000_000 * SECOND, 1_531_000_001 * SECOND] and problems[0].index == 1
+    with pytest.raises(ValueError, match=r"has no camera CAM_LEFT; its cameras are CAM_BACK, CAM_FRONT$"):
+        next(items(tmp_path / "drive", "CAM_LEFT"))
+
+
+def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
+    images = [bags.plain("rgb8", (10 * index, 0, 0)) for index in range(3)]
+    topics = ("/front/rgb", "/rear/rgb", "/front/rgb")
+    messages = [(topic, index * SECOND, image) for index, (topic, image) in enumerate(zip(topics, images, strict=True))]
+    bags.write(tmp_path / "bag", [*messages, ("/utlidar/odom", 3 * SECOND, bags.odometry(0))])
+    found = list(items(tmp_path / "bag"))
+    assert [(item.is_frame, item.stamp_ns) for item in found] == [(True, 0), (True, 2 * SECOND), (False, 3 * SECOND)]
+    assert [item.stamp_ns for item in items(tmp_path / "bag", "rear/rgb", "/none")] == [SECOND]
+    with pytest.raises(ValueError, match=r"has no images on /none; its camera topics are /front/rgb, /rear/rgb$"):
+        list(items(tmp_path / "bag", "/none"))
+    with pytest.raises(ValueError, match="is no bag"):
+        next(items(tmp_path))

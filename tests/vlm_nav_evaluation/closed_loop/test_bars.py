@@ -1,0 +1,90 @@
+"""The bars: counted rightly from episodes that were written by hand, and walked by a real model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from speculation.prompts import Vocabulary
+from speculation.wordings import DEVELOPED, Wording
+from tests.system.parrot import TURN_LEFT, parrot
+from vlm_nav_evaluation.__main__ import main
+from vlm_nav_evaluation.closed_loop.bars import Bar, Sign, outcomes, walks, wordings
+from vlm_nav_evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode
+from vlm_nav_simulation.episode import Outcome
+from vlm_nav_simulation.objects import CLASSES, COLOURS
+
+FOUND = Episode(
+    "hard", 0, TARGET, None, target="red ball", object_class="ball", outcome=Outcome.FOUND.value, success=True,
+    actions=("stop",), path_m=2.0, collisions=1, gap_m=0.4, moving_s=4.0, standing_s=None, answers_s=(),
+)  # fmt: skip
+LOST = replace(FOUND, seed=1, success=False, outcome=Outcome.NOT_FOUND.value, collisions=0)
+UNSOLVABLE = replace(LOST, seed=2)
+ORACLES = [replace(FOUND, policy=ORACLE), replace(FOUND, policy=ORACLE, seed=1),
+           replace(LOST, policy=ORACLE, seed=2)]  # fmt: skip
+
+
+def test_found_counts_rooms_that_the_oracle_solves() -> None:
+    found, collisions, false = walks([FOUND, LOST, UNSOLVABLE, *ORACLES], ["hard"])
+    assert (found.measured, found.count, found.met) == (0.5, 2, False)
+    assert (collisions.measured, collisions.count, collisions.met) == (1 / 3, 3, False)
+    assert (false.measured, false.count, false.met) == (2 / 3, 3, False), "of all rooms that hold the object"
+
+
+def test_not_here_is_right_where_nothing_is() -> None:
+    away = replace(LOST, difficulty="middle", asked=Asked.ABSENT.value, success=True)
+    absent, false = walks([away, replace(away, seed=5)], ["absent"])
+    assert (absent.measured, absent.count, absent.met) == (1.0, 2, True)
+    assert false.measured is None and false.met is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "sign", "met"),
+    [
+        (0.9, Sign.AT_LEAST, True),
+        (0.9, Sign.AT_MOST, True),
+        (0.9, Sign.BELOW, False),
+        (0.89, Sign.BELOW, True),
+        (None, Sign.AT_MOST, None),
+    ],
+)
+def test_a_bar_at_its_value(measured: float | None, sign: Sign, met: bool | None) -> None:
+    assert Bar("name", 0.9, sign, measured).met is met
+
+
+def test_rooms_keep_how_they_ended_by_seed() -> None:
+    assert outcomes([FOUND, LOST, *ORACLES]) == {"hard": {"0": FOUND.outcome, "1": LOST.outcome}}
+
+
+def test_a_wording_that_is_not_understood_loses_the_rooms_that_were_found() -> None:
+    words = Vocabulary(tuple(COLOURS), tuple(CLASSES), 2)
+    rooms = [replace(FOUND, difficulty="middle", seed=seed) for seed in range(4)]
+    good, failed = wordings(rooms, words, DEVELOPED[:3])
+    assert (good.measured, good.met, failed) == (0.0, True, [])
+    bad, failed = wordings([*rooms[:3], replace(rooms[3], success=False)], words, [Wording("hum {bare}'s tune")])
+    assert (bad.measured, bad.met, len(failed)) == (0.75, False, 1)
+
+
+def test_one_command_walks_and_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = parrot(tmp_path / "turning", TURN_LEFT, form=2)
+    Vocabulary(tuple(COLOURS), tuple(CLASSES), 2).save(model)
+    flags = ["--target-model", str(model), "--seeds", "3", "--cases", "easy,absent,wordings", "--max-actions", "2",
+             "--processes", "1", "--out", str(tmp_path / "out")]  # fmt: skip
+    assert main(["bars", *flags]) == 0
+    text = capsys.readouterr().out
+    assert "easy: found, of the oracle's" in text and "middle, asked for what is absent: said 'not here'" in text
+    data = json.loads((tmp_path / "out" / "bars.json").read_text())
+    assert data["seeds"] == "3" and {row["met"] for row in data["rows"]} >= {True}
+    assert "SPL" in text and data["walked"][0]["episodes"] == 1
+    assert {name: list(ended) for name, ended in data["rooms"].items()}["easy"] == ["3"]
+    assert (tmp_path / "out" / "bars.png").stat().st_size > 5000
+    walked = (tmp_path / "out" / "bars.jsonl").read_text()
+    assert main(["bars", *flags]) == 0
+    assert (tmp_path / "out" / "bars.jsonl").read_text() == walked, "what is done is not done again"
+    assert main(["bars", *flags, "--cases", "easy,questions"]) == 0
+    assert "not asked: --held-out names no frames" in capsys.readouterr().out
+    assert main(["bars", *flags, "--cases", "moon"]) == 2
+    assert "known are easy, middle" in capsys.readouterr().err

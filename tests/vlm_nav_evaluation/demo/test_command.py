@@ -1,0 +1,117 @@
+"""What the demo prints while the robot walks."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.evaluation.report.recording import FIGURES, FORWARD
+
+from cloud_verifier.config import FED_HEAD_FILE
+from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, CommandSpec, NodeSpec
+from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, figures, to_numbers
+from speculation.fed.inspect import inspect_head
+from speculation.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
+from speculation.vlm.inspect import inspect_folder
+from vlm_nav_evaluation.demo.command import StepPrinter, head_beside, target_of
+
+
+def decision(
+    step: int,
+    action: NavigationAction | None,
+    source: int = CLOUD_VERIFIED,
+    reasoning: str = "",
+    complete: bool = True,
+) -> Any:
+    kind, size, _ = to_numbers(action)
+    return SimpleNamespace(
+        goal=1, step=step, kind=kind, size=size, source=source, reasoning=reasoning, complete=complete
+    )
+
+
+def stats(step: int) -> Any:
+    return SimpleNamespace(goal=1, step=step, profile="", link_rtt_s=-1.0, **figures(FIGURES))
+
+
+def test_a_step_is_printed_once_when_decision_and_figures_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter()
+    printer("navigation_action", decision(3, NavigationAction(FORWARD.kind, ActionSize.SMALL), complete=False))
+    printer("navigation_action", decision(3, FORWARD, reasoning="A wall.\nI go on."))
+    assert capsys.readouterr().out == ""
+    printer("decoding_stats", stats(3))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "step  3  forward large" and lines[1].strip() == "reason: A wall. I go on."
+    assert "24 tokens" in lines[2] and "140 ms" in lines[3] and len(lines) == 4
+    printer("navigation_action", decision(3, FORWARD))
+    assert capsys.readouterr().out == "", "decisions are published again until they are taken"
+    printer("decoding_stats", stats(4))
+    printer("odom", None)
+    assert capsys.readouterr().out == ""
+    printer("navigation_action", decision(4, STOP, EDGE_ONLY))
+    assert capsys.readouterr().out.startswith("step  4  stop (edge model alone)\n")
+    assert [entry.step for entry in printer.stats] == [3, 4]
+
+
+def test_what_was_understood_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter()
+    for stamp in (1, 2):
+        asked = AskedPrompt(stamp, compose("find the green chair", [FORWARD]))
+        printer("vlm_nav/prompt", SimpleNamespace(data=asked.to_json()))
+    assert capsys.readouterr().out == "Understood: find the green chair\n"
+
+
+def test_the_room_holds_what_a_sentence_names() -> None:
+    known = Vocabulary(("red", "green"), ("chair",))
+    assert target_of("could you look for a green chair?", known, 0) == "green chair"
+    assert target_of("银色的瓶子", None, 0) == "silver bottle", "models without a list find what the simulator has"
+    for sentence in ("do not go to the green chair", "find the dragon"):
+        with pytest.raises(ValueError, match="say for example"):
+            target_of(sentence, known, 0)
+
+
+def test_a_hold_has_no_figures_and_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    hold = decision(0, None, FALLBACK)
+    assert hold.kind == HOLD
+    StepPrinter()("navigation_action", hold)
+    assert capsys.readouterr().out == "step  0  HOLD\n"
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("words", [["vlm_nav_evaluation.demo"], ["vlm_nav_evaluation", "demo"]])
+def test_the_demo_is_a_module_and_a_command(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `python -m` runs it, without the seconds of a new interpreter's imports."""
+    monkeypatch.setattr(sys, "argv", [*words, "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and "--difficulty {easy,middle,hard}" in printed and "--no-movie" in printed
+
+
+def test_a_fed_head_is_looked_for_beside_the_target(tmp_path: Path) -> None:
+    target, head = tmp_path / "target", tmp_path / "fed_head"
+    with pytest.raises(ValueError, match="--draft fed: no fed head in .*/fed_head .fed_head.json is missing.; train"):
+        head_beside(str(target))
+    head.mkdir()
+    (head / FED_HEAD_FILE).write_text("{}")
+    assert head_beside(str(target)) == head
+    arguments = SIM_GRAPH.values({"fed_head": str(head)})
+    verifier, edge = SIM_GRAPH.processes[0], next(each for each in SIM_GRAPH.processes if each.name == "vlm_nav")
+    assert isinstance(verifier, CommandSpec) and isinstance(edge, NodeSpec)
+    assert SIM_GRAPH.command(verifier, arguments)[-2:] == ["--fed-head", str(head)]
+    assert SIM_GRAPH.given(edge, arguments)["fed_head"] == str(head)
+    none = SIM_GRAPH.values({})
+    assert "--fed-head" not in SIM_GRAPH.command(verifier, none) and "fed_head" not in SIM_GRAPH.given(edge, none)
+
+
+def test_the_shipped_head_goes_with_the_shipped_pair() -> None:
+    models = PROJECT / "models"
+    report = inspect_head(
+        head_beside(str(models / "target")), [inspect_folder(models / name) for name in ("target", "draft")]
+    )
+    assert not report.problems and report.bytes_a_token <= 256

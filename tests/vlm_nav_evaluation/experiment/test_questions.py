@@ -1,0 +1,201 @@
+"""Prompt files: every form, every bad line in a sentence that names it, and questions made of them."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from speculation.prompts import VOCABULARY_FILE, ResponseOrder
+from speculation.vlm.load import load_vlm
+from speculation.wire import MAX_PROMPT_CHARS
+from tests.models import tiny_text_model
+from vlm_nav_evaluation.experiment.command import result_name
+from vlm_nav_evaluation.experiment.prompts import SAMPLE, TextPrompt, load_prompts, pick
+from vlm_nav_evaluation.experiment.questions import (
+    add_questions,
+    asked_as,
+    check_prompts,
+    in_words,
+    questions,
+    read_source,
+    text_flags,
+    warmed_up,
+)
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.setting import add_pair
+
+GSM8K = {"question": "How many legs have two dogs?", "answer": "2 * 4 = <<2*4=8>>8\n#### 8"}
+HUMAN_EVAL = {
+    "task_id": "Own/0",
+    "prompt": "def two():\n",
+    "entry_point": "two",
+    "canonical_solution": "    return 2\n",
+}
+MT_BENCH = {"question_id": 81, "category": "writing", "turns": ["Write a line.", "Now another."]}
+SPEC_BENCH = {"question_id": 1, "category": "rag", "turns": ["Is it\u2028open?"]}
+
+
+def written(path: Path, *lines: object) -> Path:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "category", "text"),
+    [
+        (GSM8K, "gsm8k", GSM8K["question"]),
+        (HUMAN_EVAL, "human_eval", HUMAN_EVAL["prompt"]),
+        (MT_BENCH, "writing", "Write a line."),
+        (SPEC_BENCH, "rag", "Is it\u2028open?"),
+    ],
+)
+@pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz"])
+def test_every_form_is_read_word_for_word(
+    tmp_path: Path, name: str, line: dict[str, object], category: str, text: str
+) -> None:
+    path = written(tmp_path / name, line, "", line, "")
+    assert load_prompts(path) == [
+        TextPrompt(category, text, f"{path} line 1"),
+        TextPrompt(category, text, f"{path} line 3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ((), "holds no prompts; give one JSON object a line with question and answer"),
+        (("\n", " "), "holds no prompts"),
+        ((GSM8K, "{"), "line 2: .*truncated"),
+        (("[" * 100_000,), "line 1: "),
+        (([1],), "line 1: Expected `object`, got `array`"),
+        (({"id": 1, "ask": "what"},), "line 1 has the fields ask, id; it needs question and answer"),
+        (({},), "line 1 has the fields none"),
+        (({"prompt": "no task"},), "line 1 has the fields prompt; it needs"),
+        ((GSM8K, HUMAN_EVAL), "line 2: Object missing required field `(answer|question)`"),
+        ((GSM8K, {"answer": "8"}), "line 2: Object missing required field `question`"),
+        ((HUMAN_EVAL, {"task_id": "Own/1", "prompt": 3}), r"line 2: Expected `str`, got `int` - at `\$.prompt`"),
+        ((HUMAN_EVAL, {"task_id": 1, "prompt": "def a"}), r"line 2: Expected `str`, got `int` - at `\$.task_id`"),
+        (({**GSM8K, "question": " "},), r"line 1: Expected `str` matching .* at `\$.question`"),
+        (
+            ({**GSM8K, "question": "x" * (MAX_PROMPT_CHARS + 1)},),
+            r"length <= 12000 - at `\$.question`",
+        ),
+        (({**MT_BENCH, "turns": []},), "line 1: Expected `array` of length >= 1"),
+        (({**MT_BENCH, "turns": "one"},), "line 1: Expected `array`, got `str`"),
+        (({**MT_BENCH, "turns": [None]},), r"line 1: Expected `str`, got `null` - at `\$.turns\[0\]`"),
+        (({**MT_BENCH, "category": 4},), r"line 1: Expected `str`, got `int` - at `\$.category`"),
+        ((MT_BENCH, {"category": "rag"}), "line 2: Object missing required field `turns`"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence: str) -> None:
+    path = written(tmp_path / "bad.jsonl", *lines)
+    with pytest.raises(ValueError, match=sentence) as error:
+        load_prompts(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes('{"question": "où"}'.encode("latin-1"))
+    (tmp_path / "plain.jsonl.gz").write_bytes(b"{}")
+    whole = gzip.compress(json.dumps(GSM8K).encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    for name in ("nowhere.jsonl", "", "latin.jsonl", "plain.jsonl.gz", "cut.jsonl.gz"):
+        with pytest.raises(ValueError, match="cannot be read: .") as error:
+            load_prompts(tmp_path / name)
+        assert str(tmp_path / name) in str(error.value)
+
+
+def test_prompts_are_picked_over_the_whole_file() -> None:
+    prompts = [TextPrompt(kind, f"{kind} {number}", "") for kind in "abc" for number in range(4)]
+    assert pick(prompts, 12) == prompts
+    assert Counter(each.category for each in pick(prompts, 6)) == {"a": 2, "b": 2, "c": 2}
+    assert len(set(pick(prompts, 7, seed=5))) == 7 and pick(prompts, 3, seed=1) != pick(prompts, 3)
+    with pytest.raises(ValueError, match="13 prompts were asked for, the file holds 12"):
+        pick(prompts, 13)
+
+
+def test_the_sample_has_short_prompts_of_many_kinds() -> None:
+    sample = load_prompts(SAMPLE)
+    assert len({prompt.text for prompt in sample}) == len(sample) == 12
+    assert len({prompt.category for prompt in sample}) >= 8
+    assert all(len(prompt.text) < 500 for prompt in sample)
+
+
+def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
+    known = {prompt.text for prompt in load_prompts(SAMPLE)}
+    asked = questions("text", 5)
+    assert len({question.prompt for question in asked} & known) == 5 and not any(question.jpeg for question in asked)
+    assert questions(f"text:{written(tmp_path / 'one.jsonl', GSM8K)}", 1) == [Question(GSM8K["question"], b"")]
+    assert in_words("text") and in_words("text:some") and not in_words("random")
+    assert text_flags(False) == [] and text_flags(True)[0] == "--text-only"
+    assert read_source("text:some file") == "text:some file" and read_source("random") == "random"
+    for source in ("camera", "text:", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="choose simulation, random, text or text:PATH"):
+            read_source(source)
+
+
+def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path) -> None:
+    line = argparse.ArgumentParser()
+    add_pair(line)
+    add_questions(line)
+    for guide in (False, True):
+        assert asked_as(line.parse_args(["--target-model", "me/tiny"]))[1:] == (guide, 1)
+        (hub / VOCABULARY_FILE).unlink(missing_ok=True)
+
+
+def test_a_target_is_asked_what_it_can_answer(tiny_target: Path, tmp_path: Path) -> None:
+    line = argparse.ArgumentParser()
+    add_pair(line)
+    add_questions(line)
+    with pytest.raises(ValueError, match="--frames text asks in words, and target .* sees images"):
+        asked_as(line.parse_args(["--frames", "text", "--target-model", str(tiny_target)]))
+    asked_as(line.parse_args(["--target-model", str(tiny_target)]))
+    blind = tiny_text_model(tmp_path / "blind", layers=1)
+    asked_as(line.parse_args(["--frames", "text", "--target-model", str(blind)]))
+    with pytest.raises(ValueError, match="is a language model alone; ask it with --frames text"):
+        asked_as(line.parse_args(["--frames", "random", "--target-model", str(blind)]))
+    assert result_name("latency", "text:some") == "latency_text" and result_name("latency", "random") == "latency"
+
+
+def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> None:
+    vlm = load_vlm(tiny_text_model(tmp_path / "text", layers=1))
+    check_prompts(vlm, [Question("short", b""), Question("x" * 5000, b"a frame")], 128)
+    with pytest.raises(ValueError, match=r"prompt 'abc .*\.\.\.' has \d+ tokens; with an answer of 128 and a draft"):
+        check_prompts(vlm, [Question("short", b""), Question("abc " * 600, b"")], 128)
+    with pytest.raises(ValueError, match="prompt 'say <|im_end|>': the instruction contains the special token"):
+        check_prompts(vlm, [Question("say <|im_end|>", b"")], 128)
+
+
+def test_questions_are_the_same_for_the_same_seed() -> None:
+    first, again, other = questions("random", 3), questions("random", 3), questions("random", 3, seed=1)
+    assert first == again and first != other and len(first) == 3
+    assert all(question.jpeg.startswith(b"\xff\xd8") for question in first)
+    with pytest.raises(ValueError, match="choose simulation, random"):
+        questions("camera", 1)
+
+
+def test_questions_of_rooms_have_the_walk_so_far() -> None:
+    asked = questions("simulation", 12, order=ResponseOrder.ACTION_FIRST)
+    prompts = [question.prompt.splitlines() for question in asked]
+    assert len(prompts) == 12 and all(lines[-1] == "Action first" for lines in prompts)
+    walks = {lines[0] for lines in prompts}
+    assert len(walks) >= 2 and all(walk.startswith("find the ") for walk in walks)
+    assert len(prompts[0]) == 2 and prompts[1][1].startswith("Done: ")
+    searched = [question.prompt for question in questions("simulation", 3, form=2)]
+    assert all("\nSeen: here " in prompt for prompt in searched) and "\nDone: " in searched[1]
+
+
+def test_no_question_of_the_warm_up_is_measured(tiny_target: Path, tmp_path: Path) -> None:
+    line = argparse.ArgumentParser()
+    add_pair(line)
+    add_questions(line)
+    blind = tiny_text_model(tmp_path / "blind", layers=1)
+    for words in (f"--frames text --target-model {blind}", f"--frames random --target-model {tiny_target}"):
+        before, asked = warmed_up(line.parse_args(words.split()), 5, 2)
+        assert (len(before), len(asked)) == (2, 5) and not set(before) & set(asked)

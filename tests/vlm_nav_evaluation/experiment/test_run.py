@@ -1,0 +1,100 @@
+"""The engine with arms whose answers are made up: turns, warm-up, comparison, refusals, resume, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_drafter import DecodingStats
+from vlm_nav_evaluation.experiment.run import WARM_UP, Answer, Arm, Question, take_turns
+from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.tables import Column, figures_table, spread_columns, table
+
+ASKED = [Question(f"question {number}", b"") for number in range(20)]
+Log = list[tuple[str, str]]
+
+
+def arm(log: Log, name: str, tokens: Callable[[Question], tuple[int, ...]], seconds: float = 1.0) -> Arm[Question]:
+    def decode(question: Question) -> Answer:
+        log.append((name, question.prompt))
+        found = tokens(question)
+        stats = DecodingStats(name, tokens=len(found), rounds=1, early_hits={3: 1}, total_s=seconds)
+        return Answer(found, stats, {"place": 7})
+
+    return Arm(name, decode=decode)
+
+
+def test_arms_take_turns_in_a_shuffled_order_that_a_seed_repeats() -> None:
+    logs: list[Log] = [[], [], []]
+    for log, seed in zip(logs, (0, 0, 1), strict=True):
+        arms = [arm(log, name, lambda _: (1,)) for name in "abc"]
+        run = take_turns(arms, ASKED, [Question("before", b"")], seed=seed)
+    assert logs[0] == logs[1] != logs[2]
+    assert logs[0][:3] == [(name, "before") for name in "abc"]
+    measured = logs[0][3:]
+    for number, question in enumerate(ASKED):
+        turn = measured[3 * number : 3 * number + 3]
+        assert {each[1] for each in turn} == {question.prompt} and sorted(each[0] for each in turn) == list("abc")
+    firsts = [measured[3 * number][0] for number in range(len(ASKED))]
+    assert set(firsts) == set("abc")
+    assert [len(answers) for answers in run.answers.values()] == [len(ASKED)] * 3 and run.different == 0
+
+
+def test_tokens_of_exact_arms_are_compared_question_by_question() -> None:
+    log: Log = []
+    arms = [arm(log, "slow", lambda _: (1, 2), 2.0), arm(log, "fast", lambda q: (1, 2 + (q is ASKED[3])), 0.5)]
+    free = arm(log, "edge", lambda q: (len(log),))
+    run = take_turns([*arms, Arm("edge", decode=free.decode, exact=False)], ASKED)
+    assert run.different == 1 and run.times_faster("slow", "fast") == (4.0, 4.0, 4.0)
+    assert log[: 3 * WARM_UP] == [(name, "question 0") for name in ("slow", "fast", "edge") for _ in range(WARM_UP)]
+    assert run.figures()["slow"]["tau"] == 2.0
+
+
+def test_an_optional_arm_that_refuses_is_left_out_and_any_other_ends_the_run() -> None:
+    def refuse(question: Question) -> tuple[int, ...]:
+        if question is ASKED[1]:
+            raise ValueError("no\n  such thing")
+        return (1,)
+
+    log: Log = []
+    some = Arm("peer", decode=arm(log, "peer", refuse).decode, optional=True)
+    run = take_turns([some, arm(log, "own", lambda _: (1,))], ASKED)
+    assert run.refused == {"peer": "no such thing"} and list(run.answers) == ["own"] and run.exact == ["own"]
+    with pytest.raises(ValueError, match="such thing"):
+        take_turns([arm(log, "own", refuse)], ASKED)
+    run = take_turns([arm(log, "own", refuse), arm(log, "other", lambda _: (1,))], ASKED, leave_out=True)
+    assert run.left_out == {"1": "no\n  such thing"} and "1" not in run.names
+    assert {len(answers) for answers in run.answers.values()} == {len(ASKED) - 1}
+
+
+def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
+    def stop(question: Question) -> tuple[int, ...]:
+        if question is ASKED[5]:
+            raise KeyboardInterrupt
+        return (4, 5)
+
+    log: Log = []
+    with pytest.raises(KeyboardInterrupt):
+        take_turns([arm(log, "one", stop)], ASKED[:8], journal=Journal(tmp_path, "run", {}))
+    log.clear()
+    run = take_turns([arm(log, "one", lambda _: (4, 5))], ASKED[:8], (), journal=Journal(tmp_path, "run", {}))
+    assert [prompt for _, prompt in log] == [question.prompt for question in ASKED[5:8]]
+    whole = take_turns([arm([], "one", lambda _: (4, 5))], ASKED[:8], ())
+    assert run == whole and run.answers["one"][0].stats.early_hits == {3: 1}
+    (tmp_path / "run.jsonl").write_text('{"question": "0", "arm": "one"}\n')
+    with pytest.raises(ValueError, match="is no answer"):
+        take_turns([arm(log, "one", stop)], ASKED, journal=Journal(tmp_path, "run", {}))
+
+
+def test_a_table_is_aligned_and_its_columns_are_data() -> None:
+    assert table(("mode", "ms"), [("a", "1"), ("long", "1000")]) == "mode    ms\na        1\nlong  1000"
+    entry = {"total_s": {"min": 0.001, "median": 0.002, "max": 0.004}, "ratio": (1.0, 1.5, 2.25), "none": None}
+    columns = [
+        *spread_columns("total_s"), Column("spread", "total_s", ".1f", 1e3), Column("faster", "ratio", ".1fx"),
+        Column("-", "none"), Column("-", "total_s.p99"), Column("share", "total_s.min", ".1%"),
+    ]  # fmt: skip
+    header, row = figures_table("arm", {"a": entry}, columns).splitlines()
+    assert header.split() == ["arm", "min", "ms", "median", "ms", "max", "ms", "spread", "faster", "-", "-", "share"]
+    assert row.split() == ["a", "1", "2", "4", "2.0", "(1.0-4.0)", "1.5x", "(1.0-2.2)", "-", "-", "0.1%"]

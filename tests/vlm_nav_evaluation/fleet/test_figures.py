@@ -1,0 +1,67 @@
+"""Capacity is the largest fleet that keeps its promise; figures count what they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import ANY
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.pass_cost import PassCost
+from vlm_nav_evaluation.fleet.figures import Window, capacity, run
+from vlm_nav_evaluation.fleet.systems import Setting, Times
+from vlm_nav_evaluation.fleet.wisp import CLASSES, LEAST_S, REQUESTS, systems, times_of, window_of
+from vlm_nav_evaluation.fleet.workload import Workload
+
+
+@given(st.integers(0, 130), st.integers(1, 120), st.integers(1, 200))
+def test_capacity_is_what_asking_every_number_finds(knee: int, most: int, guess: int) -> None:
+    asked = []
+
+    def violations(robots: int) -> float:
+        asked.append(robots)
+        return 0.0 if robots <= knee else 0.02 * (robots - knee)
+
+    exact = max((n for n in range(1, most + 1) if violations(n) <= 0.05), default=0)
+    asked.clear()
+    assert capacity(violations, 0.05, most, guess) == exact
+    assert len(asked) == len(set(asked)) <= 20
+    rough = capacity(violations, 0.05, most, guess, near=0.2)
+    assert rough <= exact <= max(rough + 1, 1.2 * rough + 1)
+
+
+def test_more_robots_are_slower_and_late_in_the_end() -> None:
+    workload = Workload(prompt=(32, 64), answer=(16, 32))
+    setting = Setting(systems()["central"], times_of("main text"), workload, CLASSES[-1:])
+    few, many = (run(setting, robots, 0, Window(2.0, 5.0)) for robots in (4, 150))
+    assert few.violations == 0.0 < 0.3 < many.violations == many.by_class["interactive"]
+    assert few.tokens_per_pass == 1.0 and few.accepted == 0.0
+    assert many.goodput > few.goodput > 4 * 8.0
+    assert few.requests >= 4 and few.rows <= 4.0
+    known = run(setting, 150, 0, Window(2.0, 5.0), enough=0.05)
+    assert 0.05 < known.violations <= many.violations and known.requests == many.requests
+    assert run(setting, 4, 0, Window(2.0, 5.0), enough=0.05) == replace(few, deciding_us=ANY)
+
+
+def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
+    """The same drafts, and classes of 2 to 8 tokens a second: what differs is who is in a forward."""
+    times = Times("few robots fill it", PassCost(1e-4, 0.0, 1e-4, 0.015))
+    workload = Workload(prompt=(16, 32), answer=(48, 64))
+    kept = {}
+    for name in ("fcfs, ahead", "full_budget"):
+        setting = Setting(systems()[name], times, workload, CLASSES)
+        kept[name] = run(setting, 64, 0, Window(4.0, 8.0))
+    assert kept["full_budget"].violations < 0.5 * kept["fcfs, ahead"].violations
+
+
+def test_a_window_is_as_long_as_so_many_requests_take() -> None:
+    few, many = (window_of(robots, CLASSES[-1:], Workload(answer=(200, 300))) for robots in (10, 1000))
+    assert few.end - few.begin == pytest.approx(REQUESTS * 250 / (10 * 8.0))
+    assert many.end - many.begin == LEAST_S
+
+
+def test_an_empty_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="window"):
+        Window(5.0, 5.0)

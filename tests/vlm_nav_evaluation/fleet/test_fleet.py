@@ -1,0 +1,141 @@
+"""The fleet keeps production's promises: every answer is the target's, nothing is lost, time is what was declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cloud_verifier.config import Scheduling
+from cloud_verifier.policies import POLICIES
+from cloud_verifier.work import Row
+from speculation.pass_cost import PassCost
+from speculation.wire import ROOT, Idle
+from vlm_nav_evaluation.fleet import fleet as module
+from vlm_nav_evaluation.fleet.fleet import Asked, Fleet, blocks_of, verdict
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
+from vlm_nav_evaluation.fleet.wisp import CLASSES, COSTS, systems, times_of
+from vlm_nav_evaluation.fleet.workload import Workload
+
+SHORT = Workload(((0.6, 0.2), (0.9, 0.05)), (0.5, 0.5), (8, 64), (4, 40))
+FLAT = Times("flat", PassCost(0.0, 0.0, 0.0, 0.1), 0.02, 0.01)
+
+
+def system(policy: str, drafting: Drafting | None, **more: object) -> System:
+    scheduling = Scheduling(policy, max_batch=6, collect_s=0.02, hint_tokens=0)
+    return replace(System("tried", scheduling, drafting=drafting), **more)  # type: ignore[arg-type]
+
+
+DRAFTINGS = {
+    "none": (None, {"idle": Idle.DECODE}),
+    "fixed": (Drafting(4), {}),
+    "predictor": (Drafting(8, predictor=True), {}),
+    "grows": (Drafting(3, ahead=True, most=12), {}),
+    "grows, ledger": (Drafting(3, ahead=True, most=12), {"idle": Idle.LEDGER}),
+    "tree": (Drafting(4, ahead=True, tree=12, heads=3), {}),
+    "tree, ledger": (Drafting(4, ahead=True, tree=12, heads=3), {"idle": Idle.LEDGER}),
+    "server": (None, {"server_draft": 8, "server_depth": 3}),
+    "no cache": (Drafting(4), {"cached": False}),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("drafting", DRAFTINGS)
+def test_every_answer_is_the_targets_whole(policy: str, drafting: str) -> None:
+    own, more = DRAFTINGS[drafting]
+    fleet = Fleet(Setting(system(policy, own, **more), times_of("appendix C"), SHORT, CLASSES), 9, seed=1)
+    fleet.events.run(4.0)
+    ended = [asked for asked in fleet.log.asked if asked.ended is not None]
+    assert len(ended) >= 5
+    numbers: dict[int, int] = {}
+    for asked in fleet.log.asked:
+        numbers[asked.robot] = number = numbers.get(asked.robot, 0) + 1
+        answer = SHORT.request(asked.robot, number).answer[-asked.tokens :]
+        assert tuple(asked.committed) == (answer if asked.ended is not None else answer[: len(asked.committed)])
+    committed = sum(each.committed for each in fleet.log.verified)
+    assert committed == sum(each.committed for each in fleet.log.passes)
+    assert 0 <= committed - sum(len(asked.committed) for asked in fleet.log.asked) <= 13 * len(fleet.robots)
+
+
+def test_only_who_finds_room_starts_in_the_midst_of_an_answer() -> None:
+    setting = Setting(system("fcfs", Drafting(4)), times_of("appendix C"), SHORT, CLASSES)
+    needed = [blocks_of(SHORT.request(robot, 1)) for robot in range(12)]
+    free, half = Fleet(setting, 12), Fleet(setting, 12, blocks=sum(needed) // 2)
+    begun = [robot for robot in range(12) if half.phases[robot] < 1.0]
+    assert [half.phases[robot] for robot in begun] == [free.phases[robot] for robot in begun]
+    assert sum(needed) // 2 - max(needed) < sum(needed[robot] for robot in begun) <= sum(needed) // 2
+    assert Fleet(setting, 12, blocks=sum(needed)).phases == free.phases
+
+
+@pytest.mark.parametrize(
+    ("chance", "drafting", "ended"),
+    [
+        # 0.01 up, 0.1 prefill, three passes of 0.1, 0.01 down.
+        (0.0, None, 0.42),
+        # The drafts came during the prefill: one pass commits all three.
+        (1.0, Drafting(2), 0.22),
+        # Commits leave at 0.21, 0.35 and 0.47: drafts of 1 and of no token follow the first two.
+        (0.0, Drafting(2), 0.48),
+    ],
+)
+def test_three_robots_by_hand(
+    chance: float, drafting: Drafting | None, ended: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_S", 0.0)
+    idle = Idle.WAIT if drafting else Idle.DECODE
+    own = System("by hand", Scheduling("fcfs", max_batch=8, hint_tokens=0), idle, drafting)
+    fleet = Fleet(Setting(own, FLAT, Workload(((chance,),), (1.0,), (2, 2), (3, 3))), 3)
+    fleet.phases = (1.0, 1.0, 1.0)
+    fleet.events.run(ended + 0.001)
+    assert [asked.ended for asked in fleet.log.asked[:3]] == pytest.approx([ended] * 3)
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    setting = Setting(systems()["full_budget"], times_of("appendix C"), SHORT, CLASSES)
+    runs = []
+    for seed in (5, 5, 6):
+        fleet = Fleet(setting, 7, seed)
+        fleet.events.run(5.0)
+        runs.append((fleet.log.asked, fleet.log.verified, fleet.log.passes))
+    assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_under_overload_memory_is_kept_and_who_is_refused_comes_back(policy: str) -> None:
+    setting = Setting(system(policy, Drafting(3)), times_of("appendix C"), SHORT, CLASSES)
+    fleet = Fleet(setting, 40, seed=2, blocks=40)
+    for _ in range(60):
+        fleet.events.run(fleet.events.now + 0.25)
+        held = [step for index in range(40) if (step := fleet.scheduler.step(index)) and not step.done]
+        running = [step for step in held if step.prompt_tokens]
+        assert sum(blocks_of(fleet.robots[step.index].request) for step in running) <= 40
+    assert fleet.log.refused_s and min(fleet.log.refused_s) > 0.0
+    assert len({asked.robot for asked in fleet.log.asked if asked.ended is not None}) >= 30
+
+
+def test_a_verdict_is_the_longest_right_path() -> None:
+    row = Row(0, (7, 8, 9, 5), (ROOT, ROOT, 1, 2))
+    assert verdict(row, 1, (1, 8, 9, 6)).path == (1, 2)
+    assert verdict(row, 1, (1, 8, 9, 6)).token == 6
+    assert verdict(row, 1, (1, 4, 9, 6)).path == () and verdict(row, 1, (1, 4, 9, 6)).token == 4
+    assert verdict(row, 1, (1, 8)).path == (1,)
+
+
+def test_a_request_is_late_by_its_whole_speed() -> None:
+    asked = Asked(0, "interactive", 10.0, 40)
+    assert asked.late(14.9) is None and asked.late(15.1) is True
+    asked.ended = 14.0
+    assert asked.late(99.0) is False and asked.tokens_per_s == 10.0
+
+
+def test_what_makes_no_sense_is_refused_by_name() -> None:
+    setting = Setting(systems()["central"], FLAT, SHORT)
+    with pytest.raises(ValueError, match="fleet of 0 robots"):
+        Fleet(setting, 0)
+    with pytest.raises(ValueError, match="server_depth = 9"):
+        system("fcfs", None, server_draft=4, server_depth=9)
+    with pytest.raises(ValueError, match="exclude each other"):
+        system("fcfs", Drafting(), server_draft=4, server_depth=2)
+    with pytest.raises(ValueError, match="draft_s = -1"):
+        Times("wrong", COSTS["main text"], draft_s=-1.0)
+    assert scaled(COSTS["main text"], 0.5, 0.25).token_s == COSTS["main text"].token_s / 2

@@ -1,0 +1,120 @@
+"""One step cut out of a trace and plotted."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.figure import Figure
+
+from speculation.trace import Kind, Lane, Trace
+from vlm_nav_evaluation.page import png
+from vlm_nav_evaluation.report.timeline import hidden_s, most_useful_step, plot_step, steps
+
+
+def traced_step(
+    trace: Trace, number: int, start: float, rounds: int = 2, action: str = "", useful: int | None = None
+) -> None:
+    """Add a step: in each round of 100 ms the edge pre-drafts for 60 ms, then it drafts for 20 ms."""
+    trace.add(Kind.PREFILL.value, Lane.EDGE, start, start + 0.05, step=number)
+    now = start + 0.05
+    for turn in range(1, rounds + 1):
+        names = {"step": number, "round": turn}
+        landing = "hit" if turn % 2 else "miss"
+        trace.add(Kind.DRAFT.value, Lane.EDGE, now, now + 0.02, **names)
+        now += 0.02
+        trace.add(Kind.PREDRAFT.value, Lane.EDGE, now, now + 0.06, **names)
+        trace.mark(
+            Kind.EARLY.value, Lane.LINK, now + 0.04, **names, layer=2, node=1, token=5, confidence=0.5, used=True
+        )
+        trace.add(Kind.VERIFY.value, Lane.CLOUD, now + 0.01, now + 0.09, **names)
+        now += 0.1
+        trace.add(Kind.ROUND.value, Lane.LINK, now - 0.1, now, **names, tokens=3)
+        trace.mark(Kind.COMMIT.value, Lane.EDGE, now, **names, tokens=3, landing=landing)
+    counts = {} if useful is None else {"useful_forwards": useful}
+    trace.add(Kind.STEP.value, Lane.EDGE, start, now, step=number, tokens=3 * rounds, **counts)
+    if action:
+        trace.mark(Kind.DECISION.value, Lane.EDGE, now + 0.01, goal=1, decision=number - 100, action=action)
+
+
+def labels(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_steps_are_separated_and_know_their_decision() -> None:
+    trace = Trace()
+    traced_step(trace, 101, 0.0, 2, "forward large")
+    traced_step(trace, 102, 5.0, 7)
+    traced_step(trace, 103, 9.0, 3, "stop")
+    trace.add(Kind.DRAFT.value, Lane.EDGE, 20.0, 20.1, step=104, round=1)  # a step that never ended
+    found = steps(trace.spans)
+    assert [(step.number, step.action, step.decision) for step in found] == [
+        (101, "forward large", 1),
+        (102, "", None),
+        (103, "stop", 3),
+    ]
+    assert {span.args["step"] for span in found[1].spans} == {102}
+    with pytest.raises(ValueError, match="no complete step"):
+        most_useful_step([])
+
+
+def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
+    trace = Trace()
+    for place, (rounds, useful) in enumerate(((9, 0), (3, 4), (5, 4), (4, 4), (2, 1))):
+        traced_step(trace, 101 + place, 5.0 * place, rounds, useful=useful)
+    assert most_useful_step(steps(trace.spans)).number == 104
+    old = Trace()
+    for place, rounds in enumerate((2, 7, 3)):
+        traced_step(old, 101 + place, 5.0 * place, rounds)
+    assert most_useful_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
+
+
+def test_what_a_verification_hides_is_measured() -> None:
+    trace = Trace()
+    traced_step(trace, 1, 0.0, 4)
+    away, hidden = hidden_s(steps(trace.spans)[0])
+    assert away == pytest.approx(0.4) and hidden == pytest.approx(0.24)
+
+
+def test_the_plot_names_exits_commits_hits_and_misses() -> None:
+    trace = Trace()
+    traced_step(trace, 101, 0.0, 2, "stop")
+    figure = plot_step(steps(trace.spans)[0])
+    assert len(figure.axes) == 1
+    shown = labels(figure)
+    assert shown.count("exit 2") == 2 and "+3 hit" in shown and "+3 miss" in shown and "verify" in shown
+    assert "step 1: stop (6 tokens in 290 ms)" in figure.get_suptitle()
+    assert "200 ms" in figure.get_suptitle() and "1 of 2 commits" in figure.get_suptitle()
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["edge", "link", "cloud"]
+    assert len(png(figure)) > 10_000
+
+
+def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:
+    trace = Trace()
+    traced_step(trace, 1, 0.0, 12)
+    whole, part = plot_step(steps(trace.spans)[0]).axes
+    assert sum(text.get_text().startswith("+3") for text in whole.texts) == 12
+    assert 4 <= sum(text.get_text().startswith("+3") for text in part.texts) <= 5
+    assert sum(text.get_text() == "exit 2" for text in part.texts) == 4
+
+
+def test_labels_of_exits_at_one_time_stand_above_one_another() -> None:
+    trace = Trace()
+    traced_step(trace, 1, 0.0, 2)
+    for number in range(3):
+        trace.mark(Kind.EARLY.value, Lane.LINK, 0.112 + 0.001 * number, step=1, round=1, layer=4 + number, used=False)
+    (axes,) = plot_step(steps(trace.spans)[0]).axes
+    places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text().startswith("exit")}
+    heights = [places[f"exit {layer}"][1] for layer in (2, 4, 5, 6)]
+    assert len(set(heights)) == 4
+
+
+def test_modes_without_a_cloud_or_a_draft_are_plotted_too() -> None:
+    trace = Trace()
+    trace.add(Kind.DRAFT.value, Lane.EDGE, 0.0, 0.1, step=1, round=0)
+    trace.add(Kind.STEP.value, Lane.EDGE, 0.0, 0.1, step=1, tokens=1)
+    trace.add(Kind.ROUND.value, Lane.LINK, 1.0, 1.5, step=2, round=0, tokens=1)
+    trace.add(Kind.DECODE.value, Lane.CLOUD, 1.1, 1.4, step=2, round=0)
+    trace.mark(Kind.COMMIT.value, Lane.EDGE, 1.5, step=2, round=0, tokens=1, landing="neither")
+    trace.add(Kind.STEP.value, Lane.EDGE, 1.0, 1.5, step=2, tokens=1)
+    alone, cloud = steps(trace.spans)
+    assert [label.get_text() for label in plot_step(alone).axes[0].get_yticklabels()] == ["edge"]
+    assert "decode" in labels(plot_step(cloud)) and "+1" in labels(plot_step(cloud))

@@ -1,0 +1,104 @@
+"""Figures from steps whose times are made up, so that every number can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_drafter import DecodingStats
+from vlm_nav_evaluation.figures import (
+    mean_exit,
+    median_interval,
+    percentiles,
+    report,
+    spread,
+    stale,
+    summary,
+    table8,
+    times_faster,
+    tpot,
+)
+
+
+def stats(seconds: float, tokens: int, rounds: int, hits: int = 0, misses: int = 0, **more: float) -> DecodingStats:
+    return DecodingStats(
+        tokens=tokens, rounds=rounds, total_s=seconds, first_commit_s=seconds / 2, hits=hits, misses=misses,
+        drafted=8, accepted=4, draft_forwards=10, wasted_forwards=5, early_hits={2: hits}, cloud_passes=rounds,
+        **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_rates_are_totals_and_times_are_spreads() -> None:
+    figures = summary([stats(1.0, 10, 2, 1, 0), stats(3.0, 2, 2, 0, 3)])
+    assert figures["total_s"] == {"min": 1.0, "median": 2.0, "max": 3.0}
+    assert figures["first_commit_s"] == {"min": 0.5, "median": 1.0, "max": 1.5}
+    assert (figures["tau"], figures["hit_rate"], figures["acceptance"]) == (3.0, 0.25, 0.5)
+    assert (figures["passes_per_token"], figures["wasted_forwards"]) == (pytest.approx(1 / 3), 0.5)
+    assert figures["early_hits"] == {2: 1} and figures["mean_exit"] == 2.0 and figures["miss_rate"] == 0.75
+    assert spread([3.0, 1.0, 2.0]) == {"min": 1.0, "median": 2.0, "max": 3.0}
+
+
+def test_the_report_compares_medians_with_its_base() -> None:
+    cloud, fast = summary([stats(2.0, 10, 10)]), summary([stats(0.5, 10, 4, 3, 1)])
+    lines = report({"cloud": cloud, "fsd": fast}).splitlines()
+    assert lines[1].split()[4] == "1.00x" and lines[2].split()[:5] == ["fsd", "500", "500", "500", "4.00x"]
+    assert report({"fsd": fast}).splitlines()[1].split()[4] == "-"
+
+
+def test_tpot_leaves_the_first_token_out() -> None:
+    assert tpot(stats(2.0, 11, 3)) == pytest.approx(0.1)
+    assert tpot(stats(2.0, 1, 1)) is None
+
+
+def test_the_mean_exit_weighs_layers_by_the_hits_behind_them() -> None:
+    assert mean_exit({1: 3, 5: 1}) == 2.0
+    assert mean_exit({}) is None
+
+
+def test_table_8_takes_drafting_and_verifying_from_sd_and_the_rest_from_fsd() -> None:
+    modes = {
+        "cloud": summary([stats(3.0, 12, 12, server_compute_s=12.0)]),
+        "sd": summary([stats(2.0, 12, 4, draft_s=0.5, server_compute_s=0.8)]),
+        "fsd": summary([stats(1.0, 12, 3, 1, 3, predraft_s=9.0, server_compute_s=9.0)]),
+    }
+    rows = table8(modes, 4, 0.12)
+    assert rows["draft_s"] == pytest.approx(0.05) and rows["gamma_draft_s"] == pytest.approx(0.2)
+    assert rows["verify_s"] == pytest.approx(0.2) and rows["c"] == pytest.approx(0.25)
+    assert (rows["tau"], rows["miss_rate"], rows["mean_exit"], rows["one_way_s"]) == (4.0, 0.75, 2.0, 0.12)
+    assert (rows["ar_to_sd"], rows["sd_to_fsd"], rows["ar_to_fsd"]) == (1.5, 2.0, 3.0)
+    alone = table8({"cloud": modes["cloud"]}, None, 0.0)
+    assert [name for name, value in alone.items() if value is not None] == ["one_way_s"]
+
+
+def test_a_live_robot_takes_the_newest_frame_and_overtaken_ones_are_never_looked_at() -> None:
+    # Free all the time: the age is the time to action.
+    assert stale([0.0, 1.0, 2.0], [0.5, 0.5, 0.5]) == [0.5, 0.5, 0.5]
+    # 2.5 s an answer, a frame a second: after frame 0 (done at 2.5) frame 2 is the newest and half a second old.
+    assert stale([0.0, 1.0, 2.0, 3.0], [2.5] * 4) == pytest.approx([2.5, 3.0, 4.5])
+    assert stale([], []) == []
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.01, 5.0)), min_size=1, max_size=30))
+def test_no_frame_is_younger_than_its_answer_takes(gaps: list[tuple[float, float]]) -> None:
+    arrivals = [sum(gap for gap, _ in gaps[: index + 1]) for index in range(len(gaps))]
+    services = [service for _, service in gaps]
+    ages = stale(arrivals, services)
+    assert 1 <= len(ages) <= len(gaps)
+    assert all(age >= min(services) - 1e-9 for age in ages)
+
+
+def test_percentiles_are_interpolated() -> None:
+    found = percentiles([float(value) for value in range(101)])
+    assert (found["p50"], found["p90"], found["p99"], found["mean"]) == (50.0, 90.0, 99.0, 50.0)
+
+
+@pytest.mark.parametrize(("count", "lower", "upper"), [(3, 1, 3), (6, 1, 6), (10, 2, 9), (25, 8, 18), (200, 86, 115)])
+def test_the_medians_interval_lies_between_the_ranks_of_the_tables(count: int, lower: int, upper: int) -> None:
+    values = [float(value) for value in range(count, 0, -1)]
+    assert median_interval(values) == (lower, (count + 1) / 2, upper)
+
+
+def test_speeds_are_compared_frame_by_frame() -> None:
+    slow, fast = ([DecodingStats(total_s=seconds) for seconds in times] for times in ((2.0, 9.0, 4.0), (1.0, 3.0, 4.0)))
+    assert times_faster(slow, fast) == (1.0, 2.0, 3.0)

@@ -1,0 +1,265 @@
+"""Virtual time: exact, deterministic, and equal to closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.exit_queue import QueuePolicy
+from edge_drafter import Mode, StepResult
+from speculation.pass_cost import Load
+from speculation.trace import Kind, Trace
+from vlm_nav_evaluation.formulas import cloud_s
+from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, decode, drafting
+from vlm_nav_evaluation.virtual_time.decoding import run_mode
+
+GO2 = Timings("go2", 0.072, 0.0, 0.62, one_way_s=0.12)
+LINKED = [mode for mode in Mode if mode is not Mode.EDGE]
+
+
+def stats_of(results: list[StepResult]) -> list[object]:
+    return [(result.tokens, result.stats) for result in results]
+
+
+def answers(recording: Recording) -> list[tuple[int, ...]]:
+    return [step.tokens for step in recording.steps]
+
+
+@pytest.mark.parametrize("mode", LINKED)
+def test_two_runs_are_equal_to_the_last_bit(mode: Mode) -> None:
+    recording = Synthetic(tokens=40, second=0.4, sharpness=0.7, seed=3).draw(2)
+    server = SERVER.changed(queue_policy=QueuePolicy.RANDOM, seed=5)
+    runs = [decode(recording, GO2, drafting(mode, recording), server=server) for _ in range(2)]
+    assert stats_of(runs[0]) == stats_of(runs[1])
+
+
+def test_cloud_takes_what_its_formula_says() -> None:
+    recording = Synthetic(tokens=30).draw(2)
+    timings = replace(GO2, cloud_prefill_s=0.3, verify_token_s=0.01)
+    for result in decode(recording, timings, drafting("cloud", recording)):
+        assert result.stats.total_s == pytest.approx(0.3 + cloud_s(timings, 30), abs=1e-9)
+        assert result.stats.cloud_passes == 30
+
+
+def sd_by_hand(recording: Recording, index: int, gamma: int, timings: Timings) -> float:
+    """Walk the answer: every round drafts, goes up, is verified, and comes down."""
+    step = recording.steps[index]
+    n, place, seconds = len(step.tokens), 0, 0.0
+    while place < n:
+        room = min(gamma, n - place - 1)
+        drafted = accepted = 0
+        on_path = True
+        while drafted < room:
+            token = int(step.draft_tokens[place + drafted, 0])
+            on_path = on_path and token == step.tokens[place + drafted]
+            accepted += on_path
+            drafted += 1
+        tokens = 1 + drafted
+        seconds += drafted * timings.draft_s + timings.target_forward_s(Load(1, tokens)) + 2 * timings.one_way_s
+        place += accepted + 1
+    return seconds
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 7])
+def test_sd_takes_what_drafting_sending_and_verifying_take(gamma: int) -> None:
+    recording = Synthetic(tokens=60, seed=gamma).draw(3)
+    timings = replace(GO2, verify_token_s=0.004)
+    results = decode(recording, timings, drafting("sd", recording, gamma=gamma))
+    for index, result in enumerate(results):
+        assert result.stats.total_s == pytest.approx(sd_by_hand(recording, index, gamma, timings), abs=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 7])
+def test_server_sd_takes_what_drafting_and_verifying_take_and_one_round_trip(gamma: int) -> None:
+    """The cloud goes on at once after each commit, so the link is paid once a step, not once a round."""
+    recording = Synthetic(tokens=60, seed=gamma).draw(3)
+    timings = replace(GO2, verify_token_s=0.004, server_draft_s=0.011, server_draft_prefill_s=0.2, cloud_prefill_s=0.3)
+    alone = replace(timings, draft_s=0.011, one_way_s=0.0)
+    results = decode(recording, timings, drafting("server_sd", recording, gamma=gamma, draft_tokens=0))
+    assert [result.tokens for result in results] == answers(recording)
+    for index, result in enumerate(results):
+        expected = 0.5 + 2 * timings.one_way_s + sd_by_hand(recording, index, gamma, alone)
+        assert result.stats.total_s == pytest.approx(expected, abs=1e-9)
+        assert result.stats.draft_forwards == 0 and result.stats.cloud_passes < 60
+
+
+def test_server_sds_tree_takes_a_draft_forward_a_level_and_brings_more() -> None:
+    """Second choices are in a tree and not in a chain; the last passes of an answer have room for fewer levels."""
+    recording = Synthetic(tokens=61, acceptance=0.6, second=0.6, seed=1).draw(4)
+    timings = replace(GO2, server_draft_s=0.011)
+    settings = [drafting("server_sd", recording, gamma=5, draft_tokens=size) for size in (32, 0)]
+    tree, chain = ([each.stats for each in decode(recording, timings, how)] for how in settings)
+    for stats in tree:
+        whole = 2 * timings.one_way_s + stats.cloud_passes * (5 * 0.011 + 0.62)
+        assert whole - 2 * 5 * 0.011 <= stats.total_s <= whole + 1e-9
+    assert sum(each.cloud_passes for each in tree) < 0.8 * sum(each.cloud_passes for each in chain)
+
+
+@pytest.mark.parametrize(("one_way_s", "useless"), [(0.0, True), (0.0, False), (0.2, False)])
+def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s: float, useless: bool) -> None:
+    """At SpecEdge's times, whatever the edge's drafts are worth, and with an edge that drafts ahead without the model.
+
+    The best depth is searched on the very answers that are compared, and the ledger has to learn its own meanwhile.
+    `python -m benchmarks.self_draft` shows more settings.
+    """
+    recording = Synthetic(tokens=100, second=0.4, sharpness=0.7, seed=4).draw(8)
+    own = replace(recording, steps=tuple(replace(s, draft_tokens=s.draft_tokens + 1) for s in recording.steps))
+    timings = Timings("specedge", 0.011, 0.0, 0.0942, one_way_s=one_way_s, server_draft_s=0.011)
+
+    def seconds(mode: str, **given: Any) -> float:
+        return sum(
+            each.stats.total_s for each in run_mode(mode, recording if mode != "full" else edge, timings, **given)
+        )
+
+    edge = own if useless else recording
+    best = min(seconds("server_sd", gamma=depth) for depth in (4, 5, 6))
+    beside = SERVER.changed(draft_model=Path("beside"))
+    full = seconds("full", server=beside, beside=recording)
+    assert full < best
+    if not useless:
+        without = seconds("full")
+        assert full < without / 0.99
+        assert (without > 1.2 * best) is (one_way_s > 0.0)
+
+
+def test_every_exit_costs_its_time_wherever_one_is_asked() -> None:
+    recording = Synthetic(tokens=20, layers=8, exits=(2, 5), mean_exit=3.0).draw(1)
+    asking = drafting("sd", recording, early_tokens=True, branches=0)
+    plain, costly = (decode(recording, replace(GO2, exit_s=s), asking)[0] for s in (0.0, 0.01))
+    rounds = plain.stats.rounds
+    assert costly.stats.total_s - plain.stats.total_s == pytest.approx(rounds * 2 * 0.01, abs=1e-9)
+
+
+def test_prefill_of_both_sides_overlaps() -> None:
+    recording = Synthetic(tokens=20).draw(1)
+    base = decode(recording, GO2, drafting("sd", recording))[0].stats.total_s
+    slow = replace(GO2, edge_prefill_s=1.0, cloud_prefill_s=0.4)
+    result = decode(recording, slow, drafting("sd", recording))[0].stats
+    assert result.total_s - base == pytest.approx(1.0, abs=1e-9)
+    assert result.prefill_s == pytest.approx(1.0)
+    assert result.server_prefill_s == pytest.approx(0.4)
+
+
+def test_a_draft_that_was_ready_waits_for_the_threads() -> None:
+    recording = Synthetic(tokens=60, miss=0.0, exit_sharpness=1.0).draw(1)
+    plain, synced = (decode(recording, replace(GO2, sync_s=s), drafting("fsd", recording))[0] for s in (0.0, 0.05))
+    assert plain.stats.hits > 0
+    assert synced.stats.total_s - plain.stats.total_s == pytest.approx(plain.stats.hits * 0.05, rel=0.5)
+
+
+def test_a_slow_link_makes_image_bytes_count() -> None:
+    recording = Synthetic(tokens=10, image_bytes=50_000).draw(1)
+    fast = decode(recording, GO2, drafting("cloud", recording))[0].stats
+    slow = decode(recording, replace(GO2, up_bits_per_s=1e6), drafting("cloud", recording))[0].stats
+    assert slow.total_s - fast.total_s == pytest.approx(slow.bytes_up * 8 / 1e6, abs=1e-9)
+    assert slow.bytes_up > 50_000
+
+
+def test_several_edges_share_one_verifier() -> None:
+    recording = Synthetic(tokens=30).draw(4)
+    results = decode(recording, GO2, drafting("sd", recording), edges=2)
+    alone = decode(recording, GO2, drafting("sd", recording))
+    assert [result.tokens for result in results] == answers(recording)
+    assert sum(each.stats.total_s for each in results) >= sum(each.stats.total_s for each in alone) - 1e-9
+    assert sum(each.stats.server_queue_s for each in results) > 0.0
+
+
+@pytest.mark.parametrize("chunk", [10, 300])
+def test_prefills_in_chunks_change_times_alone(chunk: int) -> None:
+    """A robot alone takes as long for its prompt in chunks as for all of it."""
+    recording = Synthetic(tokens=40).draw(4)
+    timings = replace(GO2, verify_s=0.1, cloud_prefill_s=3.0, prompt_tokens=301)
+    server = SERVER.changed(prefill_chunk=chunk)
+    for edges in (1, 3):
+        results = decode(recording, timings, drafting("full", recording), edges=edges, server=server)
+        assert [result.tokens for result in results] == answers(recording)
+    alone = decode(recording, timings, drafting("cloud", recording), server=server)
+    assert [each.stats.total_s for each in alone] == pytest.approx([3.0 + cloud_s(timings, 40)] * 4)
+
+
+@pytest.mark.parametrize("mode", ["proactive", "fsd"])
+def test_robots_that_share_a_verifier_do_not_drive_each_others_depth_down(mode: str) -> None:
+    """A depth of 4 balances this link; what one robot waits for the other's verification is no round trip."""
+    recording = Synthetic(tokens=60, acceptance=0.8, seed=3).draw(4)
+    timings = Timings("specedge", 0.011, 0.0, 0.0942, one_way_s=0.025)
+    balanced, fixed = (
+        decode(recording, timings, drafting(mode, recording, gamma=gamma), edges=2) for gamma in ("balance", 4)
+    )
+    assert sum(each.stats.server_queue_s for each in fixed) > 0.0
+    assert [each.stats.gamma for each in balanced] == [4] * 4
+    assert [each.stats.total_s for each in balanced] == [each.stats.total_s for each in fixed]
+
+
+def test_the_trace_is_on_virtual_time() -> None:
+    recording = Synthetic(tokens=12).draw(1)
+    trace = Trace()
+    result = decode(recording, GO2, drafting("fsd", recording), trace=trace)[0]
+    steps = [span for span in trace.spans if span.name == Kind.STEP.value]
+    assert len(steps) == 1
+    assert steps[0].end - steps[0].start == pytest.approx(result.stats.total_s)
+
+
+times = st.floats(0.0, 0.3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    mode=st.sampled_from(LINKED),
+    gamma=st.sampled_from([0, 1, 3, 5, "auto"]),
+    source=st.builds(
+        Synthetic,
+        tokens=st.integers(1, 40),
+        acceptance=st.floats(0.0, 1.0),
+        second=st.floats(0.0, 1.0),
+        miss=st.floats(0.0, 1.0),
+        mean_exit=st.just(2.0),
+        layers=st.just(6),
+        exits=st.sampled_from([(), (1, 2, 4)]),
+        sharpness=st.floats(0.5, 1.0),
+        exit_sharpness=st.floats(0.5, 1.0),
+        image_bytes=st.integers(1, 3000),
+        seed=st.integers(0, 1000),
+    ),
+    timings=st.builds(
+        Timings,
+        draft_s=times,
+        draft_leaf=st.floats(0.0, 1.0),
+        verify_s=times,
+        verify_token_s=st.floats(0.0, 0.05),
+        edge_prefill_s=times,
+        cloud_prefill_s=times,
+        one_way_s=times,
+        up_bits_per_s=st.sampled_from([0.0, 2e4, 1e7]),
+        down_bits_per_s=st.sampled_from([0.0, 2e4, 1e7]),
+        sync_s=st.floats(0.0, 0.1),
+    ),
+    policy=st.sampled_from(list(QueuePolicy)),
+    edges=st.integers(1, 3),
+)
+def test_every_mode_answers_as_the_target(
+    mode: Mode, gamma: int | str, source: Synthetic, timings: Timings, policy: QueuePolicy, edges: int
+) -> None:
+    recording = source.draw(3)
+    server: ServerConfig = SERVER.changed(queue_policy=policy)
+    config = drafting(mode, recording, gamma=gamma, stop_below=0.2)
+    results = decode(recording, timings, config, edges=edges, server=server)
+    assert [result.tokens for result in results] == answers(recording)
+
+
+def test_processor_time_is_that_of_the_declared_forwards() -> None:
+    recording = Synthetic(tokens=12, acceptance=0.7).draw(2)
+    timings = Timings(draft_s=0.02, verify_s=0.1, one_way_s=0.03, edge_prefill_s=0.5)
+    for result in decode(recording, timings, drafting("full", recording, effort=1.0)):
+        stats = result.stats
+        assert stats.draft_forwards > 0
+        assert stats.cpu_s == pytest.approx(stats.prefill_s + stats.draft_s + stats.predraft_s)
+    assert all(
+        each.stats.cpu_s == 0.0
+        for each in decode(recording, replace(timings, edge_prefill_s=0.0), drafting("cloud", recording))
+    )

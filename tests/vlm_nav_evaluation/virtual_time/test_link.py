@@ -1,0 +1,117 @@
+"""The virtual link: order, one message at a time, the wire's own bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from speculation.links import load_link
+from speculation.wire import AnyMessage, BeginStep, Commit, EarlyTokens, Ping, Pong, encode
+from vlm_nav_evaluation.virtual_time.link import Channel, VirtualLink, VirtualMailbox
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
+from vlm_nav_evaluation.virtual_time.timings import Timings
+
+
+def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
+    timeline, seen = Timeline(), list[tuple[float, int]]()
+    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.5, up_bits_per_s=800.0))
+
+    def send() -> None:
+        for number, size in enumerate((100, 50, 1)):
+            channel.send(bytes(size), lambda number=number: seen.append((timeline.now, number)))  # type: ignore[misc]
+        timeline.sleep(3.0)
+        channel.send(bytes(10), lambda: seen.append((timeline.now, 3)))
+        timeline.sleep(1.0)
+
+    timeline.run([send])
+    assert [number for _, number in seen] == [0, 1, 2, 3]
+    assert [at for at, _ in seen] == pytest.approx([1.5, 2.0, 2.01, 3.6])
+    assert channel.bytes == 161
+
+
+def test_without_a_limit_size_does_not_matter() -> None:
+    timeline = Timeline()
+    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.25))
+    assert [channel.send(bytes(size), lambda: None) for size in (1, 10**6)] == [0.25, 0.25]
+
+
+def test_a_named_link_is_the_one_that_real_sockets_have() -> None:
+    """Its random delays, its rate, and the profile's delay on top; a rate of the timings replaces the link's."""
+    timeline = Timeline()
+    timings = Timings(one_way_s=0.1, link="congested")
+    up, _ = Channel.pair(timeline, timings)
+    way, _ = load_link("congested").delayed(0.1).ways(0.0)
+    sizes = (12_000, 50, 50, 12_000)
+    assert [up.send(bytes(size), lambda: None) for size in sizes] == [way.put(None, size, 0.0) for size in sizes]
+    slow = Timings(link="congested", up_bits_per_s=1e4).conditions
+    assert (slow.up.rate_bps, slow.down.rate_bps) == (1e4, load_link("congested").down.rate_bps)
+    with pytest.raises(ValueError, match="unknown link 'string'"):
+        Timings(link="string")
+
+
+def test_both_ends_meet_and_bytes_are_those_of_the_wire() -> None:
+    timeline = Timeline()
+    mailbox = VirtualMailbox(timeline)
+    link = VirtualLink(timeline, Timings(one_way_s=0.1, down_bits_per_s=8000.0), mailbox, b"edge")
+    received: list[tuple[float, AnyMessage | None]] = []
+
+    def verifier() -> None:
+        while True:
+            mailbox.wait(1.0)
+            message = mailbox.receive()
+            if message is not None:
+                assert message == (b"edge", [encode(Ping(7))])
+                mailbox.send(b"edge", Pong(7))
+
+    def edge() -> None:
+        link.send(Ping(7))
+        received.append((timeline.now, link.receive(0.0)))
+        received.append((timeline.now, link.receive(5.0)))
+        received.append((timeline.now, link.receive(0.2)))
+
+    timeline.run([edge], [verifier])
+    size = len(encode(Pong(7)))
+    assert [message for _, message in received] == [None, Pong(7), None]
+    assert [at for at, _ in received] == pytest.approx([0.0, 0.0, 0.2 + size * 1e-3])
+    assert (link.bytes_up, link.bytes_down) == (len(encode(Ping(7))), size)
+
+
+def test_a_new_step_finds_no_old_messages() -> None:
+    timeline = Timeline()
+    mailbox = VirtualMailbox(timeline)
+    link = VirtualLink(timeline, Timings(), mailbox, b"edge")
+
+    def edge() -> None:
+        mailbox.send(b"edge", Commit(1, 0, 0, [300], bytes(8), False))
+        timeline.sleep(0.1)
+        link.send(BeginStep(2, "next", b"jpeg"))
+        assert link.receive(0.0) is None
+
+    timeline.run([edge])
+
+
+def test_early_tokens_wait_until_enough_of_their_round_are_there() -> None:
+    timeline = Timeline()
+    mailbox = VirtualMailbox(timeline)
+    link = VirtualLink(timeline, Timings(), mailbox, b"edge", collect=2)
+
+    def early(round: int, layer: int) -> EarlyTokens:
+        return EarlyTokens(1, round, 3, 0, 300, layer, 0.5)
+
+    commit = Commit(1, 1, 0, [3], bytes(8), False)
+
+    def verifier() -> None:
+        for message in (early(1, 4), early(1, 6), early(1, 8), commit, early(2, 2), early(3, 2), early(3, 4)):
+            mailbox.send(b"edge", message)
+        timeline.sleep(1.0)
+
+    received: list[AnyMessage | None] = []
+
+    def edge() -> None:
+        timeline.sleep(0.5)
+        while (message := link.receive(0.0)) is not None:
+            received.append(message)
+
+    timeline.run([verifier, edge])
+    assert received == [early(1, 4), early(1, 6), commit, early(3, 2), early(3, 4)]
+    with pytest.raises(ValueError, match="collect is 0"):
+        VirtualLink(timeline, Timings(), mailbox, b"edge", collect=0)

@@ -1,0 +1,207 @@
+"""Recordings hold what the models predict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cloud_verifier.engine import VlmEngine
+from cloud_verifier.work import Row, prefill_at_once
+from speculation.exits import ExitHeads, Head, Reliability
+from speculation.fed.session import FedSession
+from speculation.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
+from speculation.sampling import GREEDY, Coupled, Prefix
+from speculation.vlm.inputs import as_sent
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT
+from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.virtual_time import Recording, Timings, decode, drafting
+from vlm_nav_evaluation.virtual_time.fed import RecordedFedModel
+from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
+from vlm_nav_evaluation.virtual_time.record import FedPair, Models, record
+
+LIMIT = 12
+
+
+@pytest.fixture(scope="module")
+def asked(target: Vlm) -> list[Question]:
+    # In the size in which edges send them, in which they are recorded.
+    return [replace(question, jpeg=as_sent(target, question.jpeg)) for question in questions("random", 2)]
+
+
+@pytest.fixture(scope="module")
+def exits(target: Vlm) -> ExitHeads:
+    """Exits whose weights are random, so that they are sometimes right; measured as sure or not."""
+    heads = ExitHeads(target, (0, 2), rank=4)
+    heads.set_reliability({layer: Reliability((0.0, 0.01, 1.0), (0.2, 0.7)) for layer in heads.layers})
+    return heads
+
+
+@pytest.fixture(scope="module")
+def fed(target: Vlm) -> FedPair:
+    """A random bottleneck and head; every second token is on its list."""
+    config = tiny_config(
+        target=target.fingerprint, tokenizer=target.tokenizer_fingerprint, vocabulary=target.vocabulary,
+        hidden=target.hidden_size, short_list=tuple(range(0, target.vocabulary, 2)),
+    )  # fmt: skip
+    return FedPair(random_encoder(config), random_head(config, scale=2.0))
+
+
+@pytest.fixture(scope="module")
+def recording(target: Vlm, draft: Vlm, exits: ExitHeads, fed: FedPair, asked: list[Question]) -> Recording:
+    return record(Models(target, draft, exits, None, fed), asked, LIMIT, top=3)
+
+
+def nothing(seconds: float) -> None: ...
+
+
+def test_the_answers_are_the_targets(recording: Recording, target: Vlm, asked: list[Question]) -> None:
+    session = VlmSession(target, 512)
+    for step, question in zip(recording.steps, asked, strict=True):
+        greedy = session.greedy(question.prompt, question.jpeg, LIMIT)
+        assert step.tokens == tuple(token for token, _ in greedy)
+        assert step.image_bytes == len(question.jpeg)
+
+
+def test_constrained_answers_are_the_targets_and_nobody_proposes_what_the_grammar_leaves_out(
+    target: Vlm, draft: Vlm, exits: ExitHeads, fed: FedPair, asked: list[Question]
+) -> None:
+    limit, question = 40, asked[0]
+    (step,) = record(Models(target, draft, exits, None, fed), [question], limit, 3, answers=CONSTRAINED).steps
+    grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(question.prompt), target.eos)
+    truth = VlmSession(target, 512).sampled(question.prompt, question.jpeg, limit, GREEDY, 0, grammar)
+    assert step.tokens == tuple(token for token, _ in truth)
+    masks = Constraint(grammar, grammar.start(limit)).masks(step.tokens[:-1], range(ROOT, len(step.tokens) - 2))
+    assert len(masks) == len(step.tokens) and step.exit_tokens is not None and step.exit_probabilities is not None
+    assert step.fed_tokens is not None and step.fed_probabilities is not None
+    own, session = 0, VlmSession(draft, 512)
+    session.begin(question.prompt, question.jpeg)
+    for place, (token, mask) in enumerate(zip(step.tokens, masks, strict=True)):
+        assert mask is not None and mask[token]
+        likely = step.draft_tokens[place, 0]
+        row = masked(session.root_logits()[None], [mask])[0]
+        assert likely == np.argmax(row)
+        own += likely != np.argmax(session.root_logits())
+        assert mask[step.draft_tokens[place][step.draft_probabilities[place] > 0.0]].all()
+        assert mask[step.exit_tokens[place][step.exit_probabilities[place] > 0.0]].all()
+        listed = mask[np.array(fed.head.config.short_list)].any()
+        for depth in range(min(place + 1, step.fed_tokens.shape[1])) if listed else ():
+            some = step.fed_probabilities[place - depth, depth] > 0.0
+            assert some.any() and mask[step.fed_tokens[place - depth, depth][some]].all()
+        session.commit((), token)
+    assert own, "the mask changed what the draft model says"
+
+
+def test_sampled_answers_are_the_targets_own_samples_and_the_draft_ranks_as_the_edge_does(
+    target: Vlm, draft: Vlm, asked: list[Question]
+) -> None:
+    scheme = Coupled(temperature=0.7)
+    sampled = record(Models(target, draft, None, None), asked[:1], LIMIT, 3, scheme)
+    (step,), question, session = sampled.steps, asked[0], VlmSession(target, 512)
+    assert step.tokens == tuple(t for t, _ in session.sampled(question.prompt, question.jpeg, LIMIT, scheme, key=1))
+    sampler, own = scheme.sampler(1), VlmSession(draft, 512)
+    own.begin(question.prompt, question.jpeg)
+    assert sampler is not None
+    for place, token in enumerate(step.tokens):
+        ranked = sampler.rank(own.root_logits(), Prefix(place, b""))
+        assert step.draft_tokens[place].tolist() == np.argsort(-ranked, kind="stable")[:3].tolist()
+        own.commit((), token)
+
+
+def test_the_draft_predicts_as_the_draft_model(recording: Recording, draft: Vlm, asked: list[Question]) -> None:
+    session, model = VlmSession(draft, 512), RecordedDraftModel(recording, Timings(), nothing)
+    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
+        session.begin(question.prompt, question.jpeg)
+        model.begin(question.prompt, recording.image(number))
+        for token in step.tokens:
+            real, virtual = session.root_logits(), model.root_logits()
+            assert int(real.argmax()) == int(virtual.argmax())
+            softmax = np.exp(real - real.max()) / np.exp(real - real.max()).sum()
+            assert np.exp(virtual.max()) == pytest.approx(softmax.max(), rel=1e-4)
+            assert session.commit((), token) == model.commit((), token) == {}
+
+
+def test_target_and_exits_predict_as_the_engine(
+    recording: Recording, target: Vlm, exits: ExitHeads, asked: list[Question]
+) -> None:
+    real = VlmEngine(target, 1, 512, exits, max_draft=16)
+    virtual = RecordedEngine(recording, Timings(), nothing)
+    compared = 0
+    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
+        for place in range(len(step.tokens) - 3):
+            tokens = (*step.tokens[place : place + place % 3], (step.tokens[place] + 1) % target.vocabulary)
+            row = Row(0, tokens, tuple(range(ROOT, len(tokens) - 1)))
+            for engine, jpeg in ((real, question.jpeg), (virtual, recording.image(number))):
+                prefill_at_once(engine, 0, engine.prepare(question.prompt, jpeg), step.tokens[:place], LIMIT)
+            for one, other in zip(real.verify([row]), virtual.verify([row]), strict=True):
+                assert sorted(one.verdicts) == sorted(other.verdicts)
+                for verdict in one.verdicts.values():
+                    again = other.verdicts[0]
+                    assert (verdict.path, verdict.token) == (again.path, again.token)
+                    if one.layer < 3:
+                        assert verdict.confidence == pytest.approx(again.confidence, rel=1e-4)
+                        compared += 1
+    assert compared > 20
+
+
+def test_the_fed_head_drafts_as_its_session(
+    recording: Recording, target: Vlm, fed: FedPair, asked: list[Question]
+) -> None:
+    """Chains of four behind every third place, from the verifier's own features: tokens and probabilities."""
+    engine, session = VlmEngine(target, 1, 512, encoder=fed.encoder), FedSession(fed.head)
+    model = RecordedFedModel(recording, Timings(), nothing)
+    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
+        for place in range(0, len(step.tokens) - 3, 3):
+            answer = step.tokens[:place]
+            left = engine.begin(0, engine.prepare(question.prompt, question.jpeg), answer, LIMIT)
+            engine.encode(0)
+            *_, output = engine.verify([Row(0, chunk=left, features=4 + place)])
+            known = output.features[0]
+            session.begin("p", b"", answer)
+            session.feed(known.tokens, place, known.packed)
+            model.begin("p", recording.image(number), answer)
+            model.feed(known.tokens, place, known.packed)
+            for depth in range(4):
+                if depth:
+                    token = [step.tokens[place + depth - 1]]
+                    real, virtual = (each.extend(token, [depth - 2])[0] for each in (session, model))
+                else:
+                    real, virtual = session.root_logits(), model.root_logits()
+                chances = np.exp(real - np.logaddexp.reduce(real))
+                # Features are rounded to int8, and forwards of other sizes round otherwise before.
+                assert np.exp(virtual.max()) == pytest.approx(chances.max(), abs=0.02)
+                assert chances[int(virtual.argmax())] > chances.max() - 0.02
+                assert np.isneginf(virtual[1::2]).all() and np.exp(virtual).sum() == pytest.approx(1.0)
+
+
+def test_a_short_list_is_recorded_as_it_is_used(
+    target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question], recording: Recording
+) -> None:
+    ids = sorted(set(recording.steps[0].tokens) | {5, 6})
+    heads = ExitHeads(target, (0, 2), rank=4)
+    heads.set_short_list(ids)
+    heads.use(Head.SHORT)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers}, Head.SHORT)
+    short = record(Models(target, draft, heads, None), asked[:1], LIMIT)
+    assert short.short_list == frozenset(ids)
+    found = short.steps[0].exit_tokens
+    assert found is not None and set(found.ravel().tolist()) <= set(ids)
+
+
+def test_every_mode_answers_as_the_recorded_target(recording: Recording) -> None:
+    timings = Timings(draft_s=0.01, verify_s=0.1, one_way_s=0.02)
+    for mode in ("cloud", "sd", "fsd"):
+        results = decode(recording, timings, drafting(mode, recording))
+        assert [result.tokens for result in results] == [step.tokens for step in recording.steps]
+
+
+def test_the_edge_alone_answers_as_far_as_the_draft_is_right(recording: Recording) -> None:
+    for result, step in zip(decode(recording, Timings(), drafting("edge", recording)), recording.steps, strict=True):
+        pairs = zip(step.tokens, step.draft_tokens[:, 0].tolist(), strict=True)
+        right = next((place for place, (token, first) in enumerate(pairs) if token != first), len(step.tokens))
+        assert result.tokens[: right + 1] == (*step.tokens[:right], *step.draft_tokens[right : right + 1, 0].tolist())

@@ -1,0 +1,373 @@
+"""Recordings: what the virtual models make of them, their file, and synthetic ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_verifier.work import Row, prefill_at_once
+from edge_drafter.sources.model import propose
+from speculation.cancellation import Abandoned
+from speculation.distributions import Distributions
+from speculation.pass_cost import Load, PassCost
+from speculation.sampling import Greedy
+from speculation.wire import ROOT
+from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
+from vlm_nav_evaluation.virtual_time.record import compact
+from vlm_nav_evaluation.virtual_time.recording import _ARRAYS, FORMAT, FedShape, RecordedStep, Recording, Table
+from vlm_nav_evaluation.virtual_time.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
+from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
+from vlm_nav_evaluation.virtual_time.timings import Timings
+
+
+def nothing(seconds: float) -> None: ...
+
+
+def recorded(seed: int = 0, steps: int = 2, n: int = 12, vocabulary: int = 40) -> Recording:
+    """Return a random recording: a draft that is often right, two exits."""
+    random = np.random.default_rng(seed)
+
+    def step(number: int) -> RecordedStep:
+        tokens = random.integers(2, vocabulary, n)
+        others = np.stack([random.permutation(vocabulary)[:4] for _ in range(n)])
+        others[:, 0] = np.where(random.random(n) < 0.7, tokens, others[:, 0])
+        for row in others:
+            row[1:] = [each for each in random.permutation(vocabulary) if each != row[0]][:3]
+        chances = np.sort(random.dirichlet(np.ones(5), n), axis=1)[:, :0:-1]
+        predicted = np.where(random.random((n, 2)) < 0.6, tokens[:, None], random.integers(2, vocabulary, (n, 2)))
+        return RecordedStep(
+            f"prompt {number}",
+            100 + number,
+            tuple(tokens.tolist()),
+            others.astype(np.int32),
+            chances.astype(np.float32),
+            random.random((n, 3)).astype(np.float32),
+            predicted.astype(np.int32),
+            random.random((n, 2)).astype(np.float32),
+        )
+
+    return Recording(
+        tuple(step(number) for number in range(steps)), vocabulary, (1,), 4, (0, 2), 20, 0.3,
+        {0: Table((0.0, 0.5, 1.0), (0.1, 0.8))}, frozenset(range(2, 30)), {"target": "t"},
+    )  # fmt: skip
+
+
+def test_a_recording_survives_its_file(tmp_path: Path) -> None:
+    recording = recorded()
+    recording.save(tmp_path / "recording.npz")
+    again = Recording.load(tmp_path / "recording.npz")
+    assert replace(again, steps=recording.steps) == recording
+    for one, other in zip(recording.steps, again.steps, strict=True):
+        for name, value in vars(one).items():
+            np.testing.assert_array_equal(value, getattr(other, name))
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_fed_head_survives_the_file_and_new_numbers(tmp_path: Path) -> None:
+    plain, random = recorded(), np.random.default_rng(5)
+    steps = tuple(
+        replace(
+            step,
+            fed_tokens=random.integers(2, 40, (12, 3, 4)).astype(np.int32),
+            fed_probabilities=random.random((12, 3, 4)).astype(np.float32),
+        )
+        for step in plain.steps
+    )
+    recording = replace(plain, steps=steps, fed=FedShape(256, 32, tuple(range(2, 40))))
+    recording.save(tmp_path / "fed.npz")
+    again = Recording.load(tmp_path / "fed.npz")
+    assert again.fed == recording.fed
+    small = compact(again)
+    assert small.fed is not None and set(np.diff(small.fed.short_list)) == {1}
+    for one, other, less in zip(recording.steps, again.steps, small.steps, strict=True):
+        assert one.fed_tokens is not None and less.fed_tokens is not None
+        np.testing.assert_array_equal(one.fed_tokens, other.fed_tokens)
+        np.testing.assert_array_equal(one.fed_probabilities, other.fed_probabilities)  # type: ignore[arg-type]
+        right = one.fed_tokens == np.array(one.tokens)[:, None, None]
+        np.testing.assert_array_equal(right, less.fed_tokens == np.array(less.tokens)[:, None, None])
+    with pytest.raises(ValueError, match="every step"):
+        replace(plain, fed=recording.fed)
+
+
+def test_files_of_earlier_versions_are_read() -> None:
+    """The names of arrays in a file are a format of their own."""
+    assert FORMAT == 1
+    assert set(_ARRAYS.values()) == {"draft_tokens", "draft_chances", "chances", "exit_tokens", "exit_chances"}
+
+
+def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No such file"):
+        Recording.load(tmp_path / "none.npz")
+    recorded().save(tmp_path / "whole.npz")
+    cut = (tmp_path / "whole.npz").read_bytes()[:-300]
+    for name, data in (("text.npz", b"text"), ("empty.npz", b""), ("cut.npz", cut)):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=f"{name} is no recording"):
+            Recording.load(tmp_path / name)
+    np.savez(tmp_path / "other.npz", other=np.zeros(3))
+    with pytest.raises(ValueError, match="is no recording"):
+        Recording.load(tmp_path / "other.npz")
+    with pytest.raises(ValueError, match="follow from their settings"):
+        Synthetic(tokens=3).draw(1).save(tmp_path / "synthetic.npz")
+
+
+def test_the_drafts_rows_have_the_recorded_probabilities() -> None:
+    recording = recorded()
+    step = recording.steps[1]
+    model = RecordedDraftModel(recording, Timings(), nothing)
+    model.begin(step.prompt, recording.image(1))
+    rows = [model.root_logits(), *model.extend(step.tokens[:-1], range(-1, len(step.tokens) - 2))]
+    for place, row in enumerate(rows):
+        softmax = np.exp(row) / np.exp(row).sum()
+        np.testing.assert_allclose(softmax[step.draft_tokens[place]], step.draft_probabilities[place], rtol=1e-5)
+        assert softmax[-1] < 1e-20
+        ((predicted,),) = propose(Distributions(row[None]), [2], [()], model.predictor)  # type: ignore[arg-type]
+        assert predicted == (step.draft_tokens[place, 0], pytest.approx(float(step.acceptance[place, 1])))
+        assert model.predictor.chance(row, 9) == pytest.approx(float(step.acceptance[place, 2]))
+
+
+def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
+    recording = recorded()
+    tokens = recording.steps[0].tokens
+    spent: list[float] = []
+    model = RecordedDraftModel(recording, Timings(draft_s=1.0, draft_leaf=0.25, edge_prefill_s=5.0), spent.append)
+    model.begin("prompt 0", recording.image(0))
+    model.root_logits()
+    model.root_logits()
+    model.extend(tokens[:2], (ROOT, 0))
+    assert model.commit((0,), tokens[1]) == {1: ROOT}  # it was fed, so its logits are known
+    model.root_logits()
+    assert model.commit((), tokens[2]) == {}
+    model.extend([9, 8], (ROOT, ROOT))  # the root rides in front
+    assert spent == [5.0, 1.0, 1.25, 1.5]
+
+
+def test_a_useless_forward_ends_with_the_layer_in_which_the_message_came() -> None:
+    """Checked after every layer, or only where a message came: the same moment."""
+    ends = []
+    for waits in (False, True):
+        timeline = Timeline()
+        inbox: Inbox[str] = Inbox(timeline)
+        recording = recorded()
+
+        def wait(seconds: float, timeline: Timeline = timeline, inbox: Inbox[str] = inbox) -> float:
+            before = timeline.now
+            inbox.wait(seconds)
+            return timeline.now - before
+
+        model = RecordedDraftModel(recording, Timings(draft_s=2.8), timeline.sleep, *([wait] if waits else []))
+        timeline.at(0.25, lambda inbox=inbox: inbox.put("nothing"))  # type: ignore[misc]
+        timeline.at(1.23, lambda inbox=inbox: inbox.put("stop"))  # type: ignore[misc]
+
+        def draft(model: RecordedDraftModel = model, inbox: Inbox[str] = inbox, source: Recording = recording) -> None:
+            model.begin("prompt 0", source.image(0))
+            with pytest.raises(Abandoned):
+                model.root_logits(lambda: inbox.take() == "stop")
+
+        timeline.run([draft])
+        ends.append(timeline.now)
+    assert ends == pytest.approx([1.3, 1.3])
+
+
+def test_survivors_are_renamed_as_a_session_does_it() -> None:
+    recording = recorded()
+    tokens = recording.steps[0].tokens
+    model = RecordedDraftModel(recording, Timings(), nothing)
+    model.begin("prompt 0", recording.image(0))
+    model.extend([tokens[0], 3, tokens[1], 5, tokens[2]], (ROOT, 0, 0, 1, 2))
+    assert model.commit((0,), tokens[1]) == {2: ROOT, 4: 0}
+    row = model.extend([tokens[3]], (0,))[0]
+    assert int(row.argmax()) == recording.steps[0].draft_tokens[4, 0]
+
+
+def test_off_the_answers_path_the_confidence_stays_and_the_tokens_are_noise() -> None:
+    recording = recorded(n=12)
+    step = recording.steps[0]
+    wrong = next(token for token in range(2, 40) if token != step.tokens[0])
+    rows = []
+    for _ in range(2):
+        model = RecordedDraftModel(recording, Timings(), nothing)
+        model.begin("prompt 0", recording.image(0))
+        rows.append(model.extend([wrong, step.tokens[1]], (ROOT, 0)))
+    np.testing.assert_array_equal(rows[0], rows[1])
+    for place, row in enumerate(rows[0], start=1):
+        softmax = np.exp(row) / np.exp(row).sum()
+        assert softmax.max() == pytest.approx(float(step.draft_probabilities[place, 0]), rel=1e-5)
+        assert model.predictor.chance(row, 1) == pytest.approx(float(step.acceptance[place, 0]))
+
+
+@given(data=st.data(), seed=st.integers(0, 50))
+def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: int) -> None:
+    """Target and exits: a walk over a recording gives what `Greedy` gives on logits of the same predictions."""
+    recording = replace(recorded(seed), reliability={}, short_list=None)
+    step = recording.steps[0]
+    assert step.exit_tokens is not None
+    place = data.draw(st.integers(0, 11))
+    likely = [*step.tokens[place:], *step.exit_tokens[place:].ravel().tolist()]
+    tokens = data.draw(st.lists(st.sampled_from(likely), max_size=8))
+    parents = [data.draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
+    engine = RecordedEngine(recording, Timings(), nothing)
+    prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), step.tokens[:place], 20)
+    outputs = {output.layer: output.verdicts for output in engine.verify([Row(0, tuple(tokens), tuple(parents))])}
+    assert sorted(layer for layer, verdicts in outputs.items() if verdicts) == [0, 2, 3]
+    paths: list[list[int]] = [[]]
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append([*paths[parent + 1], token])
+    for layer, predicted in ((3, np.array(step.tokens)), (0, step.exit_tokens[:, 0]), (2, step.exit_tokens[:, 1])):
+        logits = np.zeros((len(tokens) + 1, 60))
+        for row, path in enumerate(paths):
+            at = place + len(path)
+            on_path = tuple(path) == step.tokens[place:at] and at < len(step.tokens)
+            logits[row, int(predicted[at]) if on_path else 50] = 9.0
+        expected = Greedy().judge(tokens, parents, logits)
+        verdict = outputs[layer][0]
+        end = place + len(expected.path)
+        if expected.token != 50 and end < len(step.tokens):
+            assert (verdict.path, verdict.token) == (expected.path, expected.token)
+        else:  # the rule's verdict ends off the path, where the walk may only go on along a hash
+            assert verdict.path[: len(expected.path)] == expected.path
+
+
+COST = PassCost(token_s=0.001, interaction_s=1e-6, cached_s=1e-6, constant_s=0.02)
+
+
+@pytest.mark.parametrize("cost", [None, COST])
+@given(sizes=st.lists(st.integers(1, 60), max_size=6), prompt=st.sampled_from([0, 1, 120]), beside=st.booleans())
+def test_the_chunks_of_a_prefill_take_its_time_together(
+    cost: PassCost | None, sizes: list[int], prompt: int, beside: bool
+) -> None:
+    """However it is cut, alone or beside a decoding robot; with a profile, each chunk what the profile says."""
+    recording, spent = recorded(), list[float]()
+    timings = Timings(verify_s=0.1, cloud_prefill_s=2.0, prompt_tokens=prompt, cost=cost)
+    cost = timings.pass_cost
+    engine = RecordedEngine(recording, timings, spent.append)
+    prefill_at_once(engine, 1, engine.prepare("prompt 1", recording.image(1)), (), 20)
+    spent.clear()
+    tokens = left = engine.begin(0, engine.prepare("prompt 0", recording.image(0)), (), 20)
+    assert tokens == max(0, prompt - 1)
+    engine.encode(0)
+    expected = 0.0 if tokens and cost is None else 2.0 - (cost.seconds(Load.row(tokens)) if tokens and cost else 0.0)
+    assert sum(spent) == pytest.approx(expected)
+    while left:
+        size = min(left, sizes.pop() if sizes else left)
+        rows = [Row(0, chunk=size, cached=tokens - left), *[Row(1)] * beside]
+        *_, last = engine.verify(rows)
+        assert set(last.verdicts) == ({1} if beside else set())
+        load = Load.total(row.load for row in rows)
+        expected += cost.seconds(load) if cost is not None else 2.0 * size / tokens + 0.1 * beside
+        left -= size
+    assert sum(spent) == pytest.approx(expected)
+
+
+def test_an_exit_is_calibrated_and_gives_no_verdict_as_in_production() -> None:
+    recording = recorded()
+    step = recording.steps[0]
+    assert step.exit_probabilities is not None
+    engine = RecordedEngine(recording, Timings(), nothing)
+    prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), (), 20)
+    outside = Row(0, (35,), (ROOT,))
+    without = [output.verdicts for output in engine.verify([outside])]
+    assert [bool(verdicts) for verdicts in without] == [False, False, False, True]
+    verdict = next(iter(engine.verify([Row(0, (), ())]))).verdicts[0]
+    assert verdict.confidence == step.exit_probabilities[0, 0]
+    measured = engine.model.reliability[0].rate(verdict.confidence)
+    assert measured == (0.8 if step.exit_probabilities[0, 0] >= 0.5 else 0.1)
+    assert all(not output.verdicts for output in list(engine.verify([Row(0, (), (), exits=False)]))[:-1])
+
+
+def test_few_of_many_tokens_are_kept_under_new_numbers() -> None:
+    recording = recorded(vocabulary=40)
+    small = compact(recording)
+    assert small.vocabulary < 600
+    for one, other in zip(recording.steps, small.steps, strict=True):
+        same = [token == first for token, first in zip(one.tokens, one.draft_tokens[:, 0].tolist(), strict=True)]
+        also = [token == first for token, first in zip(other.tokens, other.draft_tokens[:, 0].tolist(), strict=True)]
+        assert same == also
+        assert min(other.tokens) >= FIRST_WORD
+    assert len(small.eos) == 1
+
+
+def test_a_synthetic_recording_matches_its_settings() -> None:
+    source = Synthetic(tokens=500, second=0.5, sharpness=0.7)
+    recording = source.draw(20)
+    right, saved, agrees, first = [], [], [], []
+    for step in recording.steps:
+        tokens = np.array(step.tokens)
+        assert step.agrees is not None and step.tokens[-1] == EOS
+        hit = step.draft_tokens[:, 0] == tokens
+        right.append(hit)
+        saved.append((step.draft_tokens[:, 1] == tokens)[~hit])
+        agrees.append(step.agrees.any(axis=1))
+        first.append(step.agrees.argmax(axis=1)[step.agrees.any(axis=1)])
+        assert (np.diff(step.agrees.astype(int), axis=1) >= 0).all()
+    assert np.mean(right) == pytest.approx(0.727, abs=0.02)
+    assert np.concatenate(saved).mean() == pytest.approx(0.5, abs=0.03)
+    assert 1.0 - np.mean(agrees) == pytest.approx(0.556, abs=0.02)
+    assert np.concatenate(first).mean() == pytest.approx(8.0, abs=0.1)
+    chances = np.concatenate([step.acceptance[:, 0] for step in recording.steps])
+    hits = np.concatenate(right)
+    for level in np.unique(chances):
+        assert hits[chances == level].mean() == pytest.approx(level, abs=0.03)
+    assert recording.vocabulary == VOCABULARY
+
+
+def test_exits_of_a_synthetic_recording_are_calibrated() -> None:
+    recording = Synthetic(tokens=500, layers=10, exits=(2, 5, 6), mean_exit=4.0, exit_sharpness=0.8).draw(20)
+    agrees = np.concatenate([step.agrees for step in recording.steps if step.agrees is not None])
+    confidences = np.concatenate([step.confidences for step in recording.steps if step.confidences is not None])
+    for exit in range(3):
+        for level in np.unique(confidences[:, exit]):
+            chosen = confidences[:, exit] == level
+            assert agrees[chosen, exit].mean() == pytest.approx(level, abs=0.03)
+
+
+def test_wrong_exits_name_as_many_tokens_as_variety_asks_for() -> None:
+    def named(variety: float) -> set[int]:
+        recording = Synthetic(tokens=4, miss=1.0, variety=variety).draw(1)
+        engine = RecordedEngine(recording, Timings(), nothing)
+        prefill_at_once(engine, 0, engine.prepare("", recording.image(0)), (), 4)
+        outputs = list(engine.verify([Row(0, (), ())]))[:-1]
+        return {output.verdicts[0].token for output in outputs if 0 in output.verdicts}
+
+    target = Synthetic(tokens=4).draw(1).steps[0].tokens[0]
+    assert len(named(0.0)) == 1 and len(named(1.0)) > 20
+    assert target not in named(0.0) | named(1.0)
+    # A setting that is off samples nothing: older settings give what they gave.
+    one, other = (Synthetic(tokens=50, variety=variety).draw(1).steps[0] for variety in (0.0, 0.5))
+    assert one.wrong_choices is None and one.tokens == other.tokens and np.array_equal(one.agrees, other.agrees)  # type: ignore[arg-type]
+
+
+def test_per_place_acceptance_and_the_same_draw_twice() -> None:
+    source = Synthetic(tokens=6, acceptance=(1.0, 0.0))
+    one, other = source.draw(3), source.draw(3)
+    for step, again in zip(one.steps, other.steps, strict=True):
+        assert (step.draft_tokens[:, 0] == np.array(step.tokens)).tolist() == [True, False] * 3
+        np.testing.assert_array_equal(step.draft_tokens, again.draft_tokens)
+
+
+@pytest.mark.parametrize(("layers", "mean"), [(tuple(range(27)), 8.0), ((2, 5, 6), 5.5), ((3,), 3.0), ((0, 26), 1.0)])
+def test_the_tilt_finds_the_mean(layers: tuple[int, ...], mean: float) -> None:
+    weights = tilted(layers, mean)
+    assert weights.sum() == pytest.approx(1.0)
+    assert float(weights @ np.array(layers)) == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"miss": 1.2}, "miss"),
+        ({"acceptance": -0.1}, "acceptance"),
+        ({"tokens": 0}, "tokens"),
+        ({"exits": (5, 3)}, "exits"),
+        ({"exits": (3, 27)}, "exits"),
+        ({"mean_exit": 27.0}, "mean_exit"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Synthetic(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""Virtual time: order, sleeping, waiting, endings."""
+
+from __future__ import annotations
+
+import pytest
+
+from vlm_nav_evaluation.virtual_time import timeline as module
+from vlm_nav_evaluation.virtual_time.timeline import Inbox, Stalled, Timeline
+
+
+def test_tasks_wake_in_the_order_of_time_and_ties_in_the_order_of_planning() -> None:
+    timeline, seen = Timeline(), list[tuple[float, str]]()
+
+    def task(name: str, naps: list[float]) -> None:
+        for nap in naps:
+            timeline.sleep(nap)
+            seen.append((timeline.clock(), name))
+
+    timeline.run([lambda: task("a", [1.0, 1.0, 2.0]), lambda: task("b", [2.0, 0.5])])
+    assert seen == [(1.0, "a"), (2.0, "b"), (2.0, "a"), (2.5, "b"), (4.0, "a")]
+
+
+def test_time_goes_on_from_run_to_run() -> None:
+    timeline = Timeline()
+    for end in (3.0, 6.0):
+        timeline.run([lambda: timeline.sleep(3.0)])
+        assert timeline.now == end
+
+
+def test_a_wait_ends_with_a_message_or_with_its_time() -> None:
+    timeline, seen = Timeline(), list[tuple[float, str | None]]()
+    inbox: Inbox[str] = Inbox(timeline)
+    timeline.at(1.0, lambda: inbox.put("message"))
+
+    def reader() -> None:
+        for seconds in (5.0, 0.5, 0.0):
+            inbox.wait(seconds)
+            seen.append((timeline.now, inbox.take()))
+        timeline.sleep(10.0)  # past the alarm of the first wait, which must not end a later wait
+        seen.append((timeline.now, None))
+
+    timeline.run([reader])
+    assert seen == [(1.0, "message"), (1.5, None), (1.5, None), (11.5, None)]
+
+
+def test_an_event_that_is_due_is_run_before_a_message_is_taken() -> None:
+    timeline = Timeline()
+    inbox: Inbox[int] = Inbox(timeline)
+
+    def reader() -> None:
+        timeline.at(timeline.now, lambda: inbox.put(1))
+        assert inbox.take() == 1
+        timeline.cancel(timeline.at(timeline.now, lambda: inbox.put(2)))
+        assert inbox.take() is None
+
+    timeline.run([reader])
+
+
+def test_services_end_with_the_last_task() -> None:
+    timeline, ended = Timeline(), list[float]()
+
+    def serve() -> None:
+        try:
+            while True:
+                timeline.sleep(1.0)
+        finally:
+            ended.append(timeline.now)
+
+    timeline.run([lambda: timeline.sleep(2.5), lambda: timeline.sleep(4.5)], [serve])
+    assert ended == [4.5]
+
+
+@pytest.mark.parametrize("service", [False, True])
+def test_what_a_task_or_service_raises_comes_out(service: bool) -> None:
+    timeline = Timeline()
+
+    def fail() -> None:
+        timeline.sleep(1.0)
+        raise ValueError("broken")
+
+    tasks, services = ([lambda: timeline.sleep(5.0)], [fail]) if service else ([fail], [lambda: timeline.sleep(5.0)])
+    with pytest.raises(ValueError, match="broken"):
+        timeline.run(tasks, services)
+    assert timeline.now == 1.0
+
+
+def test_a_task_that_polls_without_waiting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EVENTS_PER_MOMENT", 1000)
+    timeline = Timeline()
+    inbox: Inbox[int] = Inbox(timeline)
+
+    def spin() -> None:
+        while True:
+            inbox.take()
+
+    with pytest.raises(Stalled, match="without waiting"):
+        timeline.run([spin])
+
+
+def test_waiting_for_nothing_is_noticed() -> None:
+    timeline = Timeline()
+    inbox: Inbox[int] = Inbox(timeline)
+
+    def forget() -> None:
+        inbox.wait(1.0)
+        timeline.pass_on(None)
+
+    with pytest.raises(Stalled, match="no event is planned"):
+        timeline.run([forget])

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from speculation.pass_cost import PAPER_COSTS, Load
+from vlm_nav_evaluation.virtual_time.timings import PAPERS, Timings, load_timings
+
+
+def test_papers_and_profiles_are_known_by_name() -> None:
+    go2, profile = load_timings("go2"), load_timings("go2_a100")
+    assert (4 * go2.draft_s, go2.verify_s, go2.one_way_s) == pytest.approx((0.288, 0.62, 0.12))
+    assert (profile.draft_s, profile.verify_s, profile.one_way_s) == (0.072, 0.62, 0.12)
+    with pytest.raises(ValueError, match="jetson_vicuna_7b.*go2_a100_scaled"):
+        load_timings("orin")
+
+
+def test_eight_leaves_take_as_much_longer_as_measured() -> None:
+    go2 = PAPERS["go2"]
+    assert go2.draft_forward_s(1) == go2.draft_s
+    assert go2.draft_forward_s(8) / go2.draft_s == pytest.approx(8.97 / 7.76, abs=0.002)
+
+
+def test_a_target_forward_grows_with_tokens_and_sessions() -> None:
+    timings = Timings(verify_s=1.0, verify_token_s=0.1, verify_row_s=0.5)
+    assert timings.target_forward_s(Load(1, 1)) == 1.0
+    assert timings.target_forward_s(Load(2, 6)) == pytest.approx(2.0)
+
+
+def test_layers_are_even_or_weighted() -> None:
+    assert Timings().layer_ends(4) == (0.25, 0.5, 0.75, 1.0)
+    assert Timings(layer_shares=(3.0, 1.0)).layer_ends(2) == (0.75, 1.0)
+    with pytest.raises(ValueError, match="2 weights, the target 3"):
+        Timings(layer_shares=(3.0, 1.0)).layer_ends(3)
+
+
+@pytest.mark.parametrize("wrong", [{"draft_s": -1.0}, {"verify_s": float("nan")}, {"layer_shares": (0.0,)}])
+def test_times_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Timings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_cost_has_the_shape_of_its_profile_and_the_declared_time_of_one_token() -> None:
+    cost, timings = PAPER_COSTS["wisp-32b"], load_timings("go2+wisp-32b")
+    one, draft = Load.row(1), Load.row(9, 700) + Load.row(1, 300)
+    assert timings.name == "go2+wisp-32b" and timings.target_forward_s(one) == pytest.approx(timings.verify_s) == 0.62
+    ratio = timings.target_forward_s(draft) / timings.target_forward_s(one)
+    assert ratio == pytest.approx(cost.seconds(draft) / cost.seconds(one))
+    behind = Timings(verify_s=0.1, prompt_tokens=500).with_cost("wisp-32b")
+    assert behind.target_forward_s(Load.row(1, 500)) == pytest.approx(0.1)
+
+
+def test_a_cost_keeps_to_times_that_change_after_it() -> None:
+    """The shape is the profile's; T_q and the prompt may be declared before or after it."""
+    early = replace(Timings("t", verify_s=0.3).with_cost("wisp-32b"), verify_s=0.6, prompt_tokens=90)
+    late = Timings("t", verify_s=0.6, prompt_tokens=90).with_cost("wisp-32b")
+    assert early == late and early.pass_cost == late.pass_cost
+    assert early.target_forward_s(Load.row(1, 90)) == pytest.approx(0.6)
+
+
+def test_a_cost_without_a_declared_time_is_as_it_was_measured() -> None:
+    timings = load_timings("raw+wisp-32b")
+    assert timings.pass_cost == PAPER_COSTS["wisp-32b"]
+    assert load_timings("raw").pass_cost is None, "nothing is declared, so nothing is scaled"
+
+
+def test_the_default_cost_is_a_measured_one_and_0_is_the_declared_times_alone() -> None:
+    assert load_timings("go2") == load_timings("go2+wisp-32b") == load_timings("go2+")
+    assert replace(load_timings("go2+0"), name="go2") == PAPERS["go2"]
+    assert load_timings("go2", "0") == load_timings("go2+0") == load_timings("go2+0", "wisp-32b")
+    assert load_timings("go2").with_cost("0") == load_timings("go2+0")
+
+
+def test_a_further_session_costs_what_is_declared_beside_a_cost_too() -> None:
+    free, profiled = (replace(load_timings(name), verify_row_s=0.062) for name in ("go2+0", "go2+wisp-32b"))
+    two = Load.row(1) + Load.row(1)
+    assert free.target_forward_s(two) == pytest.approx(0.62 + 0.062)
+    assert profiled.target_forward_s(two) == pytest.approx(0.062 + load_timings("go2").target_forward_s(two))
+
+
+def test_tokens_have_one_price_only() -> None:
+    with pytest.raises(ValueError, match="verify_token_s = 0.1 beside a cost.*--cost 0"):
+        replace(load_timings("go2"), verify_token_s=0.1)
+    assert replace(load_timings("go2+0"), verify_token_s=0.1).target_forward_s(Load(1, 3)) == pytest.approx(0.82)
+
+
+def test_an_unknown_cost_is_refused() -> None:
+    with pytest.raises(ValueError, match="wisp-32b-main"):
+        load_timings("go2+gpt")
+    with pytest.raises(ValueError, match="wisp-32b-main"):
+        load_timings("go2", "0.175")
+    with pytest.raises(ValueError, match="'go3' are unknown"):
+        load_timings("go3+wisp-32b")
+
+
+def test_timings_say_what_a_load_costs() -> None:
+    assert "each further token 0 of it" in str(load_timings("go2+0"))
+    assert load_timings("go2+0").cost_words == "each further token of a pass takes 0.00% of it (0)"
+    assert load_timings("go2").cost_words == "each further token of a pass takes 0.22% of it (wisp-32b)"
+    assert "each further token 0.175 of it, each further session 0.5" in str(
+        Timings(verify_s=2.0, verify_token_s=0.35, verify_row_s=1.0)
+    )
+    assert "takes 620 ms; of that each further token 0.00223" in str(load_timings("go2+wisp-32b"))

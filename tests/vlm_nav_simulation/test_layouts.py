@@ -1,0 +1,105 @@
+"""Two rooms and a hallway: walls with doorways wide enough, a target beyond one, and an oracle that goes there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vlm_nav_simulation.dataset import sample_frames
+from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.geometry import TURN_RADIUS, Obstacles
+from vlm_nav_simulation.ground_truth import bearing_and_distance
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.oracle import Reason
+from vlm_nav_simulation.scene import MAX_SEED, REACHED_GAP, Difficulty, Scene, make_scene, scene_of
+from vlm_nav_simulation.stage import build_spec
+from vlm_nav_simulation.world import World
+
+DIVIDED = (Layout.TWO_ROOMS, Layout.HALLWAY)
+
+
+@pytest.mark.parametrize("layout", DIVIDED)
+@pytest.mark.parametrize("difficulty", Difficulty)
+def test_start_and_target_are_in_different_areas_that_a_robot_can_walk_between(
+    layout: Layout, difficulty: Difficulty
+) -> None:
+    for seed in range(60, 66):
+        scene = make_scene(seed, difficulty, layout=layout)
+        assert scene == make_scene(seed, difficulty, layout=layout)
+        assert scene.layout is layout
+        goal = scene.objects[scene.target_index]
+        start = scene.plan.areas[scene.plan.start]
+        assert start.holds(*scene.start[:2])
+        assert not start.holds(goal.x, goal.y)
+        reachable = scene.grid.reachable(*scene.start[:2])
+        assert all((scene.goals(item.index) & reachable).any() for item in scene.objects)
+        without_doors = Obstacles([*scene.boxes, *scene.plan.doorways], [])
+        assert without_doors.clearance(np.array([[door.x, door.y] for door in scene.plan.doorways])).max() < 0
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000), st.sampled_from(DIVIDED))
+def test_doorways_stay_clear_and_wide_enough_to_turn_in(seed: int, layout: Layout) -> None:
+    scene = make_scene(seed, Difficulty.HARD, layout=layout)
+    for door in scene.plan.doorways:
+        assert 2 * max(door.half_x, door.half_y) > 2 * TURN_RADIUS
+        assert scene.obstacles.clearance(np.array([[door.x, door.y]]))[0] > TURN_RADIUS
+
+
+@pytest.mark.parametrize("layout", DIVIDED)
+def test_areas_and_walls_fill_the_plan(layout: Layout) -> None:
+    scene = make_scene(61, Difficulty.MIDDLE, layout=layout)
+    rng = np.random.default_rng(0)
+    walls = Obstacles([box for box in scene.boxes if box.name == "wall"], [])
+    for x, y in rng.uniform(-1, 1, (400, 2)) * (scene.half_x, scene.half_y):
+        inside = [area for area in scene.plan.areas if area.holds(x, y)]
+        in_wall = walls.clearance(np.array([[x, y]]))[0] <= 1e-9
+        in_door = Obstacles(scene.plan.doorways, []).clearance(np.array([[x, y]]))[0] <= 1e-9
+        assert len(inside) + in_wall + in_door == 1
+
+
+@pytest.mark.parametrize("layout", DIVIDED)
+def test_the_oracle_finds_targets_beyond_doorways(layout: Layout) -> None:
+    results = []
+    for seed in range(700, 706):
+        scene = make_scene(seed, Difficulty.HARD, layout=layout)
+        results.append(run_episode(scene, oracle_policy(scene), size=112))
+    assert sum(result.success for result in results) >= 5
+    assert all(result.final_gap <= REACHED_GAP for result in results if result.success)
+
+
+def test_the_oracle_names_the_wall_that_it_goes_around() -> None:
+    scene = make_scene(700, Difficulty.HARD, layout=Layout.TWO_ROOMS)
+    frames = sample_frames(700, Difficulty.HARD, 30, layout=Layout.TWO_ROOMS)
+    decisions = [q.decision for f in frames for q in f.questions if q.object_index is not None]
+    around = [d for d in decisions if d.reason is Reason.DETOUR and d.blocker == "wall"]
+    assert around
+    assert {d.way for d in around} <= {"left", "right"}
+    bearing, distance = bearing_and_distance(scene.start, scene.objects[scene.target_index])
+    assert distance > 0
+    assert np.isfinite(bearing)
+
+
+def test_every_area_is_drawn_lit() -> None:
+    scene = make_scene(62, Difficulty.EASY, layout=Layout.HALLWAY)
+    with World(scene, 112) as world:
+        for area in scene.plan.areas:
+            world.set_pose(area.x, area.y, 0.0)
+            assert world.render().mean() > 40
+    assert len(build_spec(scene).lights) == len(scene.plan.areas) == 3
+
+
+def test_words_for_scenes() -> None:
+    scene: Scene = scene_of(4, "easy", "red ball", "two_rooms")
+    assert (scene.layout, scene.difficulty, scene.target.text) == (Layout.TWO_ROOMS, Difficulty.EASY, "red ball")
+    assert scene_of(4, "easy", "red ball") == make_scene(4, Difficulty.EASY, scene.target)
+    with pytest.raises(ValueError, match="unknown layout 'house'; known are room, two_rooms, hallway"):
+        scene_of(4, "easy", "", "house")
+
+
+@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
+def test_seeds_are_bounded(seed: int) -> None:
+    with pytest.raises(ValueError, match=f"seed {seed} is outside 0..{MAX_SEED}"):
+        make_scene(seed, Difficulty.EASY)

@@ -1,0 +1,152 @@
+"""The ray camera shows what GL shows, and takes GL's place where there is none."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from speculation.prompts import Target
+from vlm_nav_simulation.camera import VARIABLE, Camera, CameraKind, RayCamera, chosen_kind
+from vlm_nav_simulation.dataset import random_pose
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
+from vlm_nav_simulation.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def gl_reason() -> str:
+    """Why GL does not work here, nothing if it does."""
+    try:
+        World(make_scene(7, Difficulty.EASY), 56, camera=CameraKind.GL).close()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def needs_gl() -> None:
+    if reason := gl_reason():
+        pytest.skip(f"nothing to compare with: {reason}")
+
+
+SCENES = [
+    make_scene(7, Difficulty.MIDDLE),
+    make_scene(0, Difficulty.HARD, Target("silver", "lamp")),
+    make_scene(3, Difficulty.HARD, layout=Layout.HALLWAY),
+]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.layout.value}{scene.seed}")
+@pytest.mark.usefixtures("needs_gl")
+def test_both_cameras_see_the_same(scene: Scene) -> None:
+    rng = np.random.default_rng(2)
+    same, difference = [], []
+    with World(scene, camera=CameraKind.GL) as gl, World(scene, camera=CameraKind.RAY) as ray:
+        for _ in range(4):
+            pose = random_pose(scene, rng)
+            gl.set_pose(*pose)
+            ray.set_pose(*pose)
+            same.append(np.mean(gl.segmentation() == ray.segmentation()))
+            difference.append(np.abs(gl.render().astype(int) - ray.render()).mean())
+    assert min(same) > 0.999
+    # grey levels of 255; a black picture differs by about 110, a wrong texture by 10
+    assert max(difference) < 7.0
+
+
+@pytest.mark.usefixtures("needs_gl")
+def test_views_from_outside_agree_too() -> None:
+    views = []
+    for kind in CameraKind:
+        with World(SCENES[0], camera=kind) as world:
+            views.append((world.render_top(160, 160).astype(int), world.render_third_person(160, 120).astype(int)))
+    for one, other in zip(*views, strict=True):
+        # shadows' edges are soft in one and sharp in the other
+        assert np.abs(one - other).mean() < 14.0
+        assert np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.93
+
+
+def test_rays_alone_make_a_world() -> None:
+    scene = make_scene(7, Difficulty.MIDDLE, Target("red", "chair"))
+    goal = scene.objects[scene.target_index]
+    with World(scene, camera=CameraKind.RAY) as world:
+        facing = math.atan2(goal.y - scene.start.y, goal.x - scene.start.x)
+        world.set_pose(*Pose(scene.start.x, scene.start.y, facing))
+        image, labels = world.render(), world.segmentation()
+        assert np.array_equal(image, world.render())
+    pixels = image[labels == scene.target_index].mean(axis=0)
+    assert len(pixels) == 3
+    assert pixels[0] > 2 * pixels[1:].max()
+
+
+def test_rays_are_not_bound_to_a_thread() -> None:
+    with World(SCENES[0], 56, camera=CameraKind.RAY) as world:
+        here, there = world.render(), []
+        thread = threading.Thread(target=lambda: there.append(world.render()))
+        thread.start()
+        thread.join()
+    assert np.array_equal(here, there[0])
+
+
+def test_shadows_darken_and_only_darken() -> None:
+    scene = SCENES[0]
+    with World(scene, camera=CameraKind.RAY) as world:
+        camera = world._camera
+        assert isinstance(camera, RayCamera)
+        camera.aim(world._data, "front")
+        lit, shaded = (camera.colour(112, 112, shadows=on).astype(int) for on in (False, True))
+    assert (shaded <= lit).all()
+    assert (shaded < lit - 10).any()
+
+
+def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "ray")
+    with World(SCENES[0], 56) as world:
+        assert isinstance(world._camera, RayCamera)
+    monkeypatch.setenv(VARIABLE, "film")
+    with pytest.raises(ValueError, match=f"{VARIABLE}='film' is no camera; use gl or ray"):
+        chosen_kind()
+    monkeypatch.delenv(VARIABLE)
+    assert chosen_kind() is None
+
+
+PROGRAM = """
+import logging, sys
+logging.basicConfig()
+from vlm_nav_simulation.camera import CameraKind
+from vlm_nav_simulation.scene import Difficulty, make_scene
+from vlm_nav_simulation.world import World
+scene = make_scene(7, Difficulty.EASY)
+for _ in range(2):
+    with World(scene, 56) as world:
+        print(type(world._camera).__name__, world.render().shape)
+try:
+    World(scene, 56, camera=CameraKind.GL)
+except RuntimeError as error:
+    print("refused:", error)
+"""
+
+
+def test_without_gl_rays_take_over_and_say_so_once() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != VARIABLE} | {"MUJOCO_GL": "disable"}
+    environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("RayCamera (56, 56, 3)") == 2
+    assert "refused: no GL library for off-screen rendering" in done.stdout
+    assert done.stderr.count("images are rendered by rays") == 1
+
+
+@pytest.mark.usefixtures("needs_gl")
+def test_gl_is_taken_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with World(SCENES[0], 56) as world:
+        assert isinstance(world._camera, Camera)

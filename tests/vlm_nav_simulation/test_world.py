@@ -1,0 +1,151 @@
+"""Frames and ground truth: reproducible, independent of the robot's meshes, equal to what rays hit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from vlm_nav_simulation import gl, robot_model
+from vlm_nav_simulation.dataset import random_pose
+from vlm_nav_simulation.gl import mujoco
+from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, bearing_and_distance, observe, side_of
+from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
+from vlm_nav_simulation.stage import build_spec, object_body
+from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return make_scene(7, Difficulty.MIDDLE)
+
+
+def test_frames_are_reproducible_and_change_with_the_pose(scene: Scene) -> None:
+    with World(scene) as one, World(scene) as other:
+        assert one.render().shape == (224, 224, 3)
+        assert np.array_equal(one.render(), other.render())
+        other.set_pose(scene.start.x, scene.start.y, scene.start.yaw + 0.5)
+        assert not np.array_equal(one.render(), other.render())
+        other.set_pose(*scene.start)
+        assert np.array_equal(one.render(), other.render())
+
+
+def test_walking_bobs_the_camera_and_standing_ends_it(scene: Scene) -> None:
+    with World(scene) as world:
+        still, _ = world.camera_pose
+        world.move(0.0, 0.0, 0.4, 0.05)
+        assert world.camera_pose[0][2] != still[2]
+        world.move(0.0, 0.0, 0.0, 0.05)
+        assert world.camera_pose[0][2] == still[2]
+        world.set_height(0.0)
+        assert still[2] - world.camera_pose[0][2] == pytest.approx(BASE_HEIGHT - LYING_HEIGHT)
+
+
+def test_segmentation_is_what_rays_hit(scene: Scene) -> None:
+    model = build_spec(scene).compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    names = {model.body(object_body(item.index)).id: item.index for item in scene.objects}
+    rng = np.random.default_rng(1)
+    agree, hits = [], 0
+    with World(scene) as world:
+        for _ in range(6):
+            world.set_pose(*random_pose(scene, rng))
+            labels = world.segmentation()
+            eye, axes = world.camera_pose
+            for row in range(3, 224, 9):
+                for column in range(3, 224, 9):
+                    across, down = (column + 0.5) / 112 - 1, (row + 0.5) / 112 - 1
+                    ray = axes @ np.array([across, -down, -1.0])
+                    geom = np.zeros(1, np.int32)
+                    mujoco.mj_ray(model, data, eye, ray / np.linalg.norm(ray), None, 1, -1, geom)
+                    found = names.get(int(model.geom_bodyid[geom[0]]), -1) if geom[0] >= 0 else -1
+                    agree.append(found == labels[row, column])
+                    hits += found >= 0
+    assert hits > 30
+    # rays and rasteriser differ on silhouettes only
+    assert np.mean(agree) > 0.99
+
+
+def test_a_sighting_describes_its_pixels(scene: Scene) -> None:
+    goal = scene.objects[scene.target_index]
+    with World(scene) as world:
+        facing = math.atan2(goal.y - scene.start.y, goal.x - scene.start.x)
+        world.set_pose(scene.start.x, scene.start.y, facing + 0.2)
+        labels = world.segmentation()
+        sighting = observe(world, labels)[scene.target_index]
+        rows, columns = np.nonzero(labels == scene.target_index)
+    assert sighting.visible
+    assert sighting.pixels == len(rows) >= MIN_PIXELS
+    assert sighting.box == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+    # the target is to the right of the axis; pixels run right, bearings run left
+    column = 112 - 112 * math.tan(sighting.bearing)
+    assert sighting.bearing < 0
+    assert sighting.box[0] <= column <= sighting.box[2]
+    assert sighting.side in (Side.SLIGHTLY_RIGHT, Side.RIGHT)
+
+
+def test_sides_are_symmetric_and_in_order() -> None:
+    sides = [side_of(math.radians(angle)) for angle in (40, 15, 3, -3, -15, -40)]
+    assert [side.value for side in sides] == ["left", "slightly left", "ahead", "ahead", "slightly right", "right"]
+
+
+def test_distance_runs_from_the_nose_to_the_surface(scene: Scene) -> None:
+    goal = scene.objects[0]
+    from vlm_nav_simulation.geometry import NOSE, Pose
+
+    pose = Pose(goal.x - goal.radius - NOSE - 0.5, goal.y, 0.0)
+    assert bearing_and_distance(pose, goal) == pytest.approx((0.0, 0.5))
+
+
+def test_another_thread_gets_a_sentence(scene: Scene) -> None:
+    caught: list[Exception] = []
+    with World(scene) as world:
+
+        def draw() -> None:
+            try:
+                world.render()
+            except RuntimeError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=draw)
+        thread.start()
+        thread.join()
+    assert "thread" in str(caught[0])
+
+
+def test_views_from_outside_work_without_the_meshes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    with World(scene) as world:
+        frame = world.render()
+    monkeypatch.setattr(robot_model, "mesh_file", lambda: None)
+    with World(scene) as world:
+        assert np.array_equal(world.render(), frame)
+        view = world.render_third_person(160, 120)
+        assert view.shape == (120, 160, 3)
+        assert view.std() > 5
+        assert world.render_top(120, 120).shape == (120, 120, 3)
+        assert np.array_equal(world.render(), frame)
+
+
+def test_the_mesh_package_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    assert robot_model.mesh_file() is None
+
+
+def test_backends_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gl, "_loads", lambda library: library.startswith("libOSMesa"))
+    assert gl.choose_backend() == "osmesa"
+    monkeypatch.setattr(gl, "_loads", lambda library: False)
+    assert gl.choose_backend() is None
+
+
+@pytest.mark.parametrize("size", [0, 27, 961])
+def test_frame_sizes_are_bounded(scene: Scene, size: int) -> None:
+    with pytest.raises(ValueError, match=f"frame size {size}"):
+        World(scene, size)

@@ -1,0 +1,56 @@
+"""Command line: python -m vlm_nav_evaluation COMMAND; every command is a module with `add_command`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from edge_drafter.reply import AnswerLate, VerifierLost
+from speculation.processes import terminable
+from vlm_nav_evaluation import compare, play, replay, soak
+from vlm_nav_evaluation.bags import record
+from vlm_nav_evaluation.closed_loop import acting_command as acting
+from vlm_nav_evaluation.closed_loop import bars
+from vlm_nav_evaluation.closed_loop import command as closed_loop
+from vlm_nav_evaluation.demo import command as demo
+from vlm_nav_evaluation.fleet import command as fleet
+from vlm_nav_evaluation.link_loss import command as link_loss
+from vlm_nav_evaluation.report import command as report
+
+MODULES = (demo, play, report, closed_loop, bars, record, replay, compare, acting, link_loss, soak, fleet)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(
+        prog="python -m vlm_nav_evaluation", description="Demo, reports, and offline evaluation."
+    )
+    commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in MODULES:
+        module.add_command(commands)
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns its exit status; 2 after one sentence on stderr, 130 where it was interrupted."""
+    options = parser().parse_args(arguments)
+    try:
+        with terminable():
+            status: int = options.run(options)
+    except (ValueError, RuntimeError, OSError, VerifierLost, AnswerLate) as error:
+        print(f"{options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{options.command}: interrupted; run the same command again to resume", file=sys.stderr)
+        return 130
+    return status
+
+
+def replay_command() -> int:
+    """Run `replay` with the words after the console script spec-vlm-nav-replay; as `main`."""
+    return main(["replay", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

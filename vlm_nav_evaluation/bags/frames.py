@@ -1,0 +1,265 @@
+"""Camera frames of a recorded bag as questions: a JPEG, what is asked, and the oracle's label where there is one.
+
+Frames come one by one, in order of time; nothing but the texts of a bag (instructions, prompts, labels) is held in
+memory. What cannot be used is passed on as a sentence, and the frames around it are still good.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from adapters_training.sources import LeftOut
+from spec_vlm_nav.messages import AskedPrompt
+from speculation.images import COMPRESSED, RAW, to_jpeg
+from speculation.instructions import sentence_for
+from speculation.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
+from speculation.settings import check
+from vlm_nav_evaluation.bags.files import BagReader, Topic, header_stamp
+
+TEXT = "std_msgs/msg/String"
+INSTRUCTION = "instruction"
+"""Last part of the name of the topic of instructions."""
+PROMPT = "prompt"
+"""Last part of the name of the topic that carries an `AskedPrompt` per frame that a model was asked about."""
+ORACLE = "oracle_action"
+"""Last part of the name of the topic that carries an `OracleLabel` per frame."""
+
+
+class OracleLabel(msgspec.Struct, frozen=True):
+    """What the oracle would do about the frame whose header is stamped `stamp_ns`, and which objects it shows.
+
+    Raises ValueError for an action that is none.
+    """
+
+    stamp_ns: int
+    action: str
+    """In words, e.g. 'turn left small'."""
+    reason: str = ""
+    visible: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if to_navigation_action(self.action) is None:
+            raise ValueError(f"an oracle label has the action {self.action!r}, which is none")
+
+    def to_json(self) -> str:
+        """Return the text of the topic's std_msgs/String."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> OracleLabel:
+        """Read the text of a label. Raises ValueError, naming the field, for anything else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ValueError(f"an oracle label must be JSON with stamp_ns and action: {error}") from None
+
+
+Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which frames of a bag are asked about what. Raises ValueError, naming the setting, for a value out of range."""
+
+    topic: Annotated[
+        str, Meta(description="camera: topic of a bag, key of a LeRobot data set, channel of nuScenes; empty: its own")
+    ] = ""
+    skip: Annotated[int, Meta(ge=0, description="frames passed over at the start of each bag")] = 0
+    fps: Annotated[float, Meta(ge=0, description="at most so many frames per second of the bag's time; 0: all")] = 0.0
+    limit: Annotated[int, Meta(ge=0, description="at most so many frames of each bag; 0: all")] = 0
+    instruction: Annotated[str, Meta(description="asked instead of the bag's own")] = ""
+    anew: bool = False
+    """Make the prompt anew also where the bag has the one that was asked about the frame."""
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
+    """How the prompt is made, as in `speculation.prompts.compose`."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def expected(self, count: int, seconds: float) -> int:
+        """Return about how many frames are chosen of `count` in so many seconds."""
+        count = max(0, count - self.skip)
+        if self.fps:
+            count = min(count, int(seconds * self.fps) + 1)
+        return min(count, self.limit) if self.limit else count
+
+
+@dataclass(frozen=True)
+class BagFrame:
+    """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received.
+
+    `instruction` is the one that was valid then; `prompt` is made of the sentence that the model is asked for it.
+    """
+
+    index: int
+    stamp_ns: int
+    jpeg: bytes
+    instruction: str
+    prompt: str
+    label: OracleLabel | None = None
+
+
+class CameraFrame(NamedTuple):
+    """A camera message as it was taken: the JPEG, and stamp (ns) and name of its header."""
+
+    jpeg: bytes
+    stamp_ns: int
+    frame_id: str
+
+
+def read_camera(bag: BagReader, camera: Topic, raw: bytes) -> CameraFrame:
+    """Return what a message on a camera topic shows. Raises ValueError, in one sentence, for what is no picture."""
+    message = bag.decode(camera.name, raw)
+    return CameraFrame(to_jpeg(message, camera.kind), header_stamp(message), str(message.header.frame_id))
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    index: int
+    stamp_ns: int
+    raw: bytes
+
+
+class _Timed(Protocol):
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def stamp_ns(self) -> int: ...
+
+
+Entry = TypeVar("Entry", bound=_Timed)
+
+
+def choose(entries: Iterable[Entry], selection: Selection) -> Iterator[Entry]:
+    """Yield those of a camera's frames, in order of time, that a selection takes; nothing is decoded for that."""
+    taken, first, last = 0, None, -1
+    period_ns = round(1e9 / selection.fps) if selection.fps else 0
+    for entry in entries:
+        if entry.index < selection.skip:
+            continue
+        if period_ns:
+            # One frame for each tick since the first, so that jitter does not add up; a tenth early is on time.
+            first = entry.stamp_ns if first is None else first
+            tick = (entry.stamp_ns - first + period_ns // 10) // period_ns
+            if tick <= last:
+                continue
+            last = tick
+        yield entry
+        taken += 1
+        if taken == selection.limit:
+            return
+
+
+def asked_sentence(instruction: str, vocabulary: Vocabulary | None) -> str:
+    """Return what a model is asked about a frame (`sentence_for`). Raises ValueError where nothing can be asked."""
+    if not instruction:
+        raise ValueError("no instruction had been given yet; give one with --instruction")
+    return sentence_for(instruction, vocabulary)
+
+
+class FrameSource(BagReader):
+    """The questions of one bag; may be iterated again and gives the same. A context manager.
+
+    Raises ValueError, in one sentence, for a bag that cannot be read or has not the one camera topic.
+    """
+
+    def __init__(self, path: Path, selection: Selection, vocabulary: Vocabulary | None = None) -> None:
+        super().__init__(path)
+        self._selection, self._vocabulary = selection, vocabulary
+        try:
+            self.topic = _camera(self, selection.topic)
+        except ValueError:
+            self.__exit__()
+            raise
+
+    def __len__(self) -> int:
+        """About how many frames come, for a progress bar."""
+        return self._selection.expected(self.topic.count, self.seconds)
+
+    def __iter__(self) -> Iterator[BagFrame | LeftOut]:
+        """Yield the frames in order of time; a damaged end, an undecodable image or a bad label is a `LeftOut`."""
+        try:
+            yield from self._frames()
+        except ValueError as error:
+            yield LeftOut(f"{error}; what comes after is left out")
+
+    def _frames(self) -> Iterator[BagFrame | LeftOut]:
+        selection = self._selection
+        instruction = selection.instruction
+        instructions = deque(self._instructions())
+        labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
+        yield from problems
+        prompts: dict[int, AskedPrompt] = {}
+        if not (instruction or selection.anew):
+            prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
+            yield from problems
+        seen = False
+        messages = enumerate(self.messages([self.topic.name]))
+        recorded = (_Recorded(index, stamp_ns, raw) for index, (_, stamp_ns, raw) in messages)
+        for entry in choose(recorded, selection):
+            index, stamp_ns = entry.index, entry.stamp_ns
+            seen = True
+            while instructions and instructions[0][0] <= stamp_ns:
+                _, instruction = instructions.popleft()
+            try:
+                sentence = asked_sentence(instruction, self._vocabulary)
+                taken = read_camera(self, self.topic, entry.raw)
+            except ValueError as error:
+                yield LeftOut(str(error), index)
+                continue
+            asked = prompts.get(taken.stamp_ns)
+            prompt = asked.prompt if asked else compose(sentence, (), selection.order, selection.guide)
+            yield BagFrame(index, stamp_ns, taken.jpeg, instruction, prompt, labels.get(taken.stamp_ns))
+        if not seen and self.topic.count > selection.skip:
+            yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
+
+    def _instructions(self) -> list[tuple[int, str]]:
+        if self._selection.instruction:
+            return []
+        topics = self._named(INSTRUCTION)
+        if len(topics) > 1:
+            raise ValueError(
+                f"bag {self.path} has several instruction topics ({', '.join(topics)}); give one with --instruction"
+            )
+        return [(stamp, str(message.data)) for _, stamp, message in self.decoded(topics)]
+
+    def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
+        """Return the entries of the topics called `name` by their frames' stamps, and what cannot be read."""
+        found, problems = {}, []
+        for _, _, message in self.decoded(self._named(name)):
+            try:
+                entry = read(message.data)
+            except ValueError as error:
+                problems.append(LeftOut(str(error)))
+            else:
+                found[entry.stamp_ns] = entry
+        return found, problems
+
+    def _named(self, name: str) -> list[str]:
+        topics = self.topics.values()
+        return [topic.name for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
+
+
+def _camera(bag: BagReader, wanted: str) -> Topic:
+    cameras = [topic for topic in bag.topics.values() if topic.kind in (RAW, COMPRESSED)]
+    listed = ", ".join(f"{topic.name} ({topic.count} frames)" for topic in cameras)
+    if wanted:
+        topic = bag.topics.get(wanted) or bag.topics.get(f"/{wanted}")
+        if topic is None or topic not in cameras:
+            what = "has no topic" if topic is None else f"has no images ({topic.kind}) on"
+            raise ValueError(f"bag {bag.path} {what} {wanted}; its camera topics are {listed or 'none'}")
+        return topic
+    if not cameras:
+        others = ", ".join(sorted(f"{topic.name} ({topic.kind})" for topic in bag.topics.values())) or "none at all"
+        raise ValueError(f"bag {bag.path} has no topic of type {RAW} or {COMPRESSED}; its topics are {others}")
+    if len(cameras) > 1:
+        raise ValueError(f"bag {bag.path} has several camera topics: {listed}; choose one with --topic")
+    return cameras[0]

@@ -1,0 +1,123 @@
+"""A recorded bag at its own pace: what is shown when. Time is given, never read. No ROS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from adapters_training.sources import LeftOut
+from speculation.images import COMPRESSED, RAW
+from speculation.settings import check
+from vlm_nav_evaluation.bags.datasets import open_dataset, shots_of
+from vlm_nav_evaluation.bags.files import BagReader, typestore
+from vlm_nav_evaluation.bags.frames import read_camera
+
+CAMERAS = (RAW, COMPRESSED)
+ODOMETRY = "nav_msgs/msg/Odometry"
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that was recorded: when it was received (ns), and a camera frame as JPEG or odometry in CDR."""
+
+    stamp_ns: int
+    payload: bytes
+    is_frame: bool
+    frame_id: str = ""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How a bag is played. Raises ValueError, naming the setting, for a value out of range."""
+
+    rate: Annotated[float, Meta(ge=0.01, le=100.0, description="how many times as fast as it was recorded")] = 1.0
+    start: Annotated[float, Meta(ge=0.0, le=1e6, description="seconds that are left out at its start")] = 0.0
+    laps: Annotated[int, Meta(ge=0, le=1_000_000, description="how often it is played; 0: for ever")] = 1
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def items(
+    path: Path, camera_topic: str = "", odom_topic: str = "", left_out: Callable[[LeftOut], None] = lambda _: None
+) -> Iterator[Item]:
+    """Yield the camera frames and the odometry of a recording in order of time.
+
+    Without a name the first topic of each kind is taken; data sets that are no bag have no odometry here. What cannot
+    be read is handed to `left_out`, and the rest is good: of a damaged bag all before the damage. Raises ValueError, in
+    one sentence, for what is no recording and for one without such frames.
+    """
+    dataset = open_dataset(path, camera_topic)
+    if dataset is None:
+        yield from _bag_items(path, camera_topic, odom_topic, left_out)
+        return
+    for shot in shots_of(dataset, left_out):
+        try:
+            yield Item(shot.stamp_ns, shot.jpeg(), True)
+        except ValueError as error:
+            left_out(LeftOut(str(error), shot.index))
+
+
+def _bag_items(path: Path, camera_topic: str, odom_topic: str, left_out: Callable[[LeftOut], None]) -> Iterator[Item]:
+    types, index = typestore(), 0
+    with BagReader(path) as bag:
+        camera, odometry = bag.find(CAMERAS, camera_topic), bag.find((ODOMETRY,), odom_topic)
+        if camera is None:
+            cameras = [topic.name for topic in bag.topics.values() if topic.kind in CAMERAS]
+            missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
+            raise ValueError(f"bag {path} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
+        messages = bag.messages([topic.name for topic in (camera, odometry) if topic])
+        while True:
+            try:
+                entry = next(messages, None)
+            except ValueError as error:
+                left_out(LeftOut(f"{error}; what comes after is left out"))
+                return
+            if entry is None:
+                return
+            name, stamp_ns, raw = entry
+            is_frame = name == camera.name
+            index += is_frame
+            try:
+                if is_frame:
+                    taken = read_camera(bag, camera, raw)
+                    item = Item(stamp_ns, taken.jpeg, True, taken.frame_id)
+                else:
+                    item = Item(stamp_ns, bytes(types.serialize_cdr(bag.decode(name, raw), ODOMETRY)), False)
+            except ValueError as error:
+                left_out(LeftOut(str(error), index - 1 if is_frame else None))
+            else:
+                yield item
+
+
+def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
+    """Yield what is shown and when, in seconds from the start of playing; a lap follows the one before after a frame.
+
+    `lap` reads the bag from its beginning. Raises ValueError, naming what to change, if nothing would be shown.
+    """
+    begun = 0.0
+    lap_number = 0
+    while pace.laps == 0 or lap_number < pace.laps:
+        first: int | None = None
+        due = gap = 0.0
+        last_frame: float | None = None
+        for item in lap():
+            first = item.stamp_ns if first is None else first
+            since_s = (item.stamp_ns - first) * 1e-9 - pace.start
+            if since_s < 0.0:
+                continue
+            due = since_s / pace.rate
+            if item.is_frame:
+                gap = due - last_frame if last_frame is not None else gap
+                last_frame = due
+            yield begun + due, item
+        if last_frame is None:
+            raise ValueError(
+                f"the bag has no readable camera frame after its first {pace.start:g} s; choose a smaller start"
+            )
+        begun += due + gap
+        lap_number += 1

@@ -1,0 +1,278 @@
+"""`acting`: does faster decoding make a better robot? Episodes on virtual time in which the robot acts on its answers.
+
+`wait` acts on whole answers, reasons first; `wait-action` on whole answers, action first; `early` begins a motion once
+its kind is committed; `ahead` also asks the next question while it moves. With --blackout the link dies again and
+again, and `hold` and `degraded` take the place of these: `ahead` without and with the draft model alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import msgspec
+from tqdm import tqdm
+
+from edge_drafter import DraftingConfig, Mode
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.link_monitor import LinkLimits
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.grammar import CONSTRAINED, FREE
+from speculation.processes import worker_pool
+from speculation.prompts import ResponseOrder, Vocabulary
+from vlm_nav_evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, run_acting
+from vlm_nav_evaluation.closed_loop.acting_plots import write_acting_plots
+from vlm_nav_evaluation.closed_loop.command import MAX_PROCESSES, RANDOM, seeds
+from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
+from vlm_nav_evaluation.closed_loop.timelines import Timelines
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.setting import machine, milliseconds, several
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time.record import Models
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, WITH_COST, load_timings
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.world import World
+
+TIME_S = 300.0
+LAST = ResponseOrder.ACTION_FIRST
+BEHAVIOURS = {
+    behaviour.name: behaviour
+    for behaviour in (
+        Acting("wait", NavigatorConfig(act_early=False, look_ahead=False, time_allowance_s=TIME_S)),
+        Acting("wait-action", NavigatorConfig(LAST, act_early=False, look_ahead=False, time_allowance_s=TIME_S)),
+        Acting("early", NavigatorConfig(LAST, look_ahead=False, time_allowance_s=TIME_S)),
+        Acting("ahead", NavigatorConfig(LAST, time_allowance_s=TIME_S)),
+    )
+}
+IN_BLACKOUTS = {
+    behaviour.name: behaviour
+    for behaviour in (
+        Acting("hold", NavigatorConfig(LAST, time_allowance_s=TIME_S, link=LinkLimits(degraded_s=0.0))),
+        Acting("degraded", NavigatorConfig(LAST, time_allowance_s=TIME_S)),
+    )
+}
+FIRST_SEED = 1_000_003
+"""A room that no episode is in, for the first answer of every decoder."""
+COLUMNS = (
+    Column("found", "of"),
+    Column("95 %", "interval"),
+    Column("SPL", "spl"),
+    Column("to goal s", "to_goal_s", ".1f"),
+    Column("standing s", "standing_s", ".1f"),
+    Column("of wait", "standing_share", ".0%"),
+    Column("frame to motion ms", "first_motion_s", ".0f", MS),
+    Column("actions", "actions", ".1f"),
+    Column("asked ahead", "ahead_share", ".0%"),
+    Column("edge alone", "alone_share", ".0%"),
+    Column("held s", "held_s", ".1f"),
+    Column("collisions", "collisions"),
+)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `acting`."""
+    line = commands.add_parser("acting", help="does faster decoding make a better robot?", description=__doc__)
+    modes = [mode.value for mode in Mode if DraftingConfig.of(mode).needs_link and mode is not Mode.SERVER_SD]
+    line.add_argument("--seeds", default="0-49", help="rooms, e.g. 0-49 (default: %(default)s)")
+    line.add_argument("--difficulty", default="middle", choices=LEVELS)
+    line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
+    line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "full"])
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0, 40.0, 200.0], metavar="MS[,MS]", help="round trips")
+    line.add_argument("--behaviours", type=several([*BEHAVIOURS, *IN_BLACKOUTS]), help="default: all that fit")
+    line.add_argument("--blackout", default="", metavar="PERIOD:LENGTH", help="seconds, e.g. 15:3 (default: none)")
+    times = f"go2_a100_scaled{WITH_COST}{DEFAULT_COST}"
+    line.add_argument("--timings", default=times, help="declared times, and what loads cost (default: %(default)s)")
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    line.add_argument("--max-tokens", type=int, default=96)
+    line.add_argument("--max-actions", type=int, default=60)
+    line.add_argument(
+        "--answers",
+        choices=[CONSTRAINED, FREE],
+        default=CONSTRAINED,
+        help="as the robot's parameter (default: %(default)s)",
+    )
+    line.add_argument("--processes", type=int, default=1, help="rooms at once; changes no figure (default: 1)")
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / "acting", help="the same command goes on there")
+    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what is not done yet, then print and write everything. Raises ValueError for options that make no sense."""
+    blackouts(options.blackout)
+    load_timings(options.timings)
+    scene_of(0, "easy", "" if options.target == RANDOM else options.target)
+    if not 1 <= options.processes <= MAX_PROCESSES:
+        raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
+    names = (
+        "difficulty", "target", "timings", "max_tokens", "max_actions", "blackout", "target_model", "draft_model",
+        "answers",
+    )  # fmt: skip
+    journal = Journal(options.out, "acting", {name: str(getattr(options, name)) for name in names}, options.restart)
+    done = [msgspec.convert(piece, ActingEpisode) for piece in journal.pieces()]
+    known = {(each.seed, each.behaviour, each.mode, each.rtt_ms) for each in done}
+    chosen = options.behaviours or list(IN_BLACKOUTS if options.blackout else BEHAVIOURS)
+    wanted = {
+        seed: [
+            (behaviour, mode, rtt)
+            for mode in options.modes
+            for rtt in options.rtt_ms
+            for behaviour in chosen
+            if (seed, behaviour, mode, rtt) not in known
+        ]
+        for seed in seeds(options.seeds)
+    }
+    total = len(wanted) * len(options.modes) * len(options.rtt_ms) * len(chosen)
+    missing = {seed: cases for seed, cases in wanted.items() if cases}
+    with tqdm(total=total, initial=total - sum(map(len, missing.values())), unit="episode", disable=None) as bar:
+        for episodes in rooms(missing, options):
+            for episode in episodes:
+                journal.add(asdict(episode))
+                done.append(episode)
+                bar.update()
+    asked = set(wanted)
+    report(options, [each for each in done if each.seed in asked and each.behaviour in chosen])
+    return 0
+
+
+def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> None:
+    """Print the table; write it, its figures and the plot."""
+    rows = figures(episodes, shortest(options, {each.seed for each in episodes}))
+    parts = []
+    for rtt in sorted({row["rtt_ms"] for row in rows}):
+        some = {f"{row['mode']}, {row['behaviour']}": row for row in rows if row["rtt_ms"] == rtt}
+        parts.append(f"round trip {rtt:g} ms\n{figures_table('mode, behaviour', some, COLUMNS)}")
+    parts.append(
+        f"{options.difficulty} rooms, object: {options.target}, times: {options.timings} on virtual time"
+        + (f", link dead {options.blackout} (period:length, s)" if options.blackout else "")
+        + (f", answers {options.answers}" if options.answers == FREE else "")
+    )
+    text = "\n\n".join([*parts, machine()])
+    print(text)
+    (options.out / "acting.txt").write_text(text + "\n", encoding="utf-8")
+    data = {"machine": machine(), "timings": options.timings, "blackout": options.blackout, "figures": rows}
+    (options.out / "acting.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if not options.blackout:
+        print(write_acting_plots(options.out, rows))
+
+
+def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> list[dict[str, Any]]:
+    """Return a row per mode, round trip and behaviour.
+
+    to_goal_s, standing_s: medians over the episodes that found the target. standing_share: standing of all episodes
+    against `wait` of the same mode and round trip, in the same rooms. first_motion_s: median over all decisions, from
+    the frame's time. held_s: mean. The shares are of all questions.
+    """
+    groups: dict[tuple[str, float, str], list[ActingEpisode]] = defaultdict(list)
+    for each in episodes:
+        groups[each.mode, each.rtt_ms, each.behaviour].append(each)
+    rows = []
+    for (mode, rtt, behaviour), some in groups.items():
+        found = [each for each in some if each.success]
+        waits = {each.seed: each.standing_s for each in groups.get((mode, rtt, "wait"), [])}
+        both = [each for each in some if each.seed in waits]
+        waited = sum(waits[each.seed] for each in both)
+        motions = [seconds for each in some for seconds in each.first_motion_s]
+        asked = sum(each.questions for each in some)
+        low, high = wilson(len(found), len(some))
+        rows.append(
+            {
+                "mode": mode,
+                "rtt_ms": rtt,
+                "behaviour": behaviour,
+                "of": f"{len(found)}/{len(some)}",
+                "found": len(found),
+                "episodes": len(some),
+                "interval": f"{low:.0%}-{high:.0%}",
+                "spl": spl((e.success, e.path_m, shortest_m[e.seed]) for e in some if e.seed in shortest_m),
+                "to_goal_s": median(each.total_s for each in found) if found else None,
+                "standing_s": median(each.standing_s for each in found) if found else None,
+                "standing_share": sum(each.standing_s for each in both) / waited if waited else None,
+                "first_motion_s": median(motions) if motions else None,
+                "actions": mean(each.actions for each in some),
+                "ahead_share": sum(each.used_ahead for each in some) / asked,
+                "alone_share": sum(each.alone for each in some) / asked,
+                "held_s": mean(each.held_s for each in some),
+                "collisions": mean(each.collisions for each in some),
+            }
+        )
+    order = [*BEHAVIOURS, *IN_BLACKOUTS]
+    return sorted(rows, key=lambda row: (row["rtt_ms"], row["mode"], order.index(row["behaviour"])))
+
+
+def shortest(options: argparse.Namespace, rooms_of: set[int]) -> dict[int, float]:
+    """Return the oracle's path by room, m, where it finds the object; SPL counts it as the shortest."""
+    found = {}
+    for seed in sorted(rooms_of):
+        scene = scene_of(seed, options.difficulty, "" if options.target == RANDOM else options.target)
+        result = run_episode(scene, oracle_policy(scene))
+        if result.success:
+            found[seed] = result.path_length
+    return found
+
+
+def blackouts(text: str) -> Blackouts:
+    """Read '15:3'. Raises ValueError for anything else."""
+    if not text:
+        return Blackouts()
+    period, _, length = text.partition(":")
+    try:
+        found = Blackouts(float(period), float(length))
+    except ValueError:
+        found = Blackouts()
+    if not 0.0 < found.length_s < found.period_s <= 3600.0:
+        raise ValueError(f"--blackout {text}: write PERIOD:LENGTH in seconds, the length below the period, e.g. 15:3")
+    return found
+
+
+Case = tuple[str, str, float]
+
+
+def rooms(missing: dict[int, list[Case]], options: argparse.Namespace) -> Iterator[list[ActingEpisode]]:
+    """Yield the episodes of each room, in this process or in several of their own."""
+    if options.processes == 1 or len(missing) < 2:
+        for seed, cases in missing.items():
+            yield room(seed, cases, options)
+        return
+    with worker_pool(min(options.processes, len(missing)), [__name__]) as pool:
+        for future in as_completed([pool.submit(room, seed, cases, options) for seed, cases in missing.items()]):
+            yield future.result()
+
+
+def room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> list[ActingEpisode]:
+    """Run a room's episodes; questions that come again among them are recorded once."""
+    models = (options.target_model, options.draft_model)
+    timelines = _timelines(*models, options.timings, options.max_tokens, options.answers)
+    timelines.forget()
+    scene = scene_of(seed, options.difficulty, "" if options.target == RANDOM else options.target)
+    objects = Vocabulary.load(options.target_model)
+    known = {**BEHAVIOURS, **IN_BLACKOUTS}
+    dark = blackouts(options.blackout)
+    return [
+        run_acting(scene, known[behaviour], mode, rtt, timelines, objects, options.max_actions, dark)
+        for behaviour, mode, rtt in cases
+    ]
+
+
+@lru_cache(maxsize=1)
+def _timelines(target: Path, draft: Path, timings: str, max_tokens: int, answers: str) -> Timelines:
+    # Bars of single recordings would run over the bar of the episodes.
+    os.environ["TQDM_DISABLE"] = "1"
+    exits = target.parent / "exits"
+    models = Models.load(target, draft, exits=exits if exits.is_dir() else None)
+    with World(scene_of(FIRST_SEED, "easy", "")) as world:
+        first = Question("find the silver bottle", encode_jpeg(world.render()))
+    return Timelines(models, load_timings(timings), max_tokens, first, answers)

@@ -1,0 +1,305 @@
+"""One episode in the kinematic simulator with a clock: the answer's own time, then the motion's.
+
+While an answer is decoded the robot stands, so decoding methods that give the same tokens give the same walk and differ
+in time alone. Motion takes what the robot's own control loop takes on an ideal base.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from edge_drafter import DecodingStats, DraftingConfig, Mode
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
+from spec_vlm_nav.navigator import SETTLE_S
+from spec_vlm_nav.safety import Limits, SlewLimiter
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.grammar import FREE, Grammars, grammar_for
+from speculation.memory import SearchMemory
+from speculation.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
+from speculation.vlm.inputs import as_sent
+from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import Jpegs, jpeg_of
+from vlm_nav_simulation.camera import Image
+from vlm_nav_simulation.dataset import Query, encode_jpeg
+from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.objects import CLASSES, COLOURS
+from vlm_nav_simulation.scene import Scene
+from vlm_nav_simulation.world import World
+
+ORACLE, TARGET, DRAFT = "oracle", "target", "draft"
+MODES = (TARGET, DRAFT, *(mode.value for mode in Mode))
+"""Answering policies; `target` and `draft` run in this process, without link and drafter: for success, not for time."""
+POLICIES = (ORACLE, *MODES)
+SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
+SIM_LIMITS = Limits(vx=0.5, wz=0.8)
+"""Executor and bridge as config/sim.yaml sets them."""
+CONTROL_S = 0.05
+COUNTS = ("tokens", "cloud_passes", "drafted", "accepted", "interruptions")
+
+
+def is_linked(policy: str) -> bool:
+    """Whether a policy needs a verifier."""
+    return policy not in (ORACLE, TARGET, DRAFT) and DraftingConfig.of(policy).needs_link
+
+
+def is_timed(policy: str) -> bool:
+    """Whether a policy's answers take the time that a robot would wait; the oracle's take none."""
+    return policy not in (TARGET, DRAFT)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all episodes of one run share."""
+
+    edge: EdgeConfig
+    """How answers are decoded; its mode and extra round trip are those of each episode."""
+    target_model: Path
+    object_name: str = "silver bottle"
+    """A colour and a class; empty: each seed's own."""
+    max_actions: int = 40
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
+    """How models are asked, as in `speculation.prompts.compose`."""
+    form: int = 1
+    """Form of the target's prompts, see `speculation.prompts.Vocabulary`."""
+
+
+class Asked(str, Enum):
+    """What a room is searched for."""
+
+    TARGET = "target"
+    ABSENT = "absent"
+    CLASS = "class"
+    COLOUR = "colour"
+
+    def query(self, scene: Scene) -> Query:
+        """Return the query. What is absent is a pair that the room lacks, the same for every policy."""
+        target = scene.target
+        if self is Asked.ABSENT:
+            rng = np.random.default_rng([scene.seed, 17])
+            pairs = [Query(colour, kind) for colour in COLOURS for kind in CLASSES]
+            missing = [pair for pair in pairs if not pair.objects(scene)]
+            return missing[int(rng.integers(len(missing)))]
+        colour = "" if self is Asked.CLASS else target.colour
+        return Query(colour, "" if self is Asked.COLOUR else target.object_class)
+
+
+@dataclass(frozen=True)
+class EpisodeKey:
+    """Which episode."""
+
+    difficulty: str
+    seed: int
+    policy: str
+    rtt_ms: float | None
+    """A round trip on top of the profile's own, ms; None for a policy without a link."""
+    layout: str = Layout.ROOM.value
+    asked: str = Asked.TARGET.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode(EpisodeKey):
+    """A finished episode: what was walked, and where its time went."""
+
+    target: str
+    object_class: str
+    outcome: str
+    success: bool
+    actions: tuple[str, ...]
+    path_m: float
+    collisions: int
+    gap_m: float
+    moving_s: float
+    standing_s: float | None
+    """Answers, and the settling before each frame; None where the policy has no times."""
+    answers_s: tuple[float, ...]
+    tokens: int = 0
+    cloud_passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    interruptions: int = 0
+
+    @property
+    def key(self) -> EpisodeKey:
+        """Which episode this is."""
+        return EpisodeKey(self.difficulty, self.seed, self.policy, self.rtt_ms, self.layout, self.asked)
+
+    @property
+    def total_s(self) -> float | None:
+        """From the first look to the end."""
+        return None if self.standing_s is None else self.standing_s + self.moving_s
+
+
+Answerer = Callable[[str, Jpegs], "tuple[str, DecodingStats | None]"]
+"""Prompt and frames in; the answer's text and what it took out, None where it was not decoded by the edge."""
+
+
+class Answerers:
+    """The models and links of one process, opened when first asked for. Close it in the end."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._sessions: dict[str, VlmSession] = {}
+        self._edge: EdgeDecoder | None = None
+        self._rtt_ms: float | None = None
+        self._warm: set[str] = set()
+
+    def of(self, policy: str, rtt_ms: float | None) -> Answerer:
+        """Return what answers as `policy` over a link of this round trip. Raises ValueError for models that fail.
+
+        Decoding raises VerifierLost or AnswerLate.
+        """
+        config = self._setting.edge
+        if not is_timed(policy):
+            if policy not in self._sessions:
+                folder = self._setting.target_model if policy == TARGET else config.draft_model
+                self._sessions[policy] = VlmSession(load_vlm(folder, config.draft), config.capacity)
+            session, is_target = self._sessions[policy], policy == TARGET
+            vlm, limit = session.vlm, config.decoding.max_tokens
+            grammars = None if config.decoding.answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
+
+            def alone(prompt: str, jpeg: Jpegs) -> tuple[str, None]:
+                # The pixels that the target gets over a link, so that all exact modes walk alike.
+                shown = as_sent(vlm, jpeg) if is_target else jpeg
+                grammar = None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos)
+                return session.answer(prompt, shown, limit, grammar), None
+
+            return alone
+        if self._edge is None or rtt_ms not in (None, self._rtt_ms):
+            # Another round trip needs another link.
+            self.close()
+            self._warm.clear()
+            self._rtt_ms = rtt_ms
+            mode = Mode.EDGE if rtt_ms is None else Mode.FSD
+            self._edge = EdgeDecoder(config.changed(mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
+        edge = self._edge
+
+        def answer(prompt: str, jpeg: Jpegs) -> tuple[str, DecodingStats | None]:
+            if policy not in self._warm:
+                # The first answer pays for the handshake, for first calls into the libraries and for estimates.
+                edge.decode(prompt, jpeg, mode=policy)
+                self._warm.add(policy)
+            result = edge.decode(prompt, jpeg, mode=policy)
+            return edge.text(result.tokens), result.stats
+
+        return answer
+
+    def close(self) -> None:
+        """Close the link."""
+        if self._edge is not None:
+            self._edge.close()
+            self._edge = None
+
+
+def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
+    """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
+    scene = scene_of(key.seed, key.difficulty, setting.object_name, key.layout)
+    query = Asked(key.asked).query(scene)
+    wanted = query.objects(scene)
+    answers: list[tuple[str, DecodingStats | None]] = []
+    if key.policy == ORACLE:
+        policy = oracle_policy(scene, wanted)
+    else:
+        ask = answerers.of(key.policy, key.rtt_ms)
+        search = Search(query, setting)
+        seen = deque[bytes](maxlen=setting.edge.frames)
+
+        def policy(frame: Image, world: World) -> NavigationAction | None:
+            seen.append(encode_jpeg(frame))
+            answers.append(ask(search.prompt(world), jpeg_of(seen)))
+            # The real robot would stand, look again, see the same and give up: the answer is greedy.
+            return search.read(answers[-1][0])
+
+    result = run_episode(scene, policy, setting.max_actions, wanted=wanted)
+    stats = [entry for _, entry in answers if entry is not None]
+    answers_s = tuple(entry.total_s for entry in stats)
+    looks = len(result.actions) if key.policy == ORACLE else len(answers)
+    legs = zip(result.actions, result.poses, result.poses[1:], strict=False)
+    return Episode(
+        **vars(key),
+        target=query.text.removeprefix("find the ").removeprefix("find "),
+        object_class=query.object_class or scene.target.object_class,
+        outcome=result.outcome.value,
+        success=result.success,
+        actions=tuple(action.text for action in result.actions),
+        path_m=round(result.path_length, 4),
+        collisions=result.collisions,
+        gap_m=round(result.final_gap, 4) if wanted else 0.0,
+        moving_s=round(sum(motion_seconds(action, progress(action, a, b)) for action, a, b in legs), 4),
+        standing_s=round(sum(answers_s) + looks * SETTLE_S, 6) if is_timed(key.policy) else None,
+        answers_s=tuple(round(seconds, 6) for seconds in answers_s),
+        **{name: sum(getattr(entry, name) for entry in stats) for name in COUNTS},
+    )
+
+
+class Search:
+    """What one search asks, step by step, as the robot asks it: a prompt lists what was done, and what was searched."""
+
+    def __init__(self, query: Query, setting: Setting) -> None:
+        self._query, self._setting = query, setting
+        self._done: list[Past] = []
+        self._under_way: NavigationAction | None = None
+        self._memory = SearchMemory()
+
+    def prompt(self, world: World) -> str:
+        """Return the prompt about what the robot sees now."""
+        setting, before = self._setting, self._under_way
+        if before is not None:
+            self._done.append(Blocked(before) if world.blocked and setting.form > 1 else before)
+        self._memory.look(*world.pose)
+        lines = self._memory.lines() if setting.form > 1 else ()
+        return compose(self._query.text, self._done, setting.order, setting.guide, lines)
+
+    def read(self, answer: str) -> NavigationAction | None:
+        """Return the action that an answer names, None for none; note what else it says."""
+        self._memory.read(answer, self._query.colour, self._query.object_class)
+        self._under_way = parse_answer(answer).action
+        return self._under_way
+
+
+def progress(action: NavigationAction, before: Pose, after: Pose) -> float:
+    """Return how far an action got: metres ahead, or radians in its direction."""
+    if action.radians:
+        return math.copysign(1.0, action.radians) * wrap(after.yaw - before.yaw)
+    return (after.x - before.x) * math.cos(before.yaw) + (after.y - before.y) * math.sin(before.yaw)
+
+
+def motion_seconds(action: NavigationAction, reached: float) -> float:
+    """Return how long executor and bridge take for an action on an ideal base that gets `reached` m or rad far.
+
+    A base that cannot go on costs the time until the executor notices. Stop takes none.
+    """
+    goal = abs(action.metres or action.radians)
+    return 0.0 if goal == 0.0 else _motion_seconds(action, min(goal, round(max(0.0, reached), 2)))
+
+
+@lru_cache(maxsize=4096)
+def _motion_seconds(action: NavigationAction, reached: float) -> float:
+    motion = Motion(action, PlanarPose(0.0, 0.0, 0.0), 0.0, SIM_MOTION)
+    slew = SlewLimiter(SIM_LIMITS)
+    sign = math.copysign(1.0, action.radians or action.metres)
+    # What falls short of the goal by less than the executor's tolerance was not blocked.
+    short = abs(action.metres or action.radians) - reached > 0.01
+    gone, now = 0.0, 0.0
+    while True:
+        place = PlanarPose(0.0, 0.0, sign * gone) if action.radians else PlanarPose(gone, 0.0, 0.0)
+        step = motion.update(place, now)
+        if step.outcome is not Outcome.RUNNING:
+            return now
+        velocity = slew.step(step.velocity, CONTROL_S)
+        gone += CONTROL_S * (sign * velocity.wz if action.radians else velocity.vx)
+        gone = min(gone, reached) if short else gone
+        now += CONTROL_S

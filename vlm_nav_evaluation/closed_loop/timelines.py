@@ -1,0 +1,106 @@
+"""What the models answer about a frame, and when which tokens are committed, by mode and round trip.
+
+Each question is recorded once from the real models (`vlm_nav_evaluation.virtual_time.record`). Then production's own
+edge and verifier decode it on virtual time, so other work on the machine changes nothing, and twenty links cost one
+recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from edge_drafter import DecodingStats, Mode
+from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.sampling import GREEDY
+from speculation.vlm.session import VlmSession
+from vlm_nav_evaluation.experiment.run import Arm, Question
+from vlm_nav_evaluation.virtual_time.backend import VirtualTime
+from vlm_nav_evaluation.virtual_time.record import Models, record
+from vlm_nav_evaluation.virtual_time.recording import Recording
+from vlm_nav_evaluation.virtual_time.timings import Timings
+
+
+@dataclass(frozen=True)
+class AnswerTimeline:
+    """One decoded answer."""
+
+    texts: tuple[tuple[float, str], ...]
+    """Seconds since the question, and the committed text then; the last is the whole answer."""
+    stats: DecodingStats
+
+    @property
+    def seconds(self) -> float:
+        """From the question to the whole answer."""
+        return self.texts[-1][0]
+
+    @property
+    def text(self) -> str:
+        """The whole answer."""
+        return self.texts[-1][1]
+
+    def committed(self, seconds: float) -> str:
+        """Return the text that is committed so many seconds after the question."""
+        return next((text for at, text in reversed(self.texts) if at <= seconds), "")
+
+
+class Timelines:
+    """Answers of one pair with declared times. The same question is recorded, and decoded in a mode, only once.
+
+    `timings`: its `one_way_s` is half of the round trip that is asked for. `answers` as `EdgeConfig.answers` has it.
+    """
+
+    def __init__(
+        self, models: Models, timings: Timings, max_tokens: int, first: Question, answers: str = CONSTRAINED
+    ) -> None:
+        """`first` is decoded before each answer: a drafter's estimates outlive a question on the robot."""
+        self._models, self._timings, self._max_tokens, self._how = models, timings, max_tokens, answers
+        self._recordings: dict[bytes, Recording] = {}
+        self._answers: dict[tuple[bytes, str, float], AnswerTimeline] = {}
+        self._first = record(models, [first], max_tokens, answers=answers)
+        draft = models.draft
+        self._grammars = None if answers == FREE else Grammars(draft.tokenizer, draft.vocabulary)
+        self._draft = VlmSession(models.draft, 2048)
+
+    def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
+        """Return the answer in a mode over a link of this round trip. Raises ValueError for what is no image."""
+        key = blake2b(prompt.encode() + b"\0" + jpeg, digest_size=16).digest()
+        known = self._answers.get((key, mode, rtt_s))
+        if known is None:
+            decode = self._alone if mode == Mode.EDGE.value else self._decoded
+            known = self._answers[key, mode, rtt_s] = decode(key, prompt, jpeg, mode, rtt_s)
+        return known
+
+    def forget(self) -> None:
+        """Drop all answers, when a room's frames do not come back."""
+        self._recordings.clear()
+        self._answers.clear()
+
+    def _decoded(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
+        recording = self._recordings.get(key)
+        if recording is None:
+            recording = record(self._models, [Question(prompt, jpeg)], self._max_tokens, answers=self._how)
+            self._recordings[key] = recording
+        timings = replace(self._timings, one_way_s=rtt_s / 2.0)
+        arms: list[Arm[Any]] = [Arm(mode, mode)]
+        run = VirtualTime(recording, timings, with_arrivals=True).run(arms, warm_up=self._first.steps)
+        (answer,) = run.answers[mode]
+        return self._timeline(answer.tokens, answer.more["arrivals"], answer.stats)
+
+    def _alone(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
+        """Mode edge: the draft's own greedy answer, one forward a token."""
+        grammar = None if self._grammars is None else self._grammars.of(grammar_for(prompt), self._draft.vlm.eos)
+        how = (self._max_tokens, GREEDY, 0, grammar)
+        tokens = [token for token, _ in self._draft.sampled(prompt, jpeg, *how)]
+        begun, each = self._timings.edge_prefill_s, self._timings.draft_s
+        stats = DecodingStats(mode=mode, tokens=len(tokens), total_s=begun + each * len(tokens))
+        return self._timeline(tokens, [(begun + each * (place + 1), 1) for place in range(len(tokens))], stats)
+
+    def _timeline(self, tokens: Any, arrivals: Any, stats: DecodingStats) -> AnswerTimeline:
+        texts, count = [], 0
+        decode = self._models.target.tokenizer.decode
+        for seconds, more in arrivals:
+            count = min(count + more, len(tokens))
+            texts.append((seconds, str(decode(list(tokens[:count]), skip_special_tokens=True))))
+        return AnswerTimeline(tuple(texts), stats)

@@ -1,0 +1,151 @@
+"""`demo`: simulated Go2, verifier, bridge, executor and navigation as separate processes find one object.
+
+Prints every step, records a bag, and writes a report. Exit status: 0 found, 1 not found, 2 something could not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from cloud_verifier.config import FED_HEAD_FILE
+from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
+from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
+from spec_vlm_nav.runner import Log, Runner
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.instructions import understand
+from speculation.prompts import Vocabulary
+from vlm_nav_evaluation.bags.files import BagWriter
+from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.report.tables import decoding_table, step_lines
+from vlm_nav_simulation.episode import SUCCESS_GAP
+from vlm_nav_simulation.objects import CLASSES, COLOURS
+
+READY_LIMIT_S = 120.0
+MODEL, FED = "model", "fed"
+PROMPT = "vlm_nav/prompt"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `demo`."""
+    line = commands.add_parser("demo", help="a simulated Go2 finds an object", description=__doc__)
+    add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", *DECODING, seed="3")
+    shown = "who drafts: the draft model, or the fed head beside the target (default: %(default)s)"
+    line.add_argument("--draft", default=MODEL, choices=(MODEL, FED), help=shown)
+    asked = line.add_mutually_exclusive_group()
+    asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
+    asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
+    line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / "demo", help="bag, log and report go here")
+    line.add_argument("--no-movie", action="store_true", help="leave the movie out of the report, which takes longest")
+    line.set_defaults(run=run)
+
+
+class StepPrinter:
+    """Prints what is looked for, then each decision once its decoding figures are there, and keeps the figures.
+
+    Figures and decision of a step come on two topics, in either order; a decision may come twice, and before its answer
+    is complete.
+    """
+
+    def __init__(self) -> None:
+        self.stats: list[Any] = []
+        self._stats: dict[tuple[int, int], Any] = {}
+        self._decisions: dict[tuple[int, int], Any] = {}
+        self._printed: set[tuple[int, int]] = set()
+        self._understood = ""
+
+    def __call__(self, topic: str, message: Any) -> None:
+        """Take a message of the graph."""
+        if topic == PROMPT:
+            understood = AskedPrompt.from_json(message.data).instruction
+            if understood != self._understood:
+                self._understood = understood
+                print(f"Understood: {understood}", flush=True)
+        if topic not in ("decoding_stats", "navigation_action"):
+            return
+        key = message.goal, message.step
+        if topic == "decoding_stats":
+            self.stats.append(message)
+            self._stats[key] = message
+        elif message.complete:
+            self._decisions.setdefault(key, message)
+        decision, stats = self._decisions.get(key), self._stats.get(key)
+        if decision is None or key in self._printed or (stats is None and decision.source != FALLBACK):
+            return
+        self._printed.add(key)
+        action = to_action(decision.kind, decision.size)
+        text = "HOLD" if decision.kind == HOLD or action is None else action.text
+        print(f"step {decision.step:2d}  {text}{' (edge model alone)' if decision.source == EDGE_ONLY else ''}")
+        reasoning = [f"reason: {' '.join(decision.reasoning.split())}"] if decision.reasoning else []
+        for line in (*reasoning, *(step_lines(stats) if stats is not None else ())):
+            print(f"         {line}", flush=True)
+
+
+def head_beside(target: str) -> Path:
+    """Return the folder of the fed head beside a target. Raises ValueError, in one sentence, where there is none."""
+    folder = Path(target).resolve().parent / "fed_head"
+    if not (folder / FED_HEAD_FILE).is_file():
+        raise ValueError(
+            f"--draft {FED}: no fed head in {folder} ({FED_HEAD_FILE} is missing); train one with "
+            "`python -m adapters_training fed-head` (docs/fed_head.md), or leave the option out"
+        )
+    return folder
+
+
+def target_of(sentence: str, vocabulary: Vocabulary | None, seed: int) -> str:
+    """Return the object that a room must hold so that a sentence can be followed in it.
+
+    Where any colour or class is right, `seed` chooses. Raises ValueError, in one sentence, where none can be hidden.
+    """
+    known = vocabulary or Vocabulary(tuple(COLOURS), tuple(CLASSES))
+    understood = understand(sentence, known)
+    if understood.relation is not None:
+        raise ValueError(f"--say: rooms are not arranged by {understood.relation.text!r}; name the object alone")
+    colour = understood.colour or known.colours[seed % len(known.colours)]
+    return f"{colour} {understood.object_class or known.classes[seed % len(known.classes)]}"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo and return its exit status. Raises ValueError or StartError, in one sentence, if it cannot."""
+    if options.say is not None:
+        options.target = target_of(options.say, Vocabulary.load(Path(options.target_model)), options.seed)
+    scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
+    trace = options.out / "trace.json"
+    head = {"fed_head": str(head_beside(options.target_model))} if options.draft == FED else {}
+    arguments = prepare(SIM_GRAPH, options, trace=str(trace.resolve()), **head)
+    # rclpy and OpenGL start only once the ROS domain is chosen and the options are known to be good.
+    from vlm_nav_evaluation.nodes.observer import Observer
+    from vlm_nav_evaluation.report.command import write_report
+
+    trace.unlink(missing_ok=True)
+    instruction = options.say or options.instruction or f"find the {scene.target.text}"
+    log, printer = Log(options.out / "log.txt"), StepPrinter()
+    with (
+        closing(BagWriter(options.out / "bag")) as bag,
+        Runner(SIM_GRAPH, arguments, log) as runner,
+        Observer(printer, bag) as observer,
+    ):
+        count = len(SIM_GRAPH.processes)
+        drafter = "a fed head drafts" if head else "the draft model drafts"
+        print(f"room {scene.seed} ({options.difficulty}), mode {options.mode}, {drafter}; starting {count} processes")
+        runner.start()
+        runner.wait_until(observer.ready, "all nodes ready", READY_LIMIT_S)
+        print(f'instruction: "{instruction}"', flush=True)
+        goal = observer.send(instruction, options.time)
+        while (end := goal.wait(0.2)) is None:
+            runner.check()
+        truth = observer.truth
+    near = bool(truth.get("visible")) and float(truth.get("distance", 9e9)) <= SUCCESS_GAP
+    found = end.succeeded and near
+    reason = "" if found else f": {end.message}" + ("" if near else f"; {truth.get('distance')} m away")
+    verdict = "FOUND" if found else "NOT FOUND"
+    headline = f"{verdict} the {scene.target.text} after {end.elapsed_s:.0f} s and {end.actions} actions{reason}"
+    walked = f"walked {truth.get('path_length', 0.0):.2f} m, {truth.get('collisions', 0)} collisions"
+    print(f"\n{headline}\n{walked}\n\n{decoding_table(printer.stats)}\n")
+    kept, movie = trace if trace.exists() else None, not options.no_movie
+    page = write_report(options.out, options.out / "bag", headline=headline, trace=kept, movie=movie)
+    print(f"report {page}\nbag    {options.out / 'bag'}\nlog    {log.path}")
+    return 0 if found else 1

@@ -1,0 +1,185 @@
+"""Questions of an experiment: held-out rooms of the simulator, noise, or text prompts; and their options."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from speculation.prompts import (
+    Blocked,
+    Guidance,
+    NavigationAction,
+    Past,
+    ResponseOrder,
+    Vocabulary,
+    asked_form,
+    compose,
+)
+from speculation.vlm.folder import SEEING, find_model, read_config
+from speculation.wire import MAX_DRAFT_TOKENS
+from vlm_nav_evaluation.experiment.prompts import SAMPLE, load_prompts, pick
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.setting import add_prompt_options
+from vlm_nav_evaluation.walk_prompts import WalkPrompts
+from vlm_nav_simulation.camera import Image
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.ground_truth import observe
+from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
+from vlm_nav_simulation.world import World
+
+FRAMES_PER_ROOM = 10
+FRAME_SOURCES = ("simulation", "random", "text")
+TEXT_FILE = "text:"
+TEXT_CAPACITY = 2048
+"""Cache slots of a session on text prompts: the edge's own, where a verifier's default is made for frames."""
+
+
+def questions(
+    source: str,
+    count: int,
+    seed: int = 0,
+    order: ResponseOrder = ResponseOrder.REASON_FIRST,
+    guide: bool = False,
+    form: int = 1,
+) -> list[Question]:
+    """Return `count` questions: held-out rooms of the simulator, noise that needs no simulator (tiny models), or text.
+
+    In rooms they are what the oracle would have been asked on its way, with what it had done by then, in prompts of
+    `form`. `order` and `guide` as in `speculation.prompts.compose`. `text` is the sample of our own, `text:PATH` a file
+    that `load_prompts` reads; `seed` selects among its prompts where there are more. Raises ValueError for another
+    source.
+    """
+    if in_words(source):
+        prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
+        return [Question(prompt.text, b"") for prompt in pick(prompts, count, seed)]
+    if source == "random":
+        return list(_noise(count, seed, order, guide))
+    if source == "simulation":
+        return list(itertools.islice(_rooms(seed, order, guide, form), count))
+    raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
+
+
+def in_words(source: str) -> bool:
+    """Return whether `source` holds text prompts for a language model alone, without frames."""
+    return source == "text" or source.startswith(TEXT_FILE)
+
+
+def text_flags(text_only: bool) -> list[str]:
+    """Return a verifier's flags where it serves a language model alone."""
+    return ["--text-only", "--capacity", str(TEXT_CAPACITY)] if text_only else []
+
+
+def check_prompts(vlm: Any, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
+    """Raise ValueError for a text prompt that `vlm` refuses, or that with answer and draft exceeds a session's cache.
+
+    Questions with a frame are not checked: their prompts are short, and a frame's tokens depend on the model.
+    """
+    for question in asked:
+        if question.jpeg:
+            continue
+        shown = repr(question.prompt if len(question.prompt) < 50 else f"{question.prompt[:47]}...")
+        try:
+            tokens = len(vlm.processor.encode_text(question.prompt, 0))
+        except ValueError as error:
+            raise ValueError(f"prompt {shown}: {error}") from None
+        if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
+            raise ValueError(
+                f"prompt {shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the "
+                f"{capacity} of a session; take it out of the file or ask for fewer tokens (--max-tokens)"
+            )
+
+
+def read_source(text: str) -> str:
+    """Return a source of questions; an argparse type."""
+    if text in FRAME_SOURCES or (text.startswith(TEXT_FILE) and text != TEXT_FILE):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
+
+
+def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None:
+    """Register the questions and how they are computed: --frames, --seed, prompt options, --max-tokens, --dtype."""
+    shown = (f"{', '.join(FRAME_SOURCES)} (prompts of our own, for a pair of language models), or {TEXT_FILE}PATH of a "
+             "file in the form of GSM8K, HumanEval, MT-Bench or Spec-Bench (default: %(default)s)")  # fmt: skip
+    line.add_argument("--frames", default="simulation", type=read_source, metavar="SOURCE", help=shown)
+    line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of random draws (default: 0)")
+    add_prompt_options(line)
+    line.add_argument("--max-tokens", type=int, default=128)
+    line.add_argument("--dtype", default=dtype, help=f"float64, float32 or bfloat16 (default: {dtype})")
+
+
+def asked_of(options: argparse.Namespace, count: int) -> list[Question]:
+    """Return `count` questions as a command's options name them. Raises ValueError as `questions` and `asked_as`."""
+    return questions(options.frames, count, options.seed, *asked_as(options))
+
+
+def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[list[Question], list[Question]]:
+    """Return questions for the warm-up, and `steps` others to measure.
+
+    A mode that remembers earlier answers must not have answered what is measured. In the simulation the former are
+    about another room.
+    """
+    how = asked_as(options)
+    if not in_words(options.frames):
+        before = questions(options.frames, warm_up, options.seed + 1, *how)
+        return before, questions(options.frames, steps, options.seed, *how)
+    every = questions(options.frames, steps + warm_up, options.seed, *how)
+    return every[steps:], every[:steps]
+
+
+def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool, int]:
+    """Return the order and the guide that a command's options name, and the form of the prompts.
+
+    The target's vocabulary decides for `auto`, and the form.
+
+    Raises ValueError for frames with a language model alone, or text with a target that sees images.
+    """
+    target, source = options.target_model, options.frames
+    folder = find_model(target)
+    if (folder / "config.json").is_file():  # where there is none, loading it raises the error
+        sees = read_config(folder)["model_type"] in SEEING
+        if sees and in_words(source):
+            raise ValueError(
+                f"--frames {source} asks in words, and target {target} sees images; give a pair of language models "
+                "alone with --target-model and --draft-model"
+            )
+        if not sees and not in_words(source):
+            raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
+    words = Vocabulary.load(folder)
+    return ResponseOrder(options.response_order), Guidance(options.guide).applies(words), asked_form(words)
+
+
+def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
+    dice = np.random.default_rng([seed, 1])
+    for _ in range(count):
+        _, data = cv2.imencode(".jpg", dice.integers(0, 256, (224, 224, 3), dtype=np.uint8))
+        yield Question(compose("find the silver bottle", (), order, guide), bytes(data))
+
+
+def _rooms(seed: int, order: ResponseOrder, guide: bool, form: int) -> Iterator[Question]:
+    for room in itertools.count(UNSEEN_SEED + 1000 * seed):
+        scene = make_scene(room, Difficulty.MIDDLE)
+        yield from _walk(scene, WalkPrompts(scene.target, order, guide, form))
+
+
+def _walk(scene: Scene, prompts: WalkPrompts) -> list[Question]:
+    decide, asked, done = oracle_policy(scene), list[Question](), list[Past]()
+
+    def look(image: Image, world: World) -> NavigationAction | None:
+        if done and world.blocked and isinstance(done[-1], NavigationAction):
+            done[-1] = Blocked(done[-1])
+        prompt = prompts.ask(world.pose, observe(world)[scene.target_index], done)
+        asked.append(Question(prompt, encode_jpeg(image)))
+        action = decide(image, world)
+        if action is not None:
+            done.append(action)
+        return action
+
+    run_episode(scene, look, FRAMES_PER_ROOM)
+    return asked

@@ -1,0 +1,137 @@
+"""The backend on real sockets: one verifier process, and an edge in this process for each set of changes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
+from speculation.settings import fields_of
+from speculation.trace import Trace
+from speculation.vlm.load import Vlm, load_vlm
+from vlm_nav_evaluation.experiment.processor import Cores, placed, processor_s
+from vlm_nav_evaluation.experiment.questions import check_prompts, in_words, text_flags
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
+from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, frame_flags, head_flags, verifier
+
+Q = TypeVar("Q", bound=Question)
+UNUSED = ("mode", "target", "device", "seed", "verifier", "frames")
+"""Options that have a field's name and another meaning."""
+
+
+def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) -> EdgeConfig:
+    """Return an edge's settings: fields that an option names, then `changes`; more patient than a robot's.
+
+    address: of the verifier; empty for the default. Raises ValueError for values that cannot be used.
+    """
+    known = {field.name for field in fields_of(EdgeConfig)}.difference(UNUSED)
+    given = {name: value for name, value in vars(options).items() if name in known}
+    base: dict[str, Any] = {"mode": Mode.FSD.value, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}
+    base["frames"] = getattr(options, "views", 1)
+    base["text_only"] = in_words(getattr(options, "frames", ""))
+    verifier_at = {"verifier": address} if address else {}
+    return EdgeConfig.flat(**{**base, **given, **verifier_at, **changes})
+
+
+class Edges:
+    """Edges that share one copy of each draft model; use `sockets`, which also starts their verifier."""
+
+    def __init__(self, options: argparse.Namespace, address: str, vlm: Vlm, trace: int = 1) -> None:
+        """`vlm`: the options' draft model. trace: spans that each edge keeps."""
+        self.options = options
+        self.address = address
+        self.vlm = vlm
+        self._models = {options.draft_model: self.vlm}
+        self._spans = trace
+        self._edges: dict[tuple[tuple[str, Any], ...], EdgeDecoder] = {}
+
+    def edge(self, **changes: Any) -> EdgeDecoder:
+        """Return the edge with these changes of `EdgeConfig`. Raises ValueError as `EdgeDecoder`."""
+        key = tuple(sorted(changes.items()))
+        if key not in self._edges:
+            config = edge_config(self.options, self.address, **changes)
+            if config.draft_model not in self._models:
+                self._models[config.draft_model] = load_vlm(config.draft_model, config.draft)
+            self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[config.draft_model])
+        return self._edges[key]
+
+    def decoder(self, arm: Arm[Any]) -> Callable[[Question], Answer]:
+        """Return an arm's own decoder, or the edge that its mode and changes describe."""
+        if arm.decode is not None:
+            return arm.decode
+        edge = self.edge(**arm.changes)
+
+        def decode(question: Question) -> Answer:
+            result = edge.decode(question.prompt, question.jpeg, mode=arm.mode)
+            return Answer(result.tokens, result.stats, {"rtt_s": edge.link_figures()[1]})
+
+        return decode
+
+    def run(
+        self,
+        arms: Sequence[Arm[Any]],
+        asked: Sequence[Question],
+        warm_up: Sequence[Question] | None = None,
+        journal: Journal | None = None,
+    ) -> Run:
+        """See `Backend.run` and `take_turns`. Raises ValueError, VerifierLost, AnswerLate."""
+        check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
+        ready = [replace(arm, decode=charged(self.decoder(arm))) for arm in arms]
+        return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
+
+    def close(self) -> None:
+        """Close all links; who asks for an edge gets a new one."""
+        while self._edges:
+            self._edges.popitem()[1].close()
+
+
+def charged(decode: Callable[[Q], Answer]) -> Callable[[Q], Answer]:
+    """Return a decoder that adds to `Answer.more` the processor seconds of all processes here, as `cpu_s`."""
+
+    def measured(question: Q) -> Answer:
+        before = processor_s()
+        answer = decode(question)
+        return replace(answer, more={**answer.more, "cpu_s": processor_s() - before})
+
+    return measured
+
+
+def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm[Question]]:
+    """Return one arm for each mode; the tokens of `edge`, which is not verified, are its own."""
+    return [Arm(mode, mode, changes, exact=mode != Mode.EDGE.value) for mode in modes]
+
+
+@contextmanager
+def sockets(
+    options: argparse.Namespace,
+    modes: Sequence[str] = (),
+    *flags: str,
+    address: str = "",
+    vlm: Vlm | None = None,
+    trace: int = 1,
+) -> Iterator[Edges]:
+    """Yield edges and their verifier, a process of its own that runs for the time; none where all modes are `edge`.
+
+    The verifier gets the options' target model, profile, dtype and threads, and `flags`; both sides run on the options'
+    cores. address: of a running
+    verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the process does not start or
+    ends by itself, ValueError for models that cannot be used.
+    """
+    named = [name for name in ("profile", "dtype", "threads") if hasattr(options, name)]
+    own = [word for name in named for word in (f"--{name}", str(getattr(options, name)))]
+    own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
+    own += [*head_flags(options), *frame_flags(options)]
+    vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
+    cores = getattr(options, "cores", Cores.FREE)
+    with ExitStack() as stack:
+        if not address and set(modes) != {Mode.EDGE.value}:
+            with placed(cores, verifier=True):
+                address = stack.enter_context(verifier(options.target_model, *own, *flags))
+        stack.enter_context(placed(cores))
+        yield stack.enter_context(closing(Edges(options, address, vlm, trace)))

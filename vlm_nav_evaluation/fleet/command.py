@@ -1,0 +1,52 @@
+"""`fleet`: many robots and one verifier, or many, on virtual time, with production's own scheduler.
+
+wisp: capacity, goodput and violations by policy; specedge: two cohorts against a draft model on the server; replicas:
+up to 10,000 robots; churn: the same on replicas that die and drain. Nothing is measured on this machine but the
+scheduler's own time; passes cost what is declared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from vlm_nav_evaluation.experiment.command import settings_of, write_result
+from vlm_nav_evaluation.fleet import churn, plots, replicas, specedge, wisp
+from vlm_nav_evaluation.plots import add_outputs, keep
+from vlm_nav_evaluation.setting import machine
+
+SETTINGS: dict[str, Any] = {"wisp": wisp, "specedge": specedge, "replicas": replicas, "churn": churn}
+PLOTS = {
+    "wisp": plots.wisp_plot,
+    "specedge": plots.specedge_plot,
+    "replicas": plots.replicas_plot,
+    "churn": plots.churn_plot,
+}
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `fleet`."""
+    line = commands.add_parser("fleet", help="many robots and one verifier on virtual time", description=__doc__)
+    line.add_argument("setting", choices=[*SETTINGS, "all"], help="which tables")
+    line.add_argument("--seed", type=int, default=0, help="of requests, classes and starts (default: 0)")
+    line.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: all cores)")
+    for setting in SETTINGS.values():
+        setting.add_options(line)
+    add_outputs(line)
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the tables, draw the plots, and save what was asked. Raises ValueError for bad options."""
+    if options.jobs < 1 or options.seed < 0:
+        raise ValueError(f"--jobs {options.jobs}, --seed {options.seed}: give at least 1 and at least 0")
+    for name in SETTINGS if options.setting == "all" else [options.setting]:
+        data = {"settings": settings_of(options), "machine": machine()} | SETTINGS[name].measure(options)
+        print("\nsettings: " + ", ".join(f"{each} {value}" for each, value in data["settings"].items()))
+        print(f"{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
+        kept = f"fleet_{data.get('name', name)}"
+        keep(PLOTS[name](data), kept, options)
+        if options.save:
+            write_result(kept, data)
+    return 0

@@ -1,0 +1,495 @@
+"""The fleet: events on one clock, robots, and a verifier whose every decision is production's `Scheduler`'s.
+
+No socket, no model, no thread: messages are production's own, a pass takes what its load costs, and a verdict compares
+the draft with the request's answer. Left out: images and their encoding, the robots' own prefill, lost messages,
+memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from cloud_verifier.config import Limits
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.ledger import Act
+from cloud_verifier.memory import Admission, NoRoom
+from cloud_verifier.policies import Batch
+from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
+from cloud_verifier.work import ModelInfo, Row
+from speculation.acceptance import Verdict
+from speculation.pass_cost import Load
+from speculation.service import INTERACTIVE, SERVICE_CLASSES
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, EarlyTokens, begin_digest
+from vlm_nav_evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
+from vlm_nav_evaluation.fleet.systems import Exit, Setting
+from vlm_nav_evaluation.fleet.trees import best_tree
+from vlm_nav_evaluation.fleet.workload import EOS, VOCABULARY, Request
+
+MODEL = ModelInfo("fleet", "", "", VOCABULARY, 1, (), (EOS,))
+BLOCK = 16
+PROMPT = "-"
+EMPTY = begin_digest(PROMPT, b"")
+SPIKE, WINDOW = 1.5, 50
+"""A late verification is the computation's fault if its pass took so many times the mean of so many before it (WISP,
+Eq. 21)."""
+TICK_S = 1e-9
+"""A policy that is asked again at once is asked a moment later: time must pass."""
+START_S = 2.0
+"""Robots begin at random within so many seconds, in the midst of an answer."""
+
+
+class Events:
+    """What happens when; events of one moment happen in the order in which they were planned."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._planned = 0
+
+    def at(self, when: float, what: Callable[..., None], *arguments: Any) -> None:
+        """Plan a call."""
+        self._planned += 1
+        heapq.heappush(self._heap, (when, self._planned, what, arguments))
+
+    def run(self, until: float, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Let time pass until a moment, or until nothing is planned, or `wanted` (asked every event) is over."""
+        while self._heap and self._heap[0][0] <= until and wanted():
+            self.now, _, what, arguments = heapq.heappop(self._heap)
+            what(*arguments)
+
+
+@dataclass
+class Asked:
+    """One request as its robot saw it. Times are seconds."""
+
+    robot: int
+    service_class: str
+    begun: float
+    tokens: int
+    ended: float | None = None
+    committed: list[int] = field(default_factory=list)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """End-to-end speed: prefill, queue and all."""
+        return 0.0 if self.ended is None else self.tokens / (self.ended - self.begun)
+
+    def late(self, now: float) -> bool | None:
+        """Whether it misses its class; None while that is open."""
+        limit = self.tokens / SERVICE_CLASSES[self.service_class].tokens_per_s
+        if self.ended is not None:
+            return self.ended - self.begun > limit
+        return True if now - self.begun > limit else None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One step's share of a pass."""
+
+    ended: float
+    robot: int
+    service_class: str
+    drafted: int
+    committed: int
+    elsewhere_s: float
+    """T_draft + T_network."""
+    queue_s: float
+    compute_s: float
+    spike: bool
+
+    @property
+    def late(self) -> bool:
+        """Whether this iteration alone was slower than the class (WISP, Eq. 4)."""
+        seconds = self.elsewhere_s + self.queue_s + self.compute_s
+        return self.committed < SERVICE_CLASSES[self.service_class].tokens_per_s * seconds
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One target forward."""
+
+    ended: float
+    seconds: float
+    rows: int
+    tokens: int
+    committed: int
+
+
+class Log:
+    """What happened."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.verified: list[Verified] = []
+        self.passes: list[Pass] = []
+        self.prefill_s = 0.0
+        self.started = 0
+        """Requests that the verifier took on."""
+        self.refused_s: list[float] = []
+        """Of every refusal, after how many seconds the robot may come back."""
+        self.deciding_s: list[float] = []
+        """Seconds of this machine's processor that the scheduler took for each batch, queries included."""
+
+
+class KnownCost(Estimator):
+    """An estimator that was seeded with the cost that passes have: predictions are right."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self._times = setting.times
+
+    def observe(self, load: Load, seconds: float) -> None:
+        """There is nothing to learn."""
+
+    @property
+    def known(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def priced(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def spread(self) -> float:
+        """Passes of one load take one time."""
+        return 0.0
+
+    def seconds(self, load: Load) -> float:
+        """Return the seconds of a pass."""
+        return self._times.pass_s(load)
+
+
+class Robot:
+    """One robot: it asks, drafts, takes commits, and asks again at once."""
+
+    def __init__(self, fleet: Fleet, index: int, service_class: str) -> None:
+        self._fleet, self.index, self.service_class = fleet, index, service_class
+        setting = fleet.setting
+        self._one_way_s = setting.times.one_way_s
+        self.number = 0
+        self._round = self._version = 0
+        self.drafted_s = 0.0
+        self._began = 0.0
+        drafting = setting.system.drafting
+        self._drafter: Drafter | None = None
+        if drafting is not None:
+            workload, draft_s = setting.workload, setting.times.draft_s
+            tree = TreeDrafter(drafting, draft_s, workload.kinds, workload.shares) if drafting.tree else None
+            self._drafter = tree or ChainDrafter(drafting, setting.times.draft_s)
+
+    def ask(self) -> None:
+        """Begin the next request."""
+        fleet = self._fleet
+        self.number += 1
+        self.request = fleet.setting.workload.request(self.index, self.number)
+        if self.number == 1:
+            self.request = self.request.beginning(fleet.phases[self.index])
+        self.asked = Asked(self.index, self.service_class, fleet.events.now, len(self.request.answer))
+        fleet.log.asked.append(self.asked)
+        self._begin()
+
+    def refused(self, retry_after_s: float) -> None:
+        """The verifier has no room for the request: it is begun again later."""
+        self._version += 1
+        self._fleet.events.at(self._fleet.events.now + retry_after_s, self._begin)
+
+    def _begin(self) -> None:
+        fleet, system, now = self._fleet, self._fleet.setting.system, self._fleet.events.now
+        self._round, self._digest = 0, EMPTY
+        begin = BeginStep(
+            self.number, PROMPT, b"", max_tokens=len(self.request.answer), idle=system.idle,
+            self_draft=system.server_draft, self_depth=system.server_depth, round_trip_s=2.0 * self._one_way_s,
+        )  # fmt: skip
+        fleet.events.at(now + self._one_way_s, fleet.begin, self, begin)
+        if self._drafter is not None:
+            self._drafter.begin(self.request, now)
+            self._began = now
+            self._plan()
+
+    def take(self, commit: Commit) -> None:
+        """Take in a commit of the current request."""
+        now, asked = self._fleet.events.now, self.asked
+        if commit.step != self.number:
+            return
+        # A draft that comes after its commit is answered with that commit again.
+        tokens = commit.tokens[len(asked.committed) - commit.start :]
+        if not tokens:
+            return
+        asked.committed.extend(tokens)
+        self._digest = commit.digest
+        if commit.done:
+            asked.ended = now
+            self._version += 1
+            self._fleet.finished(self)
+            return
+        if self._drafter is not None:
+            self._drafter.commit(tokens, now)
+            self._began = now
+            self._plan()
+
+    def take_early(self, early: EarlyTokens) -> None:
+        """Take in what an exit says of the latest draft."""
+        if self._drafter is not None and (early.step, early.round) == (self.number, self._round):
+            self._drafter.early(early, self._fleet.events.now)
+
+    def _plan(self) -> None:
+        assert self._drafter is not None
+        self._version += 1
+        due = self._drafter.due(self._fleet.events.now)
+        if due is not None:
+            self._fleet.events.at(due, self._send, self._version)
+
+    def _send(self, version: int) -> None:
+        if version != self._version or self._drafter is None:
+            return
+        fleet, now = self._fleet, self._fleet.events.now
+        tokens, parents = self._drafter.draft(now)
+        self._round += 1
+        milliseconds = round(1e3 * (now - self._began))
+        start = len(self.asked.committed)
+        draft = Draft(self.number, self._round, start, self._digest, tokens, parents, draft_ms=milliseconds)
+        fleet.events.at(now + self._one_way_s, fleet.offer, self, draft)
+        self.drafted_s = now - self._began
+        self._plan()
+
+
+class Fleet:
+    """So many robots at one verifier; the same seed gives the same run.
+
+    blocks: the verifier's memory, in blocks of `BLOCK` cache slots, for which production's `Admission` makes robots
+    wait in line or refuses them; None: there is room for all.
+    """
+
+    def __init__(self, setting: Setting, robots: int, seed: int = 0, blocks: int | None = None) -> None:
+        if robots < 1:
+            raise ValueError(f"a fleet of {robots} robots; give at least 1")
+        self.setting, self.events, self.log = setting, Events(), Log()
+        system = setting.system
+        limits = Limits(max_draft=MAX_DRAFT_TOKENS)
+        self.scheduler = Scheduler(
+            MODEL, system.scheduling, limits, self_drafts=system.server_draft > 0, estimates=KnownCost(setting)
+        )
+        random = np.random.default_rng([seed, 17])
+        names = setting.classes or (INTERACTIVE.name,)
+        chosen = random.permutation(np.resize(np.arange(len(names)), robots))
+        self.robots = [Robot(self, index, names[chosen[index]]) for index in range(robots)]
+        phases, starts = random.random(robots), random.random(robots) * START_S
+        if blocks is not None:
+            # Who finds no room at the start is not in the midst of an answer.
+            order = np.argsort(starts)
+            needed = np.cumsum([blocks_of(setting.workload.request(int(index), 1)) for index in order])
+            phases[order[needed > blocks]] = 1.0
+        self.phases: tuple[float, ...] = tuple(phases.tolist())
+        """What part of its first answer each robot is still to get: a fleet is never in step."""
+        for robot, start in zip(self.robots, starts, strict=True):
+            self.events.at(float(start), robot.ask)
+        self._busy = self._turning = False
+        self._alarm = 0
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._memory = Admission(blocks, seed) if blocks is not None else None
+        self._random = np.random.default_rng([seed, 29])
+
+    # --- messages, as they reach the verifier
+
+    def begin(self, robot: Robot, begin: BeginStep) -> None:
+        """A request arrives."""
+        now = self.events.now
+        if self._memory is not None:
+            try:
+                self._memory.ask(robot.index, blocks_of(robot.request), now)
+            except NoRoom as error:
+                self.log.refused_s.append(error.retry_after_s)
+                self.events.at(now + self.setting.times.one_way_s, robot.refused, error.retry_after_s)
+                return
+        self.log.started += 1
+        for commit in self.scheduler.begin(robot.index, begin, now, service_class=robot.service_class):
+            self._reply(robot, commit)
+        if self._memory is None:
+            self._prepared(robot.index)
+        else:
+            self._grant()
+
+    def _grant(self) -> None:
+        assert self._memory is not None
+        granted, _ = self._memory.grant(self.events.now)
+        for index in granted:
+            self._prepared(index)
+
+    def _prepared(self, index: int) -> None:
+        """A request has its memory: its prefill may begin."""
+        robot, step = self.robots[index], self.scheduler.step(index)
+        assert step is not None
+        tokens = robot.request.prompt - 1
+        step.prepared(robot.request, 0.0, tokens)
+        step.encoded = True
+        if not self.setting.system.cached:
+            # Every verification computes the prompt: there is nothing to do before the first.
+            step.fed(tokens, self.events.now)
+        self._turn_soon()
+
+    def offer(self, robot: Robot, draft: Draft) -> None:
+        """A draft arrives."""
+        step = self.scheduler.step(robot.index)
+        if step is None or draft.step != step.number:
+            # Its request was refused, as its robot is about to learn.
+            return
+        for commit in self.scheduler.offer(robot.index, draft, self.events.now):
+            self._reply(robot, commit)
+        self._turn_soon()
+
+    def _reply(self, robot: Robot, commit: Commit) -> None:
+        self.events.at(self.events.now + self.setting.times.one_way_s, robot.take, commit)
+
+    def finished(self, robot: Robot) -> None:
+        """A robot has its answer."""
+        robot.ask()
+
+    # --- work
+
+    def _turn_soon(self) -> None:
+        if not (self._busy or self._turning):
+            self._turning = True
+            self.events.at(self.events.now, self._turn)
+
+    def _wake(self, alarm: int) -> None:
+        if alarm == self._alarm:
+            self._turn_soon()
+
+    def _turn(self) -> None:
+        """Run what the scheduler chooses, as `Server.turn` does."""
+        self._turning = False
+        if self._busy:
+            return
+        now, scheduler = self.events.now, self.scheduler
+        began = time.thread_time()
+        scheduler.wait(now)
+        batch = scheduler.next(now)
+        due = None if batch else scheduler.next_time(now)
+        if batch:
+            self.log.deciding_s.append(time.thread_time() - began)
+            self._busy = True
+            self._run(batch)
+        elif due is not None:
+            self._alarm += 1
+            self.events.at(max(due, now + TICK_S), self._wake, self._alarm)
+
+    def _run(self, batch: Batch) -> None:
+        """Let the batch take its time: drafts of the verifier's own, then the forward."""
+        began, steps = self.events.now, tuple(batch.choices)
+        drafting_s = self._draft_here(steps)
+        rows = [step.row for step in steps if step.row is not None]
+        verified = Load.total(map(self._load, rows))
+        load = verified + Load.total(step.chunk_load(tokens) for step, tokens in batch.chunks.items())
+        seconds = self.setting.times.pass_s(load) if load.rows else 0.0
+        if batch.chunks:
+            self.log.prefill_s += seconds - (self.setting.times.pass_s(verified) if rows else 0.0)
+        self._plan_exits(batch, began + drafting_s, seconds)
+        self.events.at(began + drafting_s + seconds, self._ran, batch, load, began, seconds)
+
+    def _plan_exits(self, batch: Batch, began: float, seconds: float) -> None:
+        """Let exits name verdicts on the drafts of a batch, as far as they know them."""
+        exits = self.setting.system.exits
+        for step in batch.choices if exits else ():
+            sampled = self._random.random()
+            for each in exits:
+                if step.row is not None and step.row.exits:
+                    self.events.at(began + each.after * seconds, self._exit, step, step.row, each, sampled < each.right)
+
+    def _exit(self, step: Step, row: Row, each: Exit, right: bool) -> None:
+        robot = self.robots[step.index]
+        if step.row is not row or not self.scheduler.is_current(step):
+            return
+        found = verdict(row, step.position, robot.request.answer)
+        if not right:
+            found = replace(found, token=(found.token + 1) % EOS)
+        early = step.early(each.layer, found, each.right)
+        if early is not None:
+            self.events.at(self.events.now + self.setting.times.one_way_s, robot.take_early, early)
+
+    def _load(self, row: Row) -> Load:
+        """Return what a row computes."""
+        return row.load if self.setting.system.cached else Load.row(row.cached + row.load.new)
+
+    def _draft_here(self, steps: Sequence[Step]) -> float:
+        """Let the draft model beside the target draft a tree; return its seconds."""
+        system, workload, times = self.setting.system, self.setting.workload, self.setting.times
+        seconds = 0.0
+        asking = [step for step in steps if step.row is not None and step.row.self_draft]
+        deepest = 0
+        for step in asking:
+            assert step.row is not None
+            room = step.max_tokens - step.position - 1
+            depth = min(system.server_depth, room)
+            request = self.robots[step.index].request
+            levels = levels_of(request, step.position, depth, workload.kinds)
+            shape = best_tree(levels, min(system.server_draft, step.row.self_draft), depth)
+            tokens = shape.tokens(request.firsts, step.position)
+            step.draft_here(Tree.own(tokens, shape.parents, shape.reach(levels)))
+            deepest = max(deepest, depth)
+        width = max(1, system.server_draft // max(1, system.server_depth))
+        for _ in range(deepest):
+            seconds += times.server_draft.seconds(Load.total(Load.row(width, step.cached) for step in asking))
+        return seconds
+
+    def _ran(self, batch: Batch, load: Load, began: float, seconds: float) -> None:
+        """End a pass: verdicts, commits, and the next turn."""
+        self._busy = False
+        self._turn_soon()
+        if not load.rows:
+            return
+        now, log, scheduler = self.events.now, self.log, self.scheduler
+        scheduler.estimates.observe(load, seconds)
+        for step, tokens in batch.chunks.items():
+            if scheduler.is_current(step):
+                step.fed(tokens, now, seconds)
+        spike = bool(self._recent) and seconds > SPIKE * sum(self._recent) / len(self._recent)
+        self._recent.append(seconds)
+        away_s, committed = 2.0 * self.setting.times.one_way_s, 0
+        for step in batch.choices:
+            robot, row = self.robots[step.index], step.row
+            if row is None or not scheduler.is_current(step):
+                continue
+            commit = step.accept(verdict(row, step.position, robot.request.answer), now, now - began)
+            committed += len(commit.tokens)
+            elsewhere_s = robot.drafted_s + away_s if step.act is Act.VERIFY else 0.0
+            log.verified.append(
+                Verified(
+                    now, robot.index, robot.service_class, len(row.tokens), len(commit.tokens), elsewhere_s,
+                    commit.queue_s, commit.compute_s, spike,
+                )
+            )  # fmt: skip
+            self._reply(robot, commit)
+            if commit.done and self._memory is not None:
+                self._memory.release(step.index, now)
+                self._grant()
+        log.passes.append(Pass(now, now - began, load.rows, load.new, committed))
+
+
+def blocks_of(request: Request) -> int:
+    """Return the blocks that a request may need: prompt, answer, and the longest draft."""
+    return -(-(request.prompt + len(request.answer) + MAX_DRAFT_TOKENS) // BLOCK)
+
+
+def verdict(row: Row, position: int, answer: Sequence[int]) -> Verdict:
+    """Return what the target makes of a row behind answer position `position`: greedy, the answer is known."""
+    path: list[int] = []
+    last, place = ROOT, position
+    for index, (token, parent) in enumerate(zip(row.tokens, row.parents, strict=True)):
+        if parent == last and token == answer[place]:
+            path.append(index)
+            last, place = index, place + 1
+            if place == len(answer):
+                break
+    # A draft that reaches the answer's end leaves no token of the target's own; it is cut off.
+    return Verdict(tuple(path), answer[min(place, len(answer) - 1)], 1.0)

@@ -1,0 +1,372 @@
+"""WISP's setting: how many robots one verifier serves at a promised token speed, and what it commits.
+
+Robots draft 50 tokens a second and ask again at once; a request violates its class where its end-to-end token speed,
+prefill and queue included, is below it. Beside the figures stand the paper's, from its Tables 1, 2, 3, 5 and 6.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from cloud_verifier.config import Scheduling
+from speculation.pass_cost import PAPER_COSTS
+from speculation.service import SERVICE_CLASSES
+from speculation.wire import Idle
+from vlm_nav_evaluation.fleet.cells import run_cells
+from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, figures_of, run
+from vlm_nav_evaluation.fleet.fleet import Fleet, blocks_of
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
+from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload, chance_of
+from vlm_nav_evaluation.tables import Column, figures_table, table
+
+BATCH = 256
+COSTS = {"appendix C": PAPER_COSTS["wisp-32b"], "main text": PAPER_COSTS["wisp-32b-main"]}
+"""Qwen3-32B on an A100: Table 12, and Sec. 4.4 with Table 12's constant, which the text leaves out."""
+BESIDE = (1.7 / 32.0, 28.0 / 64.0)
+"""Qwen3-1.7B to Qwen3-32B: parameters and layers. What its forwards cost beside the target is not in the paper."""
+SHARES = {"Qwen3-0.6B": (0.31, 0.48), "Qwen3-1.7B": (0.42, 0.63), "Qwen3-4B": (0.47, 0.66), "Qwen3-8B": (0.53, 0.71)}
+"""Table 5: accepted share of drafted tokens without and with predictor."""
+CAPACITY = {
+    "SLED": (83, 42, 27, 21), "centralised": (97, 80, 54, 41), "WISP": (164, 142, 103, 86),
+}  # fmt: skip
+"""Table 2, Qwen3-32B, at 2, 4, 6 and 8 tokens a second."""
+CAPACITY_14B = {"SLED": (119, 88, 71, 52), "centralised": (198, 165, 109, 86), "WISP": (245, 223, 194, 154)}
+GOODPUT = {"SLED": 170.82, "centralised": 326.12, "WISP": 631.86}
+"""Table 3, tokens a second."""
+TABLE_1 = {"wisp": (0.0, 0.1080, 0.8210, 0.9827), "fcfs": (0.0, 0.3645, 0.9415, 0.9835)}
+"""Violations at 2, 4, 6 and 8 tokens a second; the number of robots is not printed."""
+TABLE_6 = {2: (14.23, 17.14), 4: (21.12, 26.43), 8: (56.12, 70.43), 16: (102.13, 132.80)}
+"""Robots -> goodput without and with predictor."""
+ALLOWED = (0.01, 0.05)
+GOALS = {
+    ("capacity", "sled"): 4.5,
+    ("capacity", "central"): 2.3,
+    ("goodput", "sled"): 3.7,
+    ("goodput", "central"): 1.94,
+}
+CLASSES = tuple(SERVICE_CLASSES)
+QUICK = Workload(prompt=(32, 96), answer=(32, 96))
+"""The workload of a quick look."""
+LOADS = (64, 128, 192, 256)
+OVERLOAD = 10
+LIKELY = {"sled": 14, "central": 58, "server_sd": 46, "fcfs": 116, "fcfs, ahead": 138, "wisp": 105}
+"""Robots at 8 tokens a second with which the search for a capacity begins."""
+REQUESTS = 60
+"""About how many requests a window has."""
+BEGIN_S, LEAST_S = 12.0, 10.0
+"""When a window begins, and how long it is at least."""
+NEAR = 0.06
+"""Share of the capacity at which the search for it ends. One seed and some 60 requests a run decide each step, so that
+this is no error bound."""
+
+
+def systems() -> dict[str, System]:
+    """Return what is compared, by name."""
+    fixed, stopped = Drafting(FIXED_K), Drafting(8, predictor=True)
+    grows = Drafting(4, ahead=True, most=10)
+
+    def policy(name: str, **more: Any) -> Scheduling:
+        return Scheduling(name, max_batch=more.pop("max_batch", BATCH), hint_tokens=0, **more)
+
+    every = (
+        System("sled", policy("static_batch", max_batch=8, collect_s=0.1), drafting=fixed, cached=False),
+        System("central", policy("fcfs"), Idle.DECODE),
+        System("server_sd", policy("fcfs"), server_draft=FIXED_K, server_depth=FIXED_K),
+        System("fcfs", policy("fcfs"), drafting=stopped),
+        System("fcfs, ahead", policy("fcfs"), drafting=grows),
+        System("wisp", policy("wisp"), drafting=stopped),
+        System("full_budget", policy("full_budget"), drafting=grows),
+        System("full_budget, ledger", policy("full_budget"), Idle.LEDGER, drafting=grows),
+    )
+    return {each.name: each for each in every}
+
+
+NEEDED = ("sled", "central", "full_budget")
+"""What the goals are about."""
+MEANING = {
+    "sled": f"static batches of 8 (100 ms), {FIXED_K} draft tokens, no cache",
+    "central": "robots do not draft: continuous batching, first come first served",
+    "server_sd": f"a draft model beside the target, chains of {FIXED_K}",
+    "fcfs": "robots draft up to 8 tokens, predictor; first come first served",
+    "fcfs, ahead": "first come first served with the drafts of full_budget: what of its lead they are",
+    "wisp": "drafts of up to 8 tokens, predictor; WISP's policy",
+    "full_budget": "ours: drafts of 4 tokens that grow to 10 while they wait, one budget of draft tokens",
+    "full_budget, ledger": "the same where each robot is also promised never to be slower than decoding alone",
+}
+
+
+def times_of(cost: str) -> Times:
+    """Return a coefficient set's times."""
+    return Times(f"WISP, {cost}", COSTS[cost], server_draft=scaled(COSTS[cost], *BESIDE))
+
+
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register --cost, --systems, --classes and --loads."""
+    line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
+    line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
+                      help="these and what goals need (default: all, with --quick three)")  # fmt: skip
+    line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
+                      help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
+                      "takes most of the time")  # fmt: skip
+    line.add_argument("--loads", nargs="+", type=int, default=[], metavar="ROBOTS",
+                      help=f"fleets of mixed classes (default: {', '.join(map(str, LOADS))})")  # fmt: skip
+
+
+def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
+    """Return a window in which about `REQUESTS` requests begin if all have just the speed of their class."""
+    speed = robots * sum(SERVICE_CLASSES[name].tokens_per_s for name in classes) / len(classes)
+    tokens = REQUESTS * (workload.answer[0] + workload.answer[1]) / 2.0
+    return Window(BEGIN_S, BEGIN_S + max(LEAST_S, tokens / speed))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Return all figures of the setting. Raises ValueError for a fleet without robots."""
+    if any(robots < 1 for robots in options.loads):
+        raise ValueError(f"--loads {' '.join(map(str, options.loads))}: give at least 1")
+    quick, jobs, seed = options.quick, options.jobs, options.seed
+    workload = replace(QUICK if quick else Workload(), seed=seed)
+    window = Window(4.0, 8.0) if quick else None
+    names = {*NEEDED, *(options.systems or ([] if quick else MEANING))}
+    chosen = {name: each for name, each in systems().items() if name in names}
+    times = times_of(options.cost)
+    classes = [name for name in CLASSES if name in (options.classes or (CLASSES[-1:] if quick else CLASSES))]
+    cells = [
+        (Setting(system, times, workload, (name,)), window, seed, 0.3 if quick else NEAR)
+        for name in classes
+        for system in chosen.values()
+    ]
+    found = iter(run_cells("capacity", capacity_cell, cells, jobs))
+    by_class = {name: {system: next(found) for system in chosen} for name in classes}
+    capacities = {system: {name: by_class[name][system] for name in classes} for system in chosen}
+    loads = options.loads or ((32, 96) if quick else LOADS)
+    curves = [(Setting(system, times, workload, CLASSES), robots, seed, window or window_of(robots, CLASSES, workload))
+              for system in chosen.values() for robots in loads]  # fmt: skip
+    found_runs = iter(run_cells("load", run, curves, jobs))
+    load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
+    seeds = range(seed, seed + (1 if quick else 3))
+    predictor = predictor_runs(times, workload, window or Window(5.0, 25.0), seeds, jobs)
+    at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
+    overload = [
+        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
+        for robots in (at, 2 * at, OVERLOAD * at)
+        if not quick
+    ]
+    return {
+        "name": "wisp" if options.cost == "appendix C" else f"wisp_{options.cost.replace(' ', '_')}",
+        "cost": options.cost,
+        "times": asdict(times),
+        "workload": asdict(workload),
+        "requests": REQUESTS,
+        "near": 0.3 if quick else NEAR,
+        "systems": {name: MEANING[name] for name in chosen},
+        "left_out": [
+            *(name for name in MEANING if name not in chosen),
+            *(name for name in CLASSES if name not in classes),
+        ],
+        "capacity": capacities,
+        "load": load,
+        "predictor": predictor,
+        "acceptance": table_5(seed),
+        "overload": run_cells("overload", overload_cell, overload, jobs),
+        "ratios": ratios(capacities, load),
+    }
+
+
+def capacity_cell(setting: Setting, window: Window | None, seed: int, near: float) -> dict[str, Any]:
+    """Return the largest fleets with 1 % and 5 % of violations, and the figures of the latter.
+
+    window: None for one of about `REQUESTS` requests. A run ends once more than the largest share is late; its
+    violations are None then, as the share that a whole run would have is not known.
+    """
+    seen: dict[int, Figures] = {}
+
+    def violations(robots: int) -> float:
+        if robots not in seen:
+            within = window or window_of(robots, setting.classes, setting.workload)
+            seen[robots] = run(setting, robots, seed, within, enough=ALLOWED[-1])
+        return seen[robots].violations
+
+    speed = max(SERVICE_CLASSES[name].tokens_per_s for name in setting.classes)
+    guess = round(LIKELY.get(setting.system.name, 150) * SERVICE_CLASSES[CLASSES[-1]].tokens_per_s / speed)
+    most: list[int] = []
+    for allowed in ALLOWED:
+        most.append(capacity(violations, allowed, guess=most[-1] if most and most[-1] else guess, near=near))
+    return {
+        "robots": most,
+        "figures": asdict(seen[most[-1]]) if most[-1] else None,
+        "violations": {
+            robots: figures.violations if figures.violations <= ALLOWED[-1] else None
+            for robots, figures in sorted(seen.items())
+        },
+    }
+
+
+def predictor_runs(
+    times: Times, workload: Workload, window: Window, seeds: Sequence[int], jobs: int
+) -> list[dict[str, Any]]:
+    """Return goodput with and without predictor for few robots, under WISP's policy."""
+    off = replace(systems()["wisp"], name="off", drafting=Drafting(FIXED_K))
+    cells = [
+        (Setting(system, times, replace(workload, seed=seed), CLASSES), robots, seed, window, False)
+        for robots in TABLE_6
+        for system in (off, systems()["wisp"])
+        for seed in seeds
+    ]
+    found = iter(run_cells("predictor", run, cells, jobs))
+    rows = []
+    for robots, paper in TABLE_6.items():
+        both = [sorted(next(found).goodput for _ in seeds) for _ in range(2)]
+        spread = [{"min": each[0], "median": each[len(each) // 2], "max": each[-1]} for each in both]
+        gain = spread[1]["median"] / spread[0]["median"] - 1.0
+        rows.append({"robots": robots, "off": spread[0], "on": spread[1], "gain": gain,
+                     "paper_off": paper[0], "paper_on": paper[1], "paper_gain": paper[1] / paper[0] - 1.0})  # fmt: skip
+    return rows
+
+
+def table_5(seed: int, requests: int = 40) -> dict[str, dict[str, float]]:
+    """Return the accepted share of drafted tokens by draft model, without and with predictor, beside the paper's.
+
+    The chance of one token follows from the share without predictor and `FIXED_K`; that with predictor is then a check.
+    """
+    rows = {}
+    for model, (off, on) in SHARES.items():
+        chance = chance_of(off)
+        workload = Workload(kinds=((chance,),), seed=seed)
+        counts = {FIXED_K: [0, 0], 8: [0, 0]}
+        for number in range(1, requests + 1):
+            request = workload.request(0, number)
+            for most, count in counts.items():
+                position = 0
+                while position < len(request.answer) - most:
+                    drafted = most if most == FIXED_K else max(1, request.predicted(position, most))
+                    right = request.right(position, drafted)
+                    count[0] += right
+                    count[1] += drafted
+                    position += right + 1
+        shares = [accepted / drafted for accepted, drafted in counts.values()]
+        rows[model] = {"chance": chance, "off": shares[0], "on": shares[1], "paper_off": off, "paper_on": on}
+    return rows
+
+
+def overload_cell(setting: Setting, robots: int, room: int, seed: int, window: Window) -> dict[str, Any]:
+    """Return goodput and refusals where the verifier has memory for `room` robots and so many come."""
+    blocks = round(sum(blocks_of(setting.workload.request(0, n)) for n in range(1, 65)) / 64 * room)
+    fleet = Fleet(setting, robots, seed, blocks)
+    fleet.events.run(window.end)
+    figures = figures_of(fleet.log, robots, window, [], fleet.events.now)
+    waits = fleet.log.refused_s
+    return {
+        "robots": robots, "blocks": blocks, "goodput": figures.goodput, "refusals": len(waits),
+        "longest_retry_s": max(waits, default=0.0), "started": fleet.log.started,
+    }  # fmt: skip
+
+
+def ratios(capacities: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return full_budget over SLED and centralised: capacity by class (5 %), and the highest goodput over all loads."""
+    highest = peaks(load)
+    found: dict[str, dict[str, float]] = {}
+    for base in ("sled", "central"):
+        for name, own in capacities["full_budget"].items():
+            other = capacities[base][name]["robots"][-1]
+            found.setdefault(base, {})[f"capacity {name}"] = own["robots"][-1] / other if other else float("inf")
+        found[base]["goodput"] = highest["full_budget"] / highest[base]
+    return found
+
+
+def peaks(load: Mapping[str, Any]) -> dict[str, float]:
+    """Return every system's highest goodput over all loads."""
+    return {system: max(each["goodput"] for each in runs.values()) for system, runs in load.items()}
+
+
+LOAD_COLUMNS = (
+    Column("goodput", "goodput", ".0f"),
+    *(Column(f"late % {each.tokens_per_s:g}/s", f"by_class.{name}", ".1f", 100.0)
+      for name, each in SERVICE_CLASSES.items()),
+    Column("tau", "tokens_per_pass"),
+    Column("rows/pass", "rows", ".1f"),
+    Column("pass ms", "pass_s", ".0f", 1e3),
+    Column("queue ms", "queue_s", ".0f", 1e3),
+    Column("compute to blame %", "compute_blamed", ".0f", 100.0),
+    Column("scheduling us", "deciding_us", ".0f"),
+)  # fmt: skip
+
+
+def report(data: Mapping[str, Any]) -> str:
+    """Return the tables in words."""
+    parts = [
+        f"WISP's setting, coefficients of {data['cost']}: {data['times']['cost']}",
+        f"workload: {data['workload']}; about {data['requests']} requests a run, of which all count that began behind "
+        f"{BEGIN_S:g} s (not with --quick); one seed, a search that ends {100 * data['near']:g} % from the next number "
+        "that failed; of fewer than 100 requests at most 1 % means none",
+        f"left out: {', '.join(data['left_out']) or 'nothing'}",
+        "assumed, not in the paper: prompts and answers, a round trip of 20 ms, robots ask again at once, estimates "
+        "are right, no limit of memory but under overload",
+        "\n".join(f"  {name}: {meaning}" for name, meaning in data["systems"].items()),
+        "\nrobots with at most 1 % / 5 % of requests too slow, all of one class",
+        capacity_table(data["capacity"]),
+        "\nmixed classes, by number of robots",
+        figures_table(
+            "system, robots",
+            {f"{system}, {robots}": each for system, runs in data["load"].items() for robots, each in runs.items()},
+            LOAD_COLUMNS,
+        ),
+        "\npaper, Table 1, late % at 2, 4, 6, 8 tokens/s (robots not printed): "
+        + "; ".join(f"{name} {', '.join(f'{100 * each:.2f}' for each in row)}" for name, row in TABLE_1.items()),
+        "highest goodput: "
+        + ", ".join(f"{name} {value:.0f}" for name, value in peaks(data["load"]).items())
+        + "; paper: " + ", ".join(f"{name} {value}" for name, value in GOODPUT.items()),
+        "\npredictor off and on (policy wisp), tokens/s",
+        figures_table("robots", {str(row["robots"]): row for row in data["predictor"]}, PREDICTOR_COLUMNS),
+        f"\naccepted share of drafted tokens: drafts of {FIXED_K}, and up to 8 with the predictor of Table 4",
+        figures_table("draft model", data["acceptance"], ACCEPTANCE_COLUMNS),
+        "\noverload: memory for the first number of robots, production's admission (not with --quick)",
+        figures_table("robots", {str(row["robots"]): row for row in data["overload"]}, OVERLOAD_COLUMNS),
+        "\n" + verdicts(data),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+PREDICTOR_COLUMNS = (
+    Column("off", "off", ".1f"), Column("on", "on", ".1f"), Column("gain %", "gain", ".1f", 100.0),
+    Column("paper off", "paper_off"), Column("paper on", "paper_on"), Column("gain %", "paper_gain", ".1f", 100.0),
+)  # fmt: skip
+ACCEPTANCE_COLUMNS = (
+    Column("chance of a token", "chance", ".3f"), Column("off", "off"), Column("paper", "paper_off"),
+    Column("on", "on"), Column("paper", "paper_on"),
+)  # fmt: skip
+OVERLOAD_COLUMNS = (
+    Column("goodput", "goodput", ".0f"), Column("refusals", "refusals", ".0f"),
+    Column("longest retry s", "longest_retry_s", ".1f"), Column("requests taken on", "started", ".0f"),
+)  # fmt: skip
+
+
+def capacity_table(capacities: Mapping[str, Any]) -> str:
+    """Return capacities by system and class, with the paper's below."""
+    names = list(next(iter(capacities.values())))
+    header = ("system", *(f"{SERVICE_CLASSES[name].tokens_per_s:g} tokens/s" for name in names))
+    rows = [(system, *(" / ".join(map(str, by_class[name]["robots"])) for name in names))
+            for system, by_class in capacities.items()]  # fmt: skip
+    for printed, model in ((CAPACITY, "32B"), (CAPACITY_14B, "14B")):
+        rows += [(f"paper, {system} {model}", *(str(values[CLASSES.index(name)]) for name in names))
+                 for system, values in printed.items()]  # fmt: skip
+    return table(header, rows)
+
+
+def verdicts(data: Mapping[str, Any]) -> str:
+    """Return for every goal whether full_budget meets it."""
+    lines = ["short prompts and answers, few robots: a look, no verdict"] if not data["overload"] else []
+    for (what, base), goal in GOALS.items():
+        for name, ratio in data["ratios"][base].items():
+            if name.startswith(what):
+                met = "met" if ratio >= goal else "NOT met"
+                lines.append(f"goal: {name} {goal:g}x {base}: {ratio:.2f}x, {met}")
+    if not data["overload"]:
+        return "\n".join(lines)
+    peak = max(row["goodput"] for row in data["overload"])
+    share = data["overload"][-1]["goodput"] / peak
+    met = "met" if share > 0.9 else "NOT met"
+    lines.append(f"goal: goodput under {OVERLOAD}x load above 90 % of its peak: {100 * share:.0f} %, {met}")
+    return "\n".join(lines)

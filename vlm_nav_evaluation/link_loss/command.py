@@ -1,0 +1,240 @@
+"""`link-loss`: kill, freeze, cut, delay or garble every part of a running system, thinking and moving.
+
+Verifier, simulated Go2, bridge, executor and navigation are real processes; their topics go through a relay, the link
+through a proxy. Printed for every fault: time until the commanded speed is zero, at the executor's and at the bridge's
+own output, and whether the goal goes on. Exit status 1 where a row breaks the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, Graph, NodeSpec
+from spec_vlm_nav.runner import Log, Runner, StartError, free_address
+from vlm_nav_evaluation.link_loss.faults import (
+    DELAY_S,
+    FAULTS,
+    LIMIT_S,
+    PARTS,
+    Fault,
+    Kind,
+    Phase,
+    Row,
+    problems,
+    to_zero,
+)
+from vlm_nav_evaluation.link_loss.proxy import Proxy, Way
+from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.tables import Column, figures_table
+
+READY_LIMIT_S, PHASE_LIMIT_S, RESUME_LIMIT_S = 120.0, 60.0, 60.0
+INTO_MOTION_S = 0.2
+LONG_M, LONG_RAD = 0.5, 0.5
+POLL_S = 0.01
+WAYS = {Kind.CUT: Way.CUT, Kind.DELAY: Way.DELAY, Kind.GARBAGE: Way.GARBLE}
+COLUMNS = (
+    Column("cmd_vel zero s", "cmd_vel_s", ".3f"),
+    Column("request zero s", "request_s", ".3f"),
+    Column("goes on after s", "resumed_s", ".1f"),
+    Column("note", "note"),
+)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `link-loss`."""
+    line = commands.add_parser("link-loss", help="what the robot does when a part fails", description=__doc__)
+    add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", *DECODING, seed="3")
+    line.add_argument("--target", default="silver bottle", help="hidden in the room; the robot looks for --instruction")
+    line.add_argument("--instruction", default="find the red ball", help="best for something that is not in the room")
+    line.add_argument("--parts", default=",".join(PARTS), help="comma-separated (default: all)")
+    line.add_argument("--kinds", default=",".join(kind.value for kind in Kind), help="comma-separated (default: all)")
+    line.add_argument("--phases", default=",".join(phase.value for phase in Phase))
+    line.add_argument("--hold", type=float, default=3.0, help="seconds that a fault lasts (default: 3)")
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / "link_loss", help="log and link_loss.json go here")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run all rows and print the table. Raises ValueError for unknown names, StartError where nothing starts."""
+    parts = _chosen("--parts", options.parts, PARTS)
+    kinds = [Kind(kind) for kind in _chosen("--kinds", options.kinds, [kind.value for kind in Kind])]
+    phases = [Phase(phase) for phase in _chosen("--phases", options.phases, [phase.value for phase in Phase])]
+    if not 1.0 <= options.hold <= 30.0:
+        raise ValueError(f"--hold {options.hold:g} is outside 1 to 30 seconds")
+    rows: list[Row] = []
+    cases = [(fault, phase) for fault in FAULTS if fault.part in parts and fault.kind in kinds for phase in phases]
+    log = Log(options.out / "log.txt")
+    bench: Bench | None = None
+    try:
+        for fault, phase in tqdm(cases, unit="fault", disable=None):
+            if bench is None:
+                bench = Bench(options, log)
+            try:
+                rows.append(bench.row(fault, phase, options.hold))
+            except StartError as error:
+                rows.append(Row(fault.part, fault.kind.value, phase.value, None, None, None, str(error)[:120]))
+            if rows[-1].resumed_s is None:
+                bench.close()
+                bench = None
+    finally:
+        if bench is not None:
+            bench.close()
+    return report(options, rows)
+
+
+def report(options: argparse.Namespace, rows: Sequence[Row]) -> int:
+    """Print and write the table; return the exit status."""
+    print(figures_table("fault", {f"{row.part} {row.kind}, {row.phase}": asdict(row) for row in rows}, COLUMNS))
+    broken = problems(rows)
+    print(f"\nlimit {LIMIT_S:g} s, delays {DELAY_S:g} s; {machine()}")
+    print("\n".join(broken) if broken else "every row is within the limit, and every goal goes on")
+    data = {"machine": machine(), "hold_s": options.hold, "rows": [asdict(row) for row in rows], "problems": broken}
+    path = options.out / "link_loss.json"
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(path)
+    return 1 if broken else 0
+
+
+class Bench:
+    """The running system with its relay and proxy, and the goal that goes on from row to row."""
+
+    def __init__(self, options: argparse.Namespace, log: Log) -> None:
+        self._stack = ExitStack()
+        try:
+            self._open(options, log)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _open(self, options: argparse.Namespace, log: Log) -> None:
+        served = free_address()
+        host, port = served.removeprefix("tcp://").split(":")
+        self._proxy = self._stack.enter_context(Proxy((host, int(port)), DELAY_S))
+        arguments = prepare(SIM_GRAPH, options, verifier=served)
+        # rclpy starts only once the ROS domain is chosen.
+        from vlm_nav_evaluation.nodes.fault_relay import REQUESTS, relaying
+        from vlm_nav_evaluation.nodes.observer import Observer
+
+        self._requests = REQUESTS
+        self._relay = self._stack.enter_context(relaying(DELAY_S))
+        self._runner = self._stack.enter_context(Runner(relayed(SIM_GRAPH, self._proxy.address), arguments, log))
+        self._observer = self._stack.enter_context(Observer())
+        self._runner.start()
+        self._runner.wait_until(self._observer.ready, "all nodes ready", READY_LIMIT_S)
+        self._ends = self._observer.pursue(options.instruction, 3600.0)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._stack.close()
+
+    def row(self, fault: Fault, phase: Phase, hold_s: float) -> Row:
+        """Wait for the phase, cause the fault, end it, and wait for the next motion."""
+        self._wait(lambda: all(map(self._runner.alive, self._runner.names)), READY_LIMIT_S, "process that was killed")
+        # Actions that the fault before had blocked count for no goal's end.
+        self._wait(self._carries_out, PHASE_LIMIT_S, "action carried out")
+        if phase is Phase.MOVING:
+            self._wait(self._long_motion, PHASE_LIMIT_S, "a long motion")
+            time.sleep(INTO_MOTION_S)
+        else:
+            self._wait(self._thinking, PHASE_LIMIT_S, "a question")
+        began = time.monotonic()
+        heal = self._cause(fault)
+        while (ended := time.monotonic()) < began + hold_s:
+            self._runner.check()
+            time.sleep(POLL_S)
+        heal()
+        cmd_vel = to_zero(self._relay.commands("cmd_vel", began - 1.0), began, ended)
+        request = to_zero(self._relay.commands(self._requests, began - 1.0), began, ended)
+        resumed, note = None, ""
+        try:
+            self._wait(lambda: self._moves_since(ended), RESUME_LIMIT_S, "motion")
+            resumed = time.monotonic() - ended
+        except StartError as error:
+            note = str(error)[:120]
+        return Row(fault.part, fault.kind.value, phase.value, cmd_vel, request, resumed, note)
+
+    def _cause(self, fault: Fault) -> Callable[[], None]:
+        """Begin a fault; return what ends it."""
+        if fault.kind is Kind.KILL:
+            os.kill(self._runner.pid(fault.process), signal.SIGKILL)
+            return lambda: None
+        if fault.kind is Kind.FREEZE:
+            pid = self._runner.pid(fault.process)
+            os.kill(pid, signal.SIGSTOP)
+            return lambda: os.kill(pid, signal.SIGCONT)
+        way = WAYS[fault.kind]
+        if fault.part == "verifier":
+            self._proxy.way = way
+
+            def pass_on() -> None:
+                self._proxy.way = Way.PASS
+
+            return pass_on
+        parts = ("robot", "camera") if fault.part == "robot" else (fault.part,)
+        self._relay.ways.update(dict.fromkeys(parts, way))
+        return self._relay.ways.clear
+
+    def _carries_out(self) -> bool:
+        status = self._observer.last.get("action_status")
+        return status is not None and status.outcome == status.DONE and status.size > 0
+
+    def _thinking(self) -> bool:
+        state = self._observer.last.get("navigation_state")
+        return state is not None and state.data == "thinking" and self._observer.speed < 0.02
+
+    def _long_motion(self) -> bool:
+        status = self._observer.last.get("action_status")
+        action = self._observer.last.get("navigation_action")
+        if status is None or action is None or (status.goal, status.step) != (action.goal, action.step):
+            return False
+        far = abs(action.value) >= (LONG_M if action.kind == action.FORWARD else LONG_RAD)
+        return far and status.outcome == status.RUNNING and self._observer.speed > 0.1 and status.progress < 0.2
+
+    def _moves_since(self, moment: float) -> bool:
+        return (
+            any(speed > 0.0 for _, speed in self._relay.commands(self._requests, moment)) and self._observer.speed > 0.1
+        )
+
+    def _wait(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+        """Wait. Raises StartError, with the goal's end if it has one, where it does not come."""
+        until = time.monotonic() + limit_s
+        while not condition():
+            if self._ends:
+                raise StartError(f"the goal ended: {self._ends[0].message}")
+            self._runner.check()
+            if time.monotonic() > until:
+                raise StartError(f"no {what} within {limit_s:g} s")
+            time.sleep(POLL_S)
+
+
+def relayed(graph: Graph, address: str) -> Graph:
+    """Return the graph with its topics sent through the relay, and the navigation node's link through the proxy."""
+    from vlm_nav_evaluation.nodes.fault_relay import remaps
+
+    changed: list[Any] = []
+    for process in graph.processes:
+        if isinstance(process, NodeSpec):
+            more = tuple(each if each[0] != "verifier" else ("verifier", address) for each in process.parameters)
+            process = replace(process, parameters=more, remaps=(*process.remaps, *remaps(process.name)))
+        changed.append(process)
+    return replace(graph, processes=tuple(changed))
+
+
+def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{flag}: {', '.join(unknown)} unknown; choose from {', '.join(known)}")
+    return names

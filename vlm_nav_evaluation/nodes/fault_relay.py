@@ -1,0 +1,184 @@
+"""Relays topics between nodes and can cut, delay or garble them; notes every command to move on its way."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.context import Context
+from rclpy.executors import MultiThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import CompressedImage
+from spec_vlm_nav_interfaces.msg import NavigationAction
+from std_msgs.msg import Header
+from unitree_api.msg import Request
+
+from spec_vlm_nav.robots.go2 import Go2, SportApi
+from vlm_nav_evaluation.link_loss.faults import process_of
+from vlm_nav_evaluation.link_loss.proxy import Way
+
+BEFORE = "raw/"
+"""Put before a topic's name where its own node publishes it."""
+_RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+REQUESTS = Go2.requests.name.lstrip("/")
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """A topic that goes through the relay."""
+
+    name: str
+    kind: Any
+    qos: Any
+    part: str
+    """Which part publishes it, see `PARTS`."""
+
+
+def _nan_twist(_: bytes) -> Any:
+    message = Twist()
+    message.linear.x = message.angular.z = math.nan
+    return message
+
+
+def _nan_odometry(payload: bytes) -> Any:
+    message = deserialize_message(payload, Odometry)
+    message.pose.pose.position.x = math.nan
+    return message
+
+
+def _no_image(payload: bytes) -> Any:
+    message = deserialize_message(payload, CompressedImage)
+    message.data = bytes(range(256))
+    return message
+
+
+def _no_action(payload: bytes) -> Any:
+    message = deserialize_message(payload, NavigationAction)
+    message.kind, message.size, message.speed_scale = 77, 99, math.nan
+    return message
+
+
+RELAYED = (
+    Relayed("odom", Odometry, qos_profile_sensor_data, "robot"),
+    Relayed("camera/image/compressed", CompressedImage, qos_profile_sensor_data, "camera"),
+    Relayed("navigation_action", NavigationAction, _RELIABLE, "vlm_nav"),
+    Relayed("heartbeat/vlm_nav", Header, _RELIABLE, "vlm_nav"),
+    Relayed("cmd_vel", Twist, _RELIABLE, "action_executor"),
+    Relayed(REQUESTS, Request, _RELIABLE, "go2_bridge"),
+    Relayed("heartbeat/go2_bridge", Header, _RELIABLE, "go2_bridge"),
+)
+GARBAGE: Mapping[str, Callable[[bytes], Any]] = {
+    "odom": _nan_odometry,
+    "camera/image/compressed": _no_image,
+    "navigation_action": _no_action,
+    "cmd_vel": _nan_twist,
+}
+"""What a topic carries in place of its messages."""
+
+
+def remaps(process: str) -> tuple[tuple[str, str], ...]:
+    """Return the names under which a process publishes what goes through the relay."""
+    return tuple((each.name, BEFORE + each.name) for each in RELAYED if process_of(each.part) == process)
+
+
+class FaultRelay(Node):
+    """Give it to an executor of its own. Times are this machine's steady clock, seconds."""
+
+    def __init__(self, delay_s: float, context: Context) -> None:
+        super().__init__("fault_relay", context=context)
+        self.ways: dict[str, Way] = {}
+        """By part; PASS where there is none."""
+        self._delay_s = delay_s
+        self._lock = threading.Lock()
+        self._commands: dict[str, list[tuple[float, float]]] = {"cmd_vel": [], REQUESTS: []}
+        self._due: list[tuple[float, int, Any, bytes]] = []
+        self._count = itertools.count()
+        for each in RELAYED:
+            out = self.create_publisher(each.kind, each.name, each.qos)
+            group = MutuallyExclusiveCallbackGroup()
+            take = partial(self._take, each, out)
+            self.create_subscription(each.kind, BEFORE + each.name, take, each.qos, callback_group=group, raw=True)
+        self.create_timer(0.01, self._send_due, callback_group=MutuallyExclusiveCallbackGroup())
+
+    def commands(self, topic: str, since: float) -> list[tuple[float, float]]:
+        """Return (time, largest commanded speed) of every command of `cmd_vel` or of the requests since a time."""
+        with self._lock:
+            return [each for each in self._commands[topic] if each[0] >= since]
+
+    def _take(self, topic: Relayed, out: Any, payload: bytes) -> None:
+        now = time.monotonic()
+        if topic.name in self._commands:
+            self._note(topic, payload, now)
+        way = self.ways.get(topic.part, Way.PASS)
+        if way is Way.CUT:
+            return
+        if way is Way.DELAY:
+            with self._lock:
+                heapq.heappush(self._due, (now + self._delay_s, next(self._count), out, payload))
+            return
+        garbage = GARBAGE.get(topic.name) if way is Way.GARBLE else None
+        out.publish(payload if garbage is None else serialize_message(garbage(payload)))
+
+    def _send_due(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = []
+            while self._due and self._due[0][0] <= now:
+                due.append(heapq.heappop(self._due))
+        for _, _, out, payload in due:
+            out.publish(payload)
+
+    def _note(self, topic: Relayed, payload: bytes, now: float) -> None:
+        message = deserialize_message(payload, topic.kind)
+        if topic.kind is Twist:
+            speed = max(abs(message.linear.x), abs(message.linear.y), abs(message.angular.z))
+        elif message.header.identity.api_id == SportApi.MOVE:
+            speed = max(abs(value) for value in json.loads(message.parameter).values())
+        elif message.header.identity.api_id == SportApi.STOP_MOVE:
+            speed = 0.0
+        else:
+            return
+        with self._lock:
+            self._commands[topic.name].append((now, speed))
+
+
+@contextmanager
+def relaying(delay_s: float) -> Iterator[FaultRelay]:
+    """Run a relay in threads of its own, in a ROS context of its own."""
+    context = Context()
+    rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+    node = FaultRelay(delay_s, context)
+    executor = MultiThreadedExecutor(4, context=context)
+    executor.add_node(node)
+    end = threading.Event()
+
+    def spin() -> None:
+        while not end.is_set():
+            executor.spin_once(timeout_sec=0.1)
+
+    thread = threading.Thread(target=spin, name="relay", daemon=True)
+    thread.start()
+    try:
+        yield node
+    finally:
+        end.set()
+        thread.join()
+        executor.shutdown(timeout_sec=1.0)
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)

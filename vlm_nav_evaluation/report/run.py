@@ -1,0 +1,187 @@
+"""A recorded run read from its bag: decisions, walked path, figures. Frames are read when they are wanted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spec_vlm_nav.body import State
+from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
+from spec_vlm_nav.motion import yaw_of
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.images import COMPRESSED
+from speculation.prompts import NOT_HERE, STOP
+from vlm_nav_evaluation.bags.files import header_stamp, read
+from vlm_nav_evaluation.bags.frames import PROMPT, TEXT
+from vlm_nav_evaluation.bags.playback import ODOMETRY
+from vlm_nav_simulation.episode import SUCCESS_GAP
+from vlm_nav_simulation.scene import Scene
+
+_MOVED_M, _TURNED, _TOGETHER_NS = 0.005, 0.02, 1_000_000_000
+HELD = "HOLD"
+HOLDING = f"{State.HOLDING.value}: "
+DECISION = "spec_vlm_nav_interfaces/msg/NavigationAction"
+STATS = "spec_vlm_nav_interfaces/msg/DecodingStats"
+
+
+class Place(NamedTuple):
+    """Where the base was when, by odometry: nanoseconds of the bag's clock, metres, radians."""
+
+    at_ns: int
+    x: float
+    y: float
+    yaw: float
+
+
+@dataclass
+class Decision:
+    """One decision."""
+
+    goal: int
+    step: int
+    action: str
+    reasoning: str
+    """The model's; of a HOLD, why the robot stood."""
+    stamp_ns: int
+    """Of its camera frame."""
+    at_ns: int
+    """When it was recorded, by the bag's clock."""
+    place: Place | None = None
+    frame: bytes | None = None
+    """The JPEG that it was made from."""
+    stats: Any = None
+    """`DecodingStats` message; None where no answer was decoded (HOLD)."""
+
+
+@dataclass
+class Run:
+    """What a bag holds of a run."""
+
+    bag: Path
+    decisions: list[Decision] = field(default_factory=list)
+    path: list[Place] = field(default_factory=list)
+    """An entry wherever the robot moved."""
+    instructions: list[str] = field(default_factory=list)
+    understood: str = ""
+    """What the model was asked to find for the last instruction; empty where the bag holds no prompts."""
+    truth: dict[str, Any] = field(default_factory=dict)
+    """The simulator's last ground truth, empty for a real robot."""
+
+    @property
+    def length(self) -> float:
+        """Metres walked, by odometry."""
+        return sum(math.dist(a[1:3], b[1:3]) for a, b in zip(self.path, self.path[1:], strict=False))
+
+    @property
+    def stats(self) -> list[Any]:
+        """The figures of the answers, in order."""
+        return [decision.stats for decision in self.decisions if decision.stats is not None]
+
+    def place_at(self, at_ns: int) -> Place | None:
+        """Return where the robot was at a time of the bag's clock; its first place for earlier times."""
+        before = [place for place in self.path if place.at_ns <= at_ns]
+        return before[-1] if before else next(iter(self.path), None)
+
+    def frames_at(self, moments_ns: Iterable[int]) -> Iterator[bytes | None]:
+        """Yield for each moment, in order of time, the newest frame recorded by then; None before the first."""
+        images = read(self.bag, (COMPRESSED,))
+        newest, coming = None, next(images, None)
+        for moment in sorted(moments_ns):
+            while coming is not None and coming[1] <= moment:
+                newest, coming = coming[2], next(images, None)
+            yield newest.data.tobytes() if newest is not None else None
+
+    def scene(self) -> Scene | None:
+        """Return the simulated room that the run was in; None for a real one. Raises ValueError for an unknown one."""
+        room = self.truth.get("room")
+        try:
+            return scene_of(**room) if room else None
+        except TypeError:
+            raise ValueError(f"{self.bag}: this version's simulator cannot make the room {room}") from None
+
+    def headline(self) -> str:
+        """Return how the run went, in a line: by ground truth where there is one, else by the last decision."""
+        name = f'"{self.instructions[-1]}"' if self.instructions else "a run"
+        if not self.decisions:
+            return f"{name}: nothing was decided"
+        count, last = f"{len(self.decisions)} decisions", self.decisions[-1].action
+        if not self.truth:
+            return f"{name}: {count}, the last {last}"
+        target, distance, visible = (self.truth[key] for key in ("target", "distance", "visible"))
+        if visible and float(distance) <= SUCCESS_GAP and last == STOP.text:
+            return f"FOUND the {target} after {count}"
+        view = "in view" if visible else "out of view"
+        if last == NOT_HERE.text:
+            return f"NOT HERE was the answer after {count}; the {target} is {distance} m away, {view}"
+        return f"NOT FOUND the {target} after {count}, the last {last}; {distance} m away, {view}"
+
+
+def load_run(bag: Path) -> Run:
+    """Read a bag's run; the topics' names do not matter, their types do. Raises ValueError if `bag` is none."""
+    run = Run(bag)
+    stats: dict[tuple[int, int], Any] = {}
+    decisions: dict[tuple[int, int], Decision] = {}
+    holds: list[tuple[int, str]] = []
+    odometry = ""
+    for topic, at_ns, message in read(bag, (ODOMETRY, DECISION, STATS, TEXT)):
+        kind = message.__msgtype__
+        if kind == ODOMETRY:
+            odometry = odometry or topic
+            if topic == odometry:
+                _walk(run.path, at_ns, message.pose.pose)
+        elif kind == STATS:
+            stats[message.goal, message.step] = message
+        elif kind == DECISION:
+            action = to_action(message.kind, message.size)
+            text = HELD if message.kind == HOLD or action is None else action.text
+            reasoning, stamp = " ".join(message.reasoning.split()), header_stamp(message)
+            place = run.path[-1] if run.path else None
+            decision = Decision(message.goal, message.step, text, reasoning, stamp, at_ns, place)
+            known = decisions.setdefault((message.goal, message.step), decision)
+            if getattr(message, "complete", True):
+                # A motion may have begun before its size and reasons were known; when it began counts.
+                known.action, known.reasoning = text, reasoning
+        elif topic.endswith("ground_truth"):
+            run.truth = json.loads(message.data)
+        elif topic.endswith("instruction"):
+            run.instructions.append(message.data)
+            run.understood = ""
+        elif topic.rpartition("/")[2] == PROMPT:
+            run.understood = _understood(message.data)
+        elif topic.endswith("navigation_state") and message.data.startswith(HOLDING):
+            holds.append((at_ns, message.data.removeprefix(HOLDING)))
+    run.decisions = list(decisions.values())
+    wanted = {decision.stamp_ns for decision in run.decisions}
+    images = ((header_stamp(image), image) for _, _, image in read(bag, (COMPRESSED,)))
+    frames = {stamp: image.data.tobytes() for stamp, image in images if stamp in wanted}
+    for key, decision in decisions.items():
+        decision.frame = frames.get(decision.stamp_ns)
+        decision.stats = stats.get(key)
+        # A HOLD and its reason go out on two topics at about the same time.
+        reasons = [(abs(at_ns - decision.at_ns), reason) for at_ns, reason in holds]
+        if decision.action == HELD and reasons and min(reasons)[0] < _TOGETHER_NS:
+            decision.reasoning = min(reasons)[1]
+    return run
+
+
+def _understood(prompt: str) -> str:
+    """Return what a recorded prompt asks to find; empty for what is no prompt."""
+    try:
+        return AskedPrompt.from_json(prompt).instruction
+    except ValueError:
+        return ""
+
+
+def _walk(path: list[Place], at_ns: int, pose: Any) -> None:
+    """Append a place unless the robot stands."""
+    turn = pose.orientation
+    place = Place(at_ns, pose.position.x, pose.position.y, yaw_of(turn.x, turn.y, turn.z, turn.w))
+    if not all(map(math.isfinite, place[1:])):
+        return
+    turned = abs(math.remainder(place.yaw - path[-1].yaw, 2 * math.pi)) if path else math.inf
+    if turned > _TURNED or math.dist(path[-1][1:3], place[1:3]) > _MOVED_M:
+        path.append(place)

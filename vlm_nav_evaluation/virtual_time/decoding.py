@@ -1,0 +1,138 @@
+"""Virtual time: production's own edge and verifier policies, side by side, where only clock, link and models are not.
+
+`edge_drafter.Drafter` and `cloud_verifier.server.Server` run as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.server import Server
+from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult, sources_of
+from speculation.predictor import Predictor
+from speculation.profiles import DeviceProfile
+from speculation.trace import Trace
+from speculation.wire import Hello, Welcome
+from vlm_nav_evaluation.virtual_time.fed import RecordedFedModel
+from vlm_nav_evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
+from vlm_nav_evaluation.virtual_time.link import VirtualLink, VirtualMailbox
+from vlm_nav_evaluation.virtual_time.models import FINGERPRINT, RecordedDraftModel, RecordedEngine, RecordedServerDraft
+from vlm_nav_evaluation.virtual_time.recording import Recording
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
+from vlm_nav_evaluation.virtual_time.timings import Timings
+
+SERVER = ServerConfig.of(Path(FINGERPRINT), idle_s=86400.0)
+"""A verifier's settings by default; a session is never closed for being quiet."""
+
+
+def drafting(mode: Mode | str, recording: Recording, text: str = "", **changes: Any) -> DraftingConfig:
+    """Return a mode's settings as the edge has them with this pair: drafts end where the predictor stops them.
+
+    `text` and `changes` are those of `DraftingConfig.of`.
+    """
+    return DraftingConfig.of(mode, text, **{"stop_below": recording.stop_below, **changes})
+
+
+def run_mode(
+    mode: str,
+    recording: Recording,
+    timings: Timings,
+    split: LayerSplit | None = None,
+    edges: int = 1,
+    server: ServerConfig = SERVER,
+    trace: Trace | None = None,
+    collect: int = 1,
+    beside: Recording | None = None,
+    fed: bool = False,
+    **changes: Any,
+) -> list[StepResult]:
+    """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
+
+    `trace`, `collect`, `beside` and `fed` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an
+    answer is not the target's own: that is a fault of a policy.
+    """
+    if mode == LAYER_SPLIT:
+        return (split or LayerSplit()).decode(recording, timings)
+    if fed:  # The predictor knows the draft model's logits alone, as on the robot.
+        changes.setdefault("stop_below", 0.0)
+    config = drafting(mode, recording, **changes)
+    results = decode(
+        recording, timings, config, edges=edges, server=server, trace=trace, collect=collect, beside=beside, fed=fed
+    )
+    for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
+        if mode != Mode.EDGE and result.tokens != step.tokens:
+            raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
+    return results
+
+
+def decode(
+    recording: Recording,
+    timings: Timings,
+    config: DraftingConfig,
+    *,
+    edges: int = 1,
+    server: ServerConfig = SERVER,
+    trace: Trace | None = None,
+    collect: int = 1,
+    beside: Recording | None = None,
+    fed: bool = False,
+) -> list[StepResult]:
+    """Decode the steps of a recording one after another and return their results in that order.
+
+    Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
+    a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
+    the commit comes first. A draft model stands beside the target where the mode needs one or `server` names one:
+    `beside`, the same answers with its predictions, or the edge's own. fed: the recording's fed head drafts on the edge
+    in the draft model's place, from features that cross the link when the prefill is done and with the commits. The
+    verifier starts from the timings' cost, as from a profile beside a model; without one it learns on line. The same
+    arguments give the same results to the last bit. Raises RuntimeError where a step is interrupted: that is a fault of
+    a policy; ValueError, with `fed`, for a recording without a head, and for timings that declare a draft model's time
+    and no head's.
+    """
+    if fed and timings.draft_s and not timings.fed_s:
+        raise ValueError(f"timings {timings.name} declare draft_s and no fed_s, the time of a fed head's forward")
+    timeline = Timeline()
+    mailbox = VirtualMailbox(timeline)
+    engine = RecordedEngine(recording, timings, timeline.sleep, recording.fed if fed else None)
+    has_draft = config.self_draft or server.target.draft_model is not None
+    verifier = Server(
+        engine,
+        server.changed(max_sessions=max(edges, server.limits.max_sessions)),
+        DeviceProfile(timings.name),
+        mailbox,
+        clock=timeline.clock,
+        self_draft=RecordedServerDraft(beside or recording, timings, timeline.sleep) if has_draft else None,
+        cost=timings.pass_cost,
+    )
+    results: dict[int, StepResult] = {}
+
+    def edge(number: int) -> None:
+        link = VirtualLink(timeline, timings, mailbox, f"edge {number}".encode(), collect)
+        features = engine.model.features
+        link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary, features=features))
+        welcome = link.receive(float("inf"))
+        if not isinstance(welcome, Welcome):
+            raise RuntimeError(f"the verifier answers Hello with {welcome}")
+        draft = RecordedDraftModel(recording, timings, timeline.sleep, link.wait_for_message)
+        head = RecordedFedModel(recording, timings, timeline.sleep) if fed else None
+        drafter = Drafter(
+            sources_of(config, draft, cast(Predictor, draft.predictor), head),
+            link,
+            config,
+            clock=timeline.clock,
+            trace=trace if number == 0 and trace is not None else Trace(timeline.clock, 1),
+            max_draft=welcome.max_draft,
+            cpu_clock=lambda: draft.busy_s + (head.busy_s if head is not None else 0.0),
+        )
+        for turn in range(number, len(recording.steps), edges):
+            step = recording.steps[turn]
+            request = StepRequest(turn + 1, step.prompt, recording.image(turn), recording.eos, recording.max_tokens)
+            try:
+                results[turn] = drafter.run(request)
+            except StepInterrupted as stop:
+                raise RuntimeError(f"step {turn} was interrupted on virtual time: {stop}") from stop
+
+    timeline.run([lambda number=number: edge(number) for number in range(edges)], [verifier.run])  # type: ignore[misc]
+    return [results[turn] for turn in range(len(recording.steps))]

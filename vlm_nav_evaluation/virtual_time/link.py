@@ -1,0 +1,178 @@
+"""The link between edge and verifier on virtual time: messages leave one at a time at a rate, then take the delay.
+
+The edge's end is a `edge_drafter.Link`, the verifier's end a `cloud_verifier.server.Post`. Messages are encoded as on
+real sockets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from speculation.links import EmulatedWay
+from speculation.wire import AnyMessage, BeginStep, Commit, Draft, EarlyTokens, decode, encode
+from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
+from vlm_nav_evaluation.virtual_time.timings import Timings
+
+
+class Channel:
+    """One direction of the emulated link that real sockets have too. Where no link is named, messages leave one at a
+    time at the timings' rate and arrive `one_way_s` later."""
+
+    def __init__(self, timeline: Timeline, way: EmulatedWay[Callable[[], None]]) -> None:
+        self._timeline = timeline
+        self._way = way
+        self.bytes = 0
+
+    @classmethod
+    def pair(cls, timeline: Timeline, timings: Timings) -> tuple[Channel, Channel]:
+        """Return the channels up and down of one link."""
+        up, down = timings.conditions.ways(0.0)
+        return cls(timeline, up), cls(timeline, down)
+
+    def send(self, payload: bytes, deliver: Callable[[], None]) -> float:
+        """Send; `deliver` is called on arrival. Returns the time of arrival, infinite for a message that vanishes."""
+        self.bytes += len(payload)
+        arrival = self._way.put(deliver, len(payload), self._timeline.now)
+        if arrival < math.inf:
+            self._timeline.at(arrival, self._arrive)
+        return arrival
+
+    def _arrive(self) -> None:
+        deliver = self._way.take(self._timeline.now)
+        if deliver is not None:
+            deliver()
+
+
+class VirtualMailbox:
+    """The verifier's end: a `Post`. Peers are known by the name under which they joined."""
+
+    dropped = restarts = 0
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._inbox: Inbox[tuple[bytes, list[bytes]]] = Inbox(timeline)
+        self._edges: dict[bytes, Callable[[AnyMessage], None]] = {}
+
+    def join(self, peer: bytes, send: Callable[[AnyMessage], None]) -> None:
+        """Add an edge; `send` sends a message down to it."""
+        self._edges[peer] = send
+
+    def deliver(self, peer: bytes, payload: bytes) -> None:
+        """Receive a peer's message."""
+        self._inbox.put((peer, [payload]))
+
+    def wait(self, seconds: float) -> None:
+        """See `Post`."""
+        self._inbox.wait(seconds)
+
+    def receive(self) -> tuple[bytes, list[bytes]] | None:
+        """See `Post`."""
+        return self._inbox.take()
+
+    def send(self, peer: bytes, message: AnyMessage, droppable: bool = False) -> bool:
+        """See `Post`. Nothing is refused; what the link is too slow for waits in it."""
+        self._edges[peer](message)
+        return True
+
+    def admit(self, peer: bytes, has_session: bool = True) -> None:
+        """See `Post`; every peer is admitted."""
+
+    def waits(self, peer: bytes) -> bool:
+        """See `Post`; no peer is dropped for silence."""
+        return False
+
+    def notify(self) -> None:
+        """See `Post`; nothing happens beside the server's loop."""
+
+    def forget(self, peer: bytes) -> None:
+        """See `Post`; nothing is kept for a peer."""
+
+    def client(self, peer: bytes) -> str:
+        """See `Post`; there are no keys."""
+        return ""
+
+    def revoked(self) -> tuple[str, ...]:
+        """See `Post`; there are no keys."""
+        return ()
+
+
+class VirtualLink:
+    """The edge's end. `sync_s` passes before a draft leaves that was ready when its commit came (Early Exits, T_r).
+
+    collect: early tokens of a round wait here until so many are there.
+    """
+
+    def __init__(
+        self, timeline: Timeline, timings: Timings, mailbox: VirtualMailbox, peer: bytes, collect: int = 1
+    ) -> None:
+        if collect < 1:
+            raise ValueError(f"collect is {collect}; give at least 1")
+        self._collect = collect
+        self._collected: list[EarlyTokens] = []
+        self._timeline = timeline
+        self._sync_s = timings.sync_s
+        self._rtt_s = timings.conditions.up.delay_s + timings.conditions.down.delay_s
+        self._mailbox = mailbox
+        self._peer = peer
+        self._inbox: Inbox[AnyMessage] = Inbox(timeline)
+        self._up, self._down = Channel.pair(timeline, timings)
+        self._committed_at = -1.0
+        mailbox.join(peer, self._send_down)
+
+    @property
+    def bytes_up(self) -> int:
+        """See `Link`."""
+        return self._up.bytes
+
+    @property
+    def bytes_down(self) -> int:
+        """See `Link`."""
+        return self._down.bytes
+
+    @property
+    def rtt_s(self) -> float:
+        """See `Link`: the declared delay, both ways."""
+        return self._rtt_s
+
+    def send(self, message: AnyMessage) -> None:
+        """See `Link`. A new step finds an empty inbox, as in `edge_drafter.link`."""
+        if isinstance(message, BeginStep):
+            self._inbox.clear()
+        elif isinstance(message, Draft) and self._timeline.now == self._committed_at:
+            self._timeline.sleep(self._sync_s)
+        payload = encode(message)
+        self._up.send(payload, lambda: self._mailbox.deliver(self._peer, payload))
+
+    def receive(self, timeout: float) -> AnyMessage | None:
+        """See `Link`."""
+        message = self._inbox.take()
+        if message is None and timeout > 0.0:
+            self._inbox.wait(timeout)
+            message = self._inbox.take()
+        if isinstance(message, Commit):
+            self._committed_at = self._timeline.now
+        return message
+
+    def wait_for_message(self, seconds: float) -> float:
+        """Wait until a message is there, at most so many seconds; return how many it took."""
+        started = self._timeline.now
+        self._inbox.wait(seconds)
+        return self._timeline.now - started
+
+    def _send_down(self, message: AnyMessage) -> None:
+        payload = encode(message)
+        self._down.send(payload, lambda: self._arrive(decode(payload)))
+
+    def _arrive(self, message: AnyMessage) -> None:
+        if not isinstance(message, EarlyTokens):
+            self._collected.clear()
+            self._inbox.put(message)
+            return
+        rounds = {(each.step, each.round) for each in self._collected}
+        if rounds and (message.step, message.round) not in rounds:
+            self._collected.clear()
+        self._collected.append(message)
+        if len(self._collected) >= self._collect:
+            for each in self._collected:
+                self._inbox.put(each)
+            self._collected.clear()

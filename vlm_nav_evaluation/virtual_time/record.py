@@ -1,0 +1,341 @@
+"""Record what a target, its exits and a draft predict on held-out frames, by teacher forcing.
+
+The target answers by itself; then one forward of each model over the whole answer gives its predictions, those of the
+exits and those of the draft at every place of it; so does one unrolled pass of a fed head, at every depth of a draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from adapters_training.fed_head.unroll import unroll
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.engine import Prefill, find_encoder, find_exits
+from speculation.exits import ExitHeads, Head
+from speculation.features import SCALE_BYTES
+from speculation.fed.encoder import FeatureEncoder, rounded
+from speculation.fed.files import fingerprint, load_head
+from speculation.fed.head import FedHead
+from speculation.grammar import FREE, Constraint, Grammars, Mask, grammar_for, masked
+from speculation.predictor import Predictor, features, find
+from speculation.sampling import GREEDY, Prefix, SamplingScheme
+from speculation.sampling.distribution import choose
+from speculation.sampling.noise import StepDraws
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import Inputs, as_sent, prepare
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT, frames_of
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
+
+TOP = 5
+FED_DEPTHS = 12
+"""Depths at which a fed head's drafts are recorded."""
+LARGEST_VOCABULARY = 4096
+"""Of more tokens than these, only the ones that occur are kept, under new numbers: rows of logits stay short."""
+FIRST_WORD, SPARE_WORDS = 256, 256
+"""New numbers begin at `FIRST_WORD`, so that they have three bytes on the wire; spare ones serve as wrong tokens."""
+CAPACITY = 2048
+
+
+@dataclass(frozen=True)
+class FedPair:
+    """A fed head and the bottleneck that makes its features."""
+
+    encoder: FeatureEncoder
+    head: FedHead
+
+    @property
+    def shape(self) -> FedShape:
+        """What virtual time needs of it."""
+        config = self.head.config
+        return FedShape(SCALE_BYTES + config.size, config.prompt_tokens, config.short_list)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The pair as production loads it: target and exits as the verifier, draft and predictor as the edge."""
+
+    target: Vlm
+    draft: Vlm
+    exits: ExitHeads | None
+    predictor: Predictor | None
+    fed: FedPair | None = None
+
+    @classmethod
+    def load(
+        cls,
+        target: Path,
+        draft: Path,
+        exits: Path | None = None,
+        predictor: str = "auto",
+        dtype: str = "float32",
+        text_only: bool = False,
+        fed_head: Path | None = None,
+    ) -> Models:
+        """Load all parts; `text_only`: a pair of language models alone, asked without frames. Exits and fed head are,
+        where no folder is given, those that a verifier finds by itself.
+
+        Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
+        """
+        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only, fed_head=fed_head)
+        config.check_exits()
+        config.check_fed_head()
+        vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
+        if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
+            raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")
+        folder = find(predictor, small.folder)
+        guess = Predictor.load(folder, small.fingerprint) if folder is not None else None
+        return cls(vlm, small, find_exits(config, vlm), guess, _find_fed(config, vlm))
+
+    @property
+    def exit_layers(self) -> tuple[int, ...]:
+        """The layers with an exit."""
+        return self.exits.layers if self.exits is not None else ()
+
+    @property
+    def short_list(self) -> npt.NDArray[np.integer] | None:
+        """The tokens that exits can predict; None for all."""
+        short = self.exits.short_list if self.exits is not None and self.exits.head is Head.SHORT else None
+        return short.ids if short is not None else None
+
+
+def record(
+    models: Models,
+    asked: Sequence[Question],
+    max_tokens: int,
+    top: int = TOP,
+    sampling: SamplingScheme = GREEDY,
+    answers: str = FREE,
+) -> Recording:
+    """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens.
+
+    With `sampling`, each answer by a key of its own, rows are ranked and named as that scheme does on the edge and in
+    the exits. With `answers` CONSTRAINED all are masked by the grammar that each prompt asks for; text that it settles
+    is drafted as all other text is, which costs forwards that the edge saves. Raises ValueError for a tokenizer that
+    spells no such answer.
+    """
+    recorder = _Recorder(models, max_tokens, top, sampling, answers)
+    steps = tuple(recorder.step(question) for question in tqdm(asked, unit="frame", disable=None))
+    target, exits, predictor = models.target, models.exits, models.predictor
+    tables = exits.table if exits is not None else {}
+    recording = Recording(
+        steps,
+        target.vocabulary,
+        target.eos,
+        target.num_layers,
+        models.exit_layers,
+        max_tokens,
+        predictor.threshold if predictor is not None else 0.0,
+        {layer: Table(each.edges, each.agreement) for layer, each in tables.items()},
+        None if models.short_list is None else frozenset(models.short_list.tolist()),
+        {
+            "target": target.fingerprint,
+            "draft": models.draft.fingerprint,
+            "fed_head": "" if models.fed is None else fingerprint(models.fed.encoder),
+            "predictor": predictor is not None,
+            "cloud_prefill_s": median(recorder.cloud_prefill_s),
+            "edge_prefill_s": median(recorder.edge_prefill_s),
+        },
+        None if models.fed is None else models.fed.shape,
+    )
+    return compact(recording) if recording.vocabulary > LARGEST_VOCABULARY else recording
+
+
+def _find_fed(config: ServerConfig, vlm: Vlm) -> FedPair | None:
+    encoder, folder = find_encoder(config, vlm), config.fed_head_folder
+    if encoder is None or folder is None:
+        return None
+    return FedPair(encoder, load_head(folder, vlm.tokenizer_fingerprint))
+
+
+@torch.no_grad()
+def fed_drafts(
+    target: Vlm,
+    cache: KVCache,
+    pair: FedPair,
+    inputs: Inputs,
+    tokens: Sequence[int],
+    top: int,
+    masks: Sequence[Mask | None] = (),
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Return a fed head's `top` likeliest tokens at every place of an answer by depth, and their probabilities,
+    [n, FED_DEPTHS, top] each, the likeliest first.
+
+    One unrolled pass (`adapters_training.fed_head.unroll`) over the features of prompt's end and answer, rounded as
+    they are on a link. Row 0 of the cache is used. `masks` are of the answer's places, where it has a grammar.
+    """
+    config = pair.head.config
+    text = Prefill.of(target, inputs, tokens[:-1])
+    text.encode(target)
+    cache.clear(0, inputs.delta)
+    fed = len(text.ids) - 1
+    count = min(fed, config.prompt_tokens + len(tokens) - 1)
+    hidden = [
+        output.hidden[0][-count:]
+        for output in forward_layers(target, cache, [text.chunk(0, 0, fed)])
+        if output.layer in config.layers
+    ]
+    dtype = pair.head.embed.weight.dtype
+    states = pair.head.up(rounded(pair.encoder(hidden)).to(dtype))[None]
+    rows = pair.head.rows(text.ids[-count:].tolist())[None]
+    levels = torch.stack([each[0, -len(tokens) :] for each in unroll(pair.head, rows, states, FED_DEPTHS)], dim=1)
+    logits = pair.head.logits(levels).double()
+    for place, mask in enumerate(masks):
+        allowed = None if mask is None else torch.tensor(mask)[pair.head.get_buffer("ids")]
+        if allowed is not None and allowed.any():
+            for depth in range(min(place + 1, FED_DEPTHS)):
+                logits[place - depth, depth].masked_fill_(~allowed, -torch.inf)
+    likely = logits.softmax(-1).topk(min(top, len(config.short_list)), dim=-1)
+    found = pair.head.get_buffer("ids")[likely.indices]
+    return to_numpy(found).astype(np.int32), to_numpy(likely.values).astype(np.float32)
+
+
+class _Recorder:
+    def __init__(self, models: Models, max_tokens: int, top: int, sampling: SamplingScheme, answers: str) -> None:
+        self._models = models
+        self._grammars = None if answers == FREE else Grammars(models.target.tokenizer, models.target.vocabulary)
+        self._sampling, self._key = sampling, 0
+        self._max_tokens = max_tokens
+        self._top = min(top, models.draft.vocabulary)
+        self._target = VlmSession(models.target, CAPACITY)
+        self._draft = VlmSession(models.draft, CAPACITY)
+        self._cache = KVCache(models.target, 1, CAPACITY)
+        self.cloud_prefill_s: list[float] = []
+        self.edge_prefill_s: list[float] = []
+
+    def step(self, question: Question) -> RecordedStep:
+        self._key += 1
+        question = replace(question, jpeg=as_sent(self._models.target, question.jpeg))
+        grammar = None
+        if self._grammars is not None:
+            grammar = self._grammars.of(grammar_for(question.prompt), self._models.target.eos)
+        how = (self._max_tokens, self._sampling, self._key, grammar)
+        tokens = [token for token, _ in self._target.sampled(question.prompt, question.jpeg, *how)]
+        masks: list[Mask | None] = [None] * len(tokens)
+        if grammar is not None:
+            chain = Constraint(grammar, grammar.start(self._max_tokens))
+            masks = chain.masks(tokens[:-1], range(ROOT, len(tokens) - 2))
+        exit_tokens, exit_probabilities = self._exits(question, tokens, masks)
+        started = time.perf_counter()
+        self._draft.begin(question.prompt, question.jpeg)
+        self.edge_prefill_s.append(time.perf_counter() - started)
+        rows = self._draft.root_logits()[None]
+        if len(tokens) > 1:
+            rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(ROOT, len(tokens) - 2))])
+        rows = masked(rows, masks)
+        sampler = self._sampling.sampler(self._key)
+        if sampler is not None:
+            rows = np.stack([sampler.rank(row, Prefix(place, b"")) for place, row in enumerate(rows)])
+        wide = rows.astype(np.float64)
+        softmax = np.exp(wide - wide.max(axis=1, keepdims=True))
+        softmax /= softmax.sum(axis=1, keepdims=True)
+        likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
+        probabilities = np.take_along_axis(softmax, likeliest, axis=1)
+        acceptance = self._acceptance(rows, probabilities)
+        fed_tokens, fed_probabilities = self._fed(question, tokens, masks)
+        return RecordedStep(
+            question.prompt, sum(map(len, frames_of(question.jpeg))), tuple(tokens), likeliest.astype(np.int32),
+            probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
+            fed_tokens=fed_tokens, fed_probabilities=fed_probabilities,
+        )  # fmt: skip
+
+    def _fed(
+        self, question: Question, tokens: list[int], masks: Sequence[Mask | None]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]] | tuple[None, None]:
+        target, pair = self._models.target, self._models.fed
+        if pair is None:
+            return None, None
+        inputs = prepare(target, question.prompt, question.jpeg)
+        return fed_drafts(target, self._cache, pair, inputs, tokens, self._top, masks)
+
+    def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
+        predictor = self._models.predictor
+        if predictor is None:
+            return probabilities[:, :1]
+        inputs = np.stack([features(row, 1) for row in rows])
+        columns = []
+        for depth in range(1, predictor.max_depth + 1):
+            inputs[:, -1] = depth
+            columns.append(predictor.probabilities(inputs))
+        return np.stack(columns, axis=1)
+
+    @torch.no_grad()
+    def _exits(
+        self, question: Question, tokens: list[int], masks: Sequence[Mask | None]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return every exit's likeliest token at every place [n, exits], and that one's probability.
+
+        That is 0 where the grammar leaves none of an exit's tokens: there it says nothing.
+        """
+        models, exits = self._models, self._models.exits
+        exit_tokens = np.zeros((len(tokens), len(models.exit_layers)), dtype=np.int32)
+        probabilities = np.zeros(exit_tokens.shape, dtype=np.float32)
+        started = time.perf_counter()
+        root = prefill(models.target, self._cache, 0, prepare(models.target, question.prompt, question.jpeg))
+        self.cloud_prefill_s.append(time.perf_counter() - started)
+        if exits is None:
+            return exit_tokens, probabilities
+        chunk = draft_chunk(self._cache, 0, root, tokens[:-1], range(ROOT, len(tokens) - 2))
+        for output in forward_layers(models.target, self._cache, [chunk]):
+            if output.layer in models.exit_layers:
+                listed, place = models.short_list, models.exit_layers.index(output.layer)
+                short = None if listed is None else listed.astype(np.int64)
+                for at, row in enumerate(masked(to_numpy(exits.logits(output.layer, output.hidden[0])), masks, short)):
+                    if not np.isfinite(row).any():
+                        continue
+                    best, chance = choose(row, self._sampling, StepDraws(self._key, at), short)
+                    exit_tokens[at, place] = best if short is None else short[best]
+                    probabilities[at, place] = chance
+        return exit_tokens, probabilities
+
+
+def compact(recording: Recording) -> Recording:
+    """Return the same recording with only the tokens that occur, under new numbers of three bytes on the wire."""
+    arrays = [np.asarray(step.tokens) for step in recording.steps]
+    arrays += [step.draft_tokens for step in recording.steps]
+    arrays += [step.exit_tokens for step in recording.steps if step.exit_tokens is not None]
+    arrays += [step.fed_tokens for step in recording.steps if step.fed_tokens is not None]
+    used = np.unique(np.concatenate([np.array(recording.eos, dtype=int), *(each.ravel() for each in arrays)]))
+
+    def renumber(tokens: npt.ArrayLike) -> npt.NDArray[np.integer]:
+        return (FIRST_WORD + np.searchsorted(used, tokens)).astype(np.int32)
+
+    steps = tuple(
+        replace(
+            step,
+            tokens=tuple(renumber(step.tokens).tolist()),
+            draft_tokens=renumber(step.draft_tokens),
+            exit_tokens=renumber(step.exit_tokens) if step.exit_tokens is not None else None,
+            fed_tokens=renumber(step.fed_tokens) if step.fed_tokens is not None else None,
+        )
+        for step in recording.steps
+    )
+
+    def listed(tokens: Iterable[int]) -> list[int]:
+        """Return those of a short list that occur, ascending."""
+        found: list[int] = renumber(sorted(set(tokens).intersection(used.tolist()))).tolist()
+        return found
+
+    short, fed = recording.short_list, recording.fed
+    return replace(
+        recording,
+        steps=steps,
+        vocabulary=FIRST_WORD + len(used) + SPARE_WORDS,
+        eos=tuple(renumber(recording.eos).tolist()),
+        short_list=None if short is None else frozenset(listed(short)),
+        fed=None if fed is None else replace(fed, short_list=tuple(listed(fed.short_list))),
+    )
