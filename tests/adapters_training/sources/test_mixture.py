@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.evaluation.report.recording import FIGURES, NAV, Recorder, jpeg
 
 from adapters_training.records import write_shard
 from adapters_training.sources.bags import RecordedBag
@@ -17,6 +16,7 @@ from adapters_training.sources.mixture import open_mixture
 from adapters_training.sources.shards import ShardFolder
 from spec_vlm_nav.messages import AskedPrompt, figures
 from tests.adapters_training.frames import make_frame
+from tests.vlm_nav_evaluation.report.recording import FIGURES, NAV, Recorder, jpeg
 
 SIDES = ("left", "ahead", "right")
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.evaluation.report.recording import FIGURES, FORWARD
 
 from cloud_verifier.config import FED_HEAD_FILE
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, CommandSpec, NodeSpec
@@ -17,6 +16,7 @@ from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, Ask
 from speculation.fed.inspect import inspect_head
 from speculation.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
 from speculation.vlm.inspect import inspect_folder
+from tests.vlm_nav_evaluation.report.recording import FIGURES, FORWARD
 from vlm_nav_evaluation.demo.command import StepPrinter, head_beside, target_of
 
 

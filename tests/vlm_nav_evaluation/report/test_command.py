@@ -10,10 +10,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from tests.evaluation.report.recording import record
-from tests.evaluation.report.test_timeline import traced_step
 
 from speculation.trace import Trace
+from tests.vlm_nav_evaluation.report.recording import record
+from tests.vlm_nav_evaluation.report.test_timeline import traced_step
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.report.command import write_report
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.evaluation.report.recording import record
 
 from tests.bags import SECOND_NS
+from tests.vlm_nav_evaluation.report.recording import record
 from vlm_nav_evaluation.report.movie import LAST_MS, PANEL, READING_MS, shots, write_movie
 from vlm_nav_evaluation.report.run import Run, load_run
 

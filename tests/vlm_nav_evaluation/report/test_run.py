@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
-from tests.evaluation.report.recording import Recorder, jpeg, record
 
 from tests.bags import SECOND_NS
+from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
 from vlm_nav_evaluation.bags.files import read, typestore
 from vlm_nav_evaluation.report.run import Place, Run, load_run
 

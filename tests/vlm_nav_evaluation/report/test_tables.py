@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.evaluation.report.recording import FIGURES
-
 from spec_vlm_nav.messages import figures
+from tests.vlm_nav_evaluation.report.recording import FIGURES
 from vlm_nav_evaluation.report.tables import decoding_table, step_lines
 
 
