@@ -95,10 +95,3 @@ def test_nothing_is_said_before_the_executor_has_run_nor_while_the_node_is_not_r
     beating.ready = False
     until(lambda: quiet(ears), "silence")
     beating.close()
-
-
-def test_without_a_thread_every_beat_is_the_executors(ears: Ears) -> None:
-    beating = Beating(0.0, ears)
-    beating.spin_until_heard()
-    until(lambda: quiet(ears), "silence")
-    beating.close()

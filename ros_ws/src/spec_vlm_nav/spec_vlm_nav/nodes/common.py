@@ -31,6 +31,9 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
 LONGEST_WAIT_S = 2.0
+SWITCH_S = 0.0005
+"""How long a thread keeps the interpreter while others wait for it. With Python's 5 ms a callback that takes and
+publishes waits so long several times, behind the executor's own loop, and heartbeats come late."""
 END_S = 2.0
 """How long callbacks that still run are waited for where a node ends."""
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
@@ -177,6 +180,7 @@ def run(
     callback that outlasts END_S is logged, and its node destroyed all the same: the process is to end.
     """
     ended = threading.Event()
+    sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)

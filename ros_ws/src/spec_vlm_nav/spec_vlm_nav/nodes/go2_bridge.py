@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -35,6 +36,8 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 THREADS = 3
 """A transition waits for the robot to stand, and the guard reads a cloud, while messages are taken."""
 NICENESS = -10
+LATEST_TICK_S = 0.1
+"""A thread that did not tick for so long hangs: it should do so every 20 ms."""
 
 T = TypeVar("T")
 
@@ -77,7 +80,8 @@ class Go2Bridge(ManagedNode):
             topic = robot.obstacles.name if robot.obstacles is not None else "obstacles"
             take = partial(self._on_obstacles, self._guard)
             self._subscribe(READERS[guarded.guard][0], topic, take, NEWEST, callback_group=guarding)
-        self._heartbeat = Heartbeat(self, lambda: self._bridge.ready)
+        self._ticked_at = -math.inf
+        self.heartbeat = Heartbeat(self, self._drives)
         self._thread: Ticks | None = None
 
     def configure(self) -> None:
@@ -115,8 +119,13 @@ class Go2Bridge(ManagedNode):
     def _subscribe(self, kind: str, name: str, callback: Callable[[Any], None], qos: Any, **options: Any) -> None:
         self.create_subscription(message_type(kind), name.lstrip("/"), callback, qos, **options)
 
+    def _drives(self) -> bool:
+        """Return whether the robot obeys and the thread runs that would stop it."""
+        return self._bridge.ready and time.monotonic() - self._ticked_at <= LATEST_TICK_S
+
     def _tick(self) -> None:
         self._give(self._bridge.tick, time.monotonic())
+        self._ticked_at = time.monotonic()
 
     def _on_twist(self, twist: Twist, info: Any) -> None:
         velocity = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)

@@ -47,7 +47,7 @@ class Go2Camera(ManagedNode):
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._infos = self.create_publisher(CameraInfo, "camera/camera_info", qos_profile_sensor_data)
         self._static = self.create_publisher(TFMessage, "/tf_static", LATCHED)
-        self._heartbeat = Heartbeat(self, lambda: self.active)
+        self.heartbeat = Heartbeat(self, lambda: self.active)
         steady_timer(self, WATCH_S, self._watch, MutuallyExclusiveCallbackGroup())
 
     def configure(self) -> None:

@@ -19,6 +19,7 @@ from rclpy.node import Node
 
 from spec_vlm_nav.diagnostics import Level, Status, text
 from spec_vlm_nav.nodes.common import parameter, run, steady_timer
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 
 DIAGNOSTICS_S = 1.0
 LIFECYCLE = "lifecycle"
@@ -44,6 +45,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """Why it is not active, in a sentence; empty while it is."""
         self.exit_status = 0
         """Of the process."""
+        self.heartbeat: Heartbeat | None = None
+        """It ends before the node is destroyed."""
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         steady_timer(self, DIAGNOSTICS_S, self._report, MutuallyExclusiveCallbackGroup())
         if parameter(self, "autostart", False, "configure and activate by itself; false: lifecycle_manager does"):
@@ -75,6 +78,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
         While that is there the middleware's threads run on into the end of the process, where what they use is gone.
         """
+        if self.heartbeat is not None:
+            self.heartbeat.close()
         self._state_machine.destroy_when_not_in_use()
         super().destroy_node()
 
