@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import rclpy
@@ -11,6 +12,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
 from spec_vlm_nav.nodes.heartbeat import Heartbeat, on_heartbeat
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
@@ -23,7 +25,7 @@ class Ears:
     def __init__(self) -> None:
         self.beats = 0
         self.node = Node("ears")
-        on_heartbeat(self.node, "beating", self._heard)
+        on_heartbeat(partial(subscribe, self.node), "beating", self._heard)
         self._spinning = Spinning(self.node)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import rclpy
+from builtin_interfaces.msg import Time as TimeMessage
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.callback_groups import CallbackGroup
@@ -23,7 +24,6 @@ from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecu
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
-from rclpy.time import Time
 from rclpy.timer import Timer
 
 from spec_vlm_nav.odometry import OdometrySample
@@ -141,13 +141,18 @@ def arrival(info: Mapping[str, Any]) -> float:
     return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
 
 
+def seconds_of(stamp: TimeMessage) -> float:
+    """Return a message's stamp in seconds, of either sign: rclpy's own class of times refuses what some robots send."""
+    return float(stamp.sec + stamp.nanosec * 1e-9)
+
+
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
     """Return an odometry message that arrives now as plain numbers; its twist where the node uses that."""
     at, turn, twist = odometry.pose.pose.position, odometry.pose.pose.orientation, odometry.twist.twist
     return OdometrySample(
         (at.x, at.y, at.z),
         (turn.x, turn.y, turn.z, turn.w),
-        Time.from_msg(odometry.header.stamp).nanoseconds * 1e-9,
+        seconds_of(odometry.header.stamp),
         time.monotonic(),
         (twist.linear.x, twist.linear.y, twist.angular.z) if with_twist else None,
     )

@@ -53,10 +53,13 @@ class Heartbeat:
                 self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
 
 
-def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
-    """Call `received` with the steady time of every heartbeat of the node called `name`."""
+def on_heartbeat(subscribe: Callable[..., Any], name: str, received: Callable[[float], None]) -> None:
+    """Call `received` with the steady time of every heartbeat of the node called `name`.
+
+    `subscribe` is a `Reader`'s, or the function of that name with its node.
+    """
 
     def beat(_: Header, info: Mapping[str, Any]) -> None:
         received(arrival(info))
 
-    node.create_subscription(Header, f"heartbeat/{name}", beat, COMMAND_QOS)
+    subscribe(Header, f"heartbeat/{name}", beat, COMMAND_QOS)

@@ -137,6 +137,7 @@ class VlmNav(ManagedNode):
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
+        self.senses.close()
         self._server.destroy()
         super().destroy_node()
 
