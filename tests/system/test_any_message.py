@@ -24,6 +24,7 @@ from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.go2_camera import Go2Camera
 from spec_vlm_nav.nodes.lifecycle_manager import LifecycleManager
 from spec_vlm_nav.nodes.nav_view import NavView
+from spec_vlm_nav.nodes.stop_watchdog import StopWatchdog
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 
@@ -35,6 +36,7 @@ NODES: dict[str, tuple[Any, list[str]]] = {
     "vlm_nav": (VlmNav, []),
     "nav_view": (NavView, []),
     "go2_camera": (Go2Camera, ["source:=topic:/front/image_raw"]),
+    "stop_watchdog": (StopWatchdog, []),
     "lifecycle_manager": (LifecycleManager, ["node_names:=[vlm_nav]"]),
 }
 SIZES = {"int8": (-(2**7), 2**7 - 1), "uint8": (0, 255), "octet": (0, 255), "int16": (-(2**15), 2**15 - 1)}

@@ -31,6 +31,8 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
 LONGEST_WAIT_S = 2.0
+NICENESS = -10
+"""Of the nodes that stop the robot, where the system grants it."""
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while others wait for it. With Python's 5 ms a callback that takes and
 publishes waits so long several times, behind the executor's own loop, and heartbeats come late."""

@@ -22,7 +22,7 @@ from std_srvs.srv import Trigger
 from spec_vlm_nav.bridge import Bridge
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, message_type, sample_of, seconds_of, settings
+from spec_vlm_nav.nodes.common import COMMAND_QOS, NICENESS, arrival, message_type, sample_of, seconds_of, settings
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.subscriptions import Reader, subscribe
@@ -35,7 +35,6 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 """Robots send their state up to 500 times a second; only the newest counts."""
 THREADS = 3
 """A transition waits for the robot to stand, and the guard reads a cloud, while messages are taken."""
-NICENESS = -10
 LATEST_TICK_S = 0.1
 """A thread that did not tick for so long hangs: it should do so every 20 ms."""
 
