@@ -213,4 +213,4 @@ def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:
     """Run a managed node until SIGINT or SIGTERM, then end it, and return the process's exit status; see `run`."""
-    return run(make, ManagedNode.end, threads, lambda node: node.exit_status)
+    return run(make, lambda node: node.end(), threads, lambda node: node.exit_status)

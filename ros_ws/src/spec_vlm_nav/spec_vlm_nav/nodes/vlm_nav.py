@@ -103,9 +103,11 @@ class VlmNav(ManagedNode):
         self._given_up.clear()
         if self._otlp and self._exported is None:
             self._exported = _exported_steps(self._otlp)
+        self.problem = "it loads the draft model"
         self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
         if self.decoder.link is not None:
-            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
+            self.problem = "it waits for the verifier"
+            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self._wait)
         self._objects = self.decoder.objects(0.0)
         keep_loaded()
         way = self.decoder.link.why if self.decoder.link is not None else "no verifier"
@@ -153,6 +155,11 @@ class VlmNav(ManagedNode):
         yield self.answers.status(self._edge.decoding.mode)
         yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
+
+    def _wait(self, why: str) -> None:
+        """Report what the start waits for."""
+        self.problem = why
+        self.get_logger().warning(why)
 
     def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Answer with what decoding and link came to since the node's start, as JSON."""
