@@ -81,6 +81,7 @@ class ActionExecutor(ManagedNode):
 
     def end(self) -> None:
         """End the action at once; then go on to confirm what vlm_nav ends its goal with, until that is gone."""
+        self.ending = True
         self._stop_acting("the node ends")
         until = time.monotonic() + LINGER_S
         while self._thread is not None and time.monotonic() < until and self.count_publishers("navigation_action"):
