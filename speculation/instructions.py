@@ -105,6 +105,11 @@ def is_sentence(text: str) -> bool:
     return any(token.kind in (_Kind.VERB, _Kind.DENIAL) for token in words)
 
 
+def is_stop(text: str) -> bool:
+    """Return whether a text only says that the robot is to stop: 'stop', 'Halt!', 'arrête-toi, s'il te plaît'."""
+    return _plain_order(_words(text)) in _STOP_ORDERS
+
+
 class _Unclear(Exception):
     """Why an instruction is refused: the rest of a sentence that begins with it."""
 
@@ -249,6 +254,21 @@ gracias todo toda todos todas hasta puedes ver me ahora aqui alli ahi para con p
 她 有 快 快点 想 从 往 向
 """
 """Frequent words that name nothing and deny nothing; one may stand behind an object's name."""
+STOPS = """
+stop halt freeze hold whoa abort cancel quit stop_it stop_there stop_here stop_moving stop_walking stop_the_robot
+hold_it hold_still stand_still stay stay_there stay_here stay_put dont_move do_not_move emergency_stop
+stopp stoppe anhalten halte_an stehen_bleiben stehenbleiben bleib_stehen bleiben_sie_stehen steh_still nothalt abbrechen
+nicht_bewegen beweg_dich_nicht
+arrete arretez arrete_toi arretez_vous arret arrete_de_bouger ne_bouge_pas ne_bouge_plus ne_bougez_pas ne_bougez_plus
+alto para parate pare detente detengase no_te_muevas no_se_mueva quieto
+停 停_下 停_止 停_下_来 停_住 站_住 别_动 不_要_动 取_消
+"""
+"""All that is said where the robot is to stop; it denies no object and starts no search."""
+INSISTENT = """
+immediately at once right away sofort jetzt mal doch ya ahora s il te vous plait merci thanks danke gracias robot dog
+马 上
+"""
+"""May stand with an order to stop, as LEADS may."""
 LOOK_ALIKES = """
 call tall fall mall wall hall bell bill bull bald bale bail gall lamb lump damp camp ramp limp clamp lap amp gone done
 bone tone zone code core cope come came cane care case hair hail chain choir chairman plan plane plank planet plans
@@ -261,6 +281,15 @@ ANDS, ORS = "and und et y e 和 跟 以及 与", "or oder ou o u 或 或者 还�
 _APOSTROPHES = dict.fromkeys(map(ord, "’‘`´ʼ＇"), "'")
 _CONTRACTED = frozenset(("t", "d", "s", "m", "ll", "re", "ve"))
 _PAUSES, _ENDS, _OR_SIGNS, _AND_SIGNS = frozenset(',:()[]、–—"«»“”„'), frozenset(".;!?¡¿。\n…"), "/|", "&+"
+
+
+_POLITE = frozenset(f"{LEADS} {INSISTENT}".split())
+
+
+def _plain_order(words: Iterable[str]) -> str:
+    """Return the words of an order, joined, without signs, repetitions, and words that only insist or are polite."""
+    plain = [word for word in words if word.isalnum() and word not in _POLITE]
+    return "_".join(word for place, word in enumerate(plain) if word not in plain[:place])
 
 
 def _is_ideograph(letter: str) -> bool:
@@ -297,6 +326,9 @@ def _leading_letters(text: str) -> Iterator[str]:
         if not letter.isalpha():
             return
         yield letter
+
+
+_STOP_ORDERS = frozenset(_plain_order(order.split("_")) for order in STOPS.split())
 
 
 class _Lexicon:

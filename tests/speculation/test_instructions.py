@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from speculation.instructions import Relation, Understood, is_sentence, sentence_for, understand
+from speculation.instructions import Relation, Understood, is_sentence, is_stop, sentence_for, understand
 from speculation.names import Language, phrase
 from speculation.prompts import MAX_INSTRUCTION_CHARS, Vocabulary
 from speculation.wordings import DEVELOPED, HELD_OUT, Spelling, Wording
@@ -328,3 +328,27 @@ def test_what_was_understood_has_words() -> None:
 def test_a_bare_name_is_no_sentence() -> None:
     assert not is_sentence("the red ball") and not is_sentence("la bouteille argentée")
     assert is_sentence("could you look for it?") and is_sentence("not the ball") and is_sentence("找球")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stop", "Stop!", "STOP NOW", "stop stop stop", "please stop", "stop, please", "halt", "Halt!", "don't move",
+        "stop the robot", "stopp", "bleib stehen!", "anhalten bitte", "sofort anhalten", "arrête", "arrêtez-vous",
+        "Arrête-toi, s'il te plaît", "ne bouge plus", "alto", "¡Para!", "no te muevas", "detente por favor",
+        "停", "停下", "请停止", "别动", "停下来！",
+    ],
+)  # fmt: skip
+def test_an_order_to_stop_is_known_in_every_language(text: str) -> None:
+    assert is_stop(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "please", "stop at the red ball", "stop in front of the bin", "don't stop", "find the stop sign", "now",
+        "the ball", "do not stop", "stop looking for the ball", "nicht anhalten", "find something to stop it", "robot",
+    ],
+)  # fmt: skip
+def test_what_names_an_object_or_denies_the_stop_is_no_order_to_stop(text: str) -> None:
+    assert not is_stop(text)
