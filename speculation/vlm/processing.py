@@ -76,7 +76,7 @@ class Processor:
         """
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True) if sees else None
-        template = _read_template(folder) or tokenizer.chat_template or template
+        template = _read_template(folder) or _default_of(tokenizer.chat_template) or template
         if not template:
             raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
         return cls(tokenizer, images, template)
@@ -271,5 +271,18 @@ def _read_template(folder: Path) -> str:
     if jinja.exists():
         return jinja.read_text(encoding="utf-8")
     if legacy.exists():
-        return str(json.loads(legacy.read_text(encoding="utf-8"))["chat_template"])
+        return _default_of(json.loads(legacy.read_text(encoding="utf-8"))["chat_template"])
     return ""
+
+
+def _default_of(templates: Any) -> str:
+    """Return a chat template, of several with names the one called default. Raises ValueError where none is."""
+    if isinstance(templates, str) or not templates:
+        return templates or ""
+    named = templates
+    if isinstance(templates, list):
+        named = {each.get("name"): each.get("template") for each in templates if isinstance(each, dict)}
+    if not isinstance(named, dict) or not isinstance(named.get("default"), str):
+        names = ", ".join(map(str, named)) if isinstance(named, dict) else type(templates).__name__
+        raise ValueError(f"chat_template has no template called default ({names}); write it to chat_template.jinja")
+    return str(named["default"])

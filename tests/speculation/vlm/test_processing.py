@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,19 @@ def test_a_chat_of_several_images_has_a_place_for_each(target: Vlm) -> None:
     single = build_processor(target.tokenizer, 56, template="<|image_pad|>")
     with pytest.raises(ValueError, match="renders 1 image places, 2 are needed"):
         single.encode_text("go", [4, 4])
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.json"])
+@pytest.mark.parametrize("layout", [list, dict])
+def test_of_several_chat_templates_the_default_is_used(target: Vlm, tmp_path: Path, file: str, layout: type) -> None:
+    target.processor.save(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    named = {"tool_use": "no", "default": CHAT_TEMPLATE}
+    held = named if layout is dict else [{"name": name, "template": text} for name, text in named.items()]
+    path = tmp_path / file
+    values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**values, "chat_template": held}), encoding="utf-8")
+    assert Processor.load(tmp_path).template == CHAT_TEMPLATE
+    path.write_text(json.dumps({**values, "chat_template": [{"name": "rag", "template": "x"}]}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"chat_template has no template called default \(rag\)"):
+        Processor.load(tmp_path)
