@@ -60,14 +60,15 @@ PYTHON
 
 pick_python() {
     local candidate
-    for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.10 python3; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3.14 python3.10 python3; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' 2>/dev/null; then
             # links followed: in a shell of scripts/env.sh it is a link in .venv, and the interpreter still the same
             "$candidate" -c 'import os, sys; print(os.path.realpath(sys.executable))'
             return
         fi
     done
-    die "no Python >= 3.10 found outside of conda environments; install python3 and python3-venv, or set PYTHON to one"
+    die "no Python 3.10 to 3.14 found outside of conda environments, and PyTorch and others have wheels for no other; install" \
+        "python3 and python3-venv, or set PYTHON to one"
 }
 
 ROS_KIND=wheels
@@ -165,6 +166,8 @@ check_folder() {
     for folder in "$ROOT" "$ROOT/ros_ws" "${PLAIN:-$ROOT}"; do
         [ -w "$folder" ] || die "you ($(id -un)) may not write to this folder: $folder; clone the project to a folder of your own"
     done
+    [ "$ROS_KIND" != wheels ] || [ "$(uname -m)" = x86_64 ] || die "the ROS 2 wheels exist for x86_64 only, and this machine is" \
+        "$(uname -m): nodes and the demo need an installed ROS 2; source it first (docs/setup.md)"
     if command -v nvidia-smi >/dev/null; then need=10; fi
     free="$(df -Pk "${PLAIN:-$ROOT}" | awk 'NR == 2 { print int($4 / 1048576) }')"
     [ -f "$STAMP" ] || [ "$free" -ge "$need" ] || die "set-up needs $need GiB for Python packages and the ROS 2 workspace, and" \

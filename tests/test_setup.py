@@ -167,6 +167,18 @@ def test_a_folder_of_somebody_else_is_named(checkout: Checkout) -> None:
     checkout.root.chmod(0o755)
 
 
+def test_a_machine_without_ros_wheels_is_told_to_source_a_ros(checkout: Checkout) -> None:
+    checkout.command("uname", "echo aarch64")
+    assert "this machine is aarch64: nodes and the demo need an installed ROS 2" in checkout.sentence()
+
+
+def test_a_python_without_wheels_is_not_taken(checkout: Checkout) -> None:
+    for name in ("3.10", "3.11", "3.12", "3.13", "3.14", "3"):
+        (checkout.root / "bin" / f"python{name}").unlink(missing_ok=True)
+        checkout.command(f"python{name}", "exit 1")
+    assert "no Python 3.10 to 3.14 found" in checkout.sentence()
+
+
 def test_a_full_disk_is_named_with_what_is_needed(checkout: Checkout) -> None:
     checkout.command("df", "echo header; echo /dev/sda 9 9 1048576 50% /")
     assert "set-up needs " in (said := checkout.sentence()) and "there are 1 GiB free" in said
