@@ -14,4 +14,6 @@ set +u
 case "$_options" in *u*) set -u ;; esac
 # A robot's own network never sees the simulated one unless this is set otherwise.
 export ROS_AUTOMATIC_DISCOVERY_RANGE="${ROS_AUTOMATIC_DISCOVERY_RANGE:-LOCALHOST}"
+# What Python prints, and the file with the path of this folder, are UTF-8 in every locale.
+export PYTHONUTF8=1
 unset _root _options

@@ -1,4 +1,4 @@
-"""In which folders and shells scripts/setup.sh works, what it refuses in one sentence, and what it takes for a shell's ROS."""
+"""In which folders and shells scripts/setup.sh works, and what it refuses in one sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Checkout:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rclpy.py").touch()
 
-    def run(self, *what: str, first_on_path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *what: str, first_on_path: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run set-up; nothing can be installed."""
         path = f"{first_on_path or self.root / 'bin'}:{os.environ['PATH']}"
         python = str(self.root / "bin" / "python3")
@@ -135,7 +137,9 @@ def test_commands_of_a_folder_with_a_space_see_plain_paths_only(tmp_path: Path) 
     checkout = Checkout(tmp_path / "röbot dog")
     checkout.venv.symlink_to(ROOT / ".venv")
     (checkout.root / "ros_ws" / "install").symlink_to(ROOT / "ros_ws" / "install")
-    program = "import os, rclpy, spec_vlm_nav_interfaces; print(*(f'{k}={v}' for k, v in os.environ.items()), sep='\\n')"
+    program = (
+        "import os, rclpy, spec_vlm_nav_interfaces; print(*(f'{k}={v}' for k, v in os.environ.items()), sep='\\n')"
+    )
     command = [str(checkout.root / "scripts" / "with_env"), "python", "-c", program]
     environment = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C"}
     got = subprocess.run(command, cwd="/", env=environment, encoding="utf-8", capture_output=True, timeout=60)
