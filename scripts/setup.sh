@@ -141,7 +141,7 @@ system_packages() {
 }
 
 # The tests of the web page run in it; nothing else needs one. Tried once, since it takes a while where there is none to install.
-chromium() {
+install_browser() {
     local name
     for name in chromium chromium-browser google-chrome; do
         if command -v "$name" >/dev/null; then return; fi
@@ -310,7 +310,7 @@ workspace() {
 
 case "${1:-}" in
     check) is_ready || { check_folder && check_environment && system_packages; }; exit ;;
-    browser) chromium; exit ;;
+    browser) install_browser; exit ;;
 esac
 if is_ready; then exit 0; fi
 if ros_is_sourced && ! python3 -c 'import rclpy' 2>/dev/null; then

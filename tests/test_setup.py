@@ -207,3 +207,28 @@ def test_the_python_of_an_active_conda_environment_is_not_used(checkout: Checkou
     got = checkout.run("check", PATH=path, CONDA_PREFIX=str(conda), PYTHON="python3")
     assert got.returncode == 0, got.stderr
     assert not (checkout.root / "used").exists()
+
+
+def test_a_chromium_is_installed_or_the_sentence_says_what_is_skipped(checkout: Checkout) -> None:
+    checkout.venv.mkdir()
+    system = checkout.root / "system"
+    system.mkdir()
+    for path in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
+        if not path.name.startswith(("chromium", "google-chrome")) and not (system / path.name).exists():
+            (system / path.name).symlink_to(path)
+    path = f"{checkout.root}/bin:{system}"
+    asked = checkout.root / "asked"
+    checkout.command("apt-get", f'echo "$@" >>"{asked}"; exit 1')
+    checkout.command("id", "echo 0")
+    for _ in range(2):
+        got = checkout.run("browser", PATH=path)
+        assert (got.returncode, got.stderr) == (0, "")
+        assert got.stdout.splitlines()[-1].startswith("[setup] no Chromium, so the tests of the web page are skipped")
+    assert asked.read_text(encoding="utf-8") == "-qq update\n", "tried once"
+    (checkout.venv / ".chromium-tried").unlink()
+    checkout.command("apt-get", f'echo "$@" >>"{asked}"')
+    got = checkout.run("browser", PATH=path)
+    assert got.returncode == 0 and "no Chromium" not in got.stdout
+    assert asked.read_text(encoding="utf-8").endswith("install -y --no-install-recommends chromium\n")
+    checkout.command("chromium", "")
+    assert checkout.run("browser", PATH=path).stdout == ""
