@@ -170,7 +170,7 @@ check_folder() {
         "$(uname -m): nodes and the demo need an installed ROS 2; source it first (docs/setup.md)"
     if command -v nvidia-smi >/dev/null; then need=10; fi
     free="$(df -Pk "${PLAIN:-$ROOT}" | awk 'NR == 2 { print int($4 / 1048576) }')"
-    [ -f "$STAMP" ] || [ "$free" -ge "$need" ] || die "set-up needs $need GiB for Python packages and the ROS 2 workspace, and" \
+    compgen -G "$VENV/lib/python*/site-packages/torch" >/dev/null || [ "$free" -ge "$need" ] || die "set-up needs $need GiB for Python packages and the ROS 2 workspace, and" \
         "there are $free GiB free in ${PLAIN:-$ROOT}; free some"
 }
 
