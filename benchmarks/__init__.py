@@ -1,0 +1,1 @@
+"""Programs behind the tables and plots of docs/benchmarks.md."""
