@@ -51,6 +51,7 @@ from speculation.wire import (
     Redirect,
     Welcome,
     WireError,
+    Working,
     check_tokens,
     decode,
     encode,
@@ -71,7 +72,7 @@ PINGS = 64
 MALFORMED_LOG_S = 1.0
 LEAVE_S = 0.1
 """A place where nobody accepts connections, or that ended one, is left after so long where there is another one."""
-STEP_KINDS = (Commit, EarlyTokens, EndStep, Features)
+STEP_KINDS = (Commit, EarlyTokens, EndStep, Features, Working)
 FINAL = frozenset(
     {
         FaultCode.PROTOCOL_MISMATCH,

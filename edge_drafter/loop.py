@@ -35,6 +35,7 @@ from speculation.wire import (
     Features,
     Fetch,
     Idle,
+    Working,
     frames_of,
 )
 
@@ -63,6 +64,8 @@ class StepLoop:
         self._bytes = (link.bytes_up, link.bytes_down)
         self._commit_received_at = step.started
         """When the last commit arrived, repeated ones too."""
+        self._heard_at = step.started
+        """When the verifier last committed, or said that it works for this step."""
         self._repeated_at = step.started
         """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
@@ -202,7 +205,7 @@ class StepLoop:
         step, number = self._step, self._step.request.step
         match message:
             case Commit() if message.step == number:
-                self._commit_received_at = step.clock()
+                self._commit_received_at = self._heard_at = step.clock()
                 taken = step.answer.take(message)
                 for place, (commit, tokens) in enumerate(taken, start=1):
                     step.stats.add_passes(commit)
@@ -219,6 +222,8 @@ class StepLoop:
             case Fault() if message.step is None or message.step == number:
                 why = f"the verifier refuses: {printable(message.message)}"
                 raise self._interrupted(Interruption.REFUSED, why, message.code)
+            case Working() if message.step == number:
+                self._heard_at = step.clock()
             case EndStep() if message.step == number:
                 why = f"the verifier ended the step: {printable(message.reason)}"
                 raise self._interrupted(Interruption.REFUSED, why)
@@ -292,16 +297,21 @@ class StepLoop:
         now = step.clock()
         if step.is_late(now):
             raise self._interrupted(Interruption.DEADLINE, step.too_late)
-        if now >= self._commit_received_at + step.config.patience_s:
-            silence = now - self._commit_received_at
-            message = f"the verifier committed nothing for {silence:.1f} s (limit {step.config.patience_s:g} s)"
+        if now >= self._heard_at + step.config.patience_s:
+            self._poll()  # what came while a forward of this side ran
+            if step.answer.done or (silence := step.clock() - self._heard_at) < step.config.patience_s:
+                return
+            message = (
+                f"the verifier committed nothing for {silence:.1f} s and did not say that it works on the step "
+                f"(patience_s {step.config.patience_s:g})"
+            )
             message += self._unread
             raise self._interrupted(Interruption.LINK_LOST, message)
 
     def _wait_s(self, now: float) -> float:
         """Return how long there is nothing to do but to wait for a message."""
         step = self._step
-        times = [self._commit_received_at + step.config.patience_s]
+        times = [self._heard_at + step.config.patience_s]
         if step.request.deadline_s is not None:
             times.append(step.started + step.request.deadline_s)
         if step.config.drafts:

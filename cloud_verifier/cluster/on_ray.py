@@ -321,14 +321,19 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
     Where Ray is started here, everything ends with this process; else this is one door, and the others stay.
     """
     ray = _ray()
+    stopping: list[int] = []
+
+    def end_by_signal() -> None:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda number, _: stopping.append(number))
+
+    end_by_signal()
     try:
         # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
         ray.init(address=settings.address or "local", namespace=NAMESPACE, include_dashboard=False)
     except Exception as error:
         raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
-    stopping: list[int] = []
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda number, _: stopping.append(number))
+    end_by_signal()  # Ray has handlers of its own
     try:
         if not settings.stop:
             with contextlib.ExitStack() as ends:
