@@ -7,6 +7,7 @@ other people's programs, tests among them, that does nothing.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -51,7 +52,7 @@ def status_of(name: str) -> int:
 def begin() -> None:
     """Take the signals of this process, if it is a program of ours, until it takes them itself or calls `over`."""
     name = program(sys.orig_argv)
-    if not name or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not name:
         return
 
     def leave(number: int, _: FrameType | None) -> None:
@@ -64,12 +65,20 @@ def begin() -> None:
     handler = signal.SIG_IGN if name == "cloud_verifier.door" else leave
     try:
         for number in SIGNALS:
+            # What whoever started it has asked to be ignored stays so.
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, handler)
+        # While Python takes itself down it knows no handlers any more.
+        atexit.register(_ignore)
         # A launch may hold signals back until they can be taken, see `spec_vlm_nav.launching`.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     except ValueError:  # not in the main thread, so it is no start
         return
+
+
+def _ignore() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def over() -> None:

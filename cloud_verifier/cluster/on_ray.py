@@ -33,7 +33,7 @@ from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.monitoring.doors import WatchedDoor
 from cloud_verifier.monitoring.serving import pages_served
-from speculation.address import is_loopback
+from speculation.address import bracketed, is_loopback
 from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
@@ -96,7 +96,7 @@ class ReplicaActor:
     def __init__(self, name: str, plan: Plan) -> None:
         ray = _ray()
         self._name, self._directory = name, None
-        host = plan.bind_host if plan.local else ray.util.get_node_ip_address()
+        host = plan.bind_host if plan.local else bracketed(ray.util.get_node_ip_address())
         self._supervisor = Supervisor(plan.secret, host)
         place = int(name.rpartition("-")[2]) - 1
         port = str(plan.first_port + place) if plan.first_port else "*"
