@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.safety import HARD_CAPS, ZERO, Limits, SlewLimiter, Velocity, Watchdog, Watchdogs, clamp
+from spec_vlm_nav.safety import HARD_CAPS, ZERO, LastStop, Limits, SlewLimiter, Velocity, Watchdog, Watchdogs, clamp
 
 LIMITS = Limits()
 speeds = st.floats(-10.0, 10.0)
@@ -115,3 +115,30 @@ def test_watchdogs_know_when_the_next_is_due() -> None:
     assert dogs.next_in(1.15) == pytest.approx(0.05)
     assert dogs.next_in(1.25) == pytest.approx(0.05), "a is silent already, b is the next"
     assert dogs.next_in(1.4) == math.inf
+
+
+def test_a_bridge_that_falls_silent_is_stopped_for_as_long_as_the_robot_may_obey_it() -> None:
+    watchdog = LastStop(0.2)
+    assert not watchdog.due(0.0), "a bridge that never beat drives nothing"
+    watchdog.on_heartbeat(1.0)
+    stops = [now for tick in range(3000) if watchdog.due(now := 1.0 + tick / 1000)]
+    assert stops[0] == pytest.approx(1.201) and stops[-1] <= 2.2
+    assert len(stops) == 20
+    watchdog.on_heartbeat(5.0)
+    assert not watchdog.due(5.1) and watchdog.due(5.21)
+
+
+def test_a_robot_that_a_person_drives_is_not_stopped_when_the_bridge_falls_silent() -> None:
+    watchdog = LastStop(0.2)
+    watchdog.on_heartbeat(1.0)
+    watchdog.on_remote(1.1)
+    assert not any(watchdog.due(1.0 + tick / 1000) for tick in range(1000))
+
+
+@given(st.floats(0.0, 0.3))
+def test_the_last_stop_is_never_waited_for_past_its_time(silence: float) -> None:
+    watchdog = LastStop(0.2)
+    watchdog.on_heartbeat(0.0)
+    woken = silence + watchdog.wait(silence)
+    assert woken <= 0.2006 or silence > 0.15
+    assert watchdog.wait(silence) > 0.0

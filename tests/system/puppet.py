@@ -28,7 +28,7 @@ class Puppet(ManagedNode):
         self._refuses = parameter(self, "refuses", "", "the transition that it refuses")
         self._takes_s = parameter(self, "takes_s", 0.0, "how long it takes to be configured")
         self._transitions = self.create_publisher(String, "transitions", KEPT)
-        self._heartbeat = Heartbeat(self, lambda: self.active)
+        self.heartbeat = Heartbeat(self, lambda: self.active)
 
     def configure(self) -> None:
         """See `ManagedNode`."""

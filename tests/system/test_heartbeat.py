@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import rclpy
@@ -11,6 +12,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
 from spec_vlm_nav.nodes.heartbeat import Heartbeat, on_heartbeat
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
@@ -23,7 +25,7 @@ class Ears:
     def __init__(self) -> None:
         self.beats = 0
         self.node = Node("ears")
-        on_heartbeat(self.node, "beating", self._heard)
+        on_heartbeat(partial(subscribe, self.node), "beating", self._heard)
         self._spinning = Spinning(self.node)
 
     def close(self) -> None:
@@ -93,12 +95,5 @@ def test_nothing_is_said_before_the_executor_has_run_nor_while_the_node_is_not_r
     assert quiet(ears) and ears.beats == 0
     beating.spin_until_heard()
     beating.ready = False
-    until(lambda: quiet(ears), "silence")
-    beating.close()
-
-
-def test_without_a_thread_every_beat_is_the_executors(ears: Ears) -> None:
-    beating = Beating(0.0, ears)
-    beating.spin_until_heard()
     until(lambda: quiet(ears), "silence")
     beating.close()

@@ -19,6 +19,7 @@ from spec_vlm_nav.lifecycle import ManagerSettings
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
 from spec_vlm_nav.nodes.nav_view import VIEW
+from spec_vlm_nav.nodes.stop_watchdog import STOP_WATCHDOG
 from spec_vlm_nav.nodes.vlm_nav import EDGE
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
@@ -39,6 +40,7 @@ PARTS = {
     "go2_camera": (CAMERA, MOUNT),
     "lifecycle_manager": (Parameters(ManagerSettings),),
     "web": (WEB,),
+    "stop_watchdog": (STOP_WATCHDOG,),
 }
 MANAGED = {"vlm_nav", "action_executor", "go2_bridge", "go2_camera"}
 OWN = {name: {"autostart"} for name in MANAGED} | {
@@ -80,6 +82,7 @@ PUBLIC = {
         "node_names", "heartbeats", "autostart", "bond_s", "startup_s", "recovery_s", "attempts",
     },
     "web": {"host", "port", "token"},
+    "stop_watchdog": {"robot", "watchdog_timeout"},
 }  # fmt: skip
 """What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
 

@@ -32,6 +32,7 @@ from adapters_training.sources import LeftOut
 from spec_vlm_nav.body import State
 from spec_vlm_nav.nodes.common import run, settings
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
 from vlm_nav_evaluation.bags.files import BagWriter, is_inside, kind_of
@@ -106,9 +107,9 @@ class BagPlayer(Node):
         self._images = self.create_publisher(CompressedImage, CAMERA, qos_profile_sensor_data)
         self._odometry = self.create_publisher(Odometry, ODOM, qos_profile_sensor_data)
         for topic, kind in ANSWERS.items():
-            self.create_subscription(kind, topic, partial(self._take, topic, kind), 100, raw=True)
+            subscribe(self, kind, topic, partial(self._take, topic, kind), 100, raw=True)
         self._beat_at = -math.inf
-        on_heartbeat(self, "vlm_nav", self._on_heartbeat)
+        on_heartbeat(partial(subscribe, self), "vlm_nav", self._on_heartbeat)
         self._client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
         self.create_timer(1.0 / STILL_HZ, self._hold_still)
         self.create_timer(PLAY_S, self._play)

@@ -16,6 +16,7 @@ NODE_NAMES = (
     "lifecycle_manager",
     "nav_view",
     "sim_go2",
+    "stop_watchdog",
     "vlm_nav",
     "web",
 )

@@ -453,6 +453,7 @@ SIM_GRAPH = Graph(
             "sim_go2", "sim.yaml", tuple((name, Use(name)) for name in ("seed", "difficulty", "target", "layout"))
         ),
         NodeSpec("go2_bridge", "sim.yaml", managed=True, beats=True),
+        NodeSpec("stop_watchdog", "sim.yaml"),
         NodeSpec("action_executor", "sim.yaml", managed=True),
         NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, managed=True, beats=True),
         view("sim.yaml"),
@@ -509,6 +510,7 @@ def robot_graph(name: str) -> Graph:
                 managed=True,
                 beats=True,
             ),
+            NodeSpec("stop_watchdog", config, (("robot", name),), own),
             NodeSpec("action_executor", config, remaps=(odometry,), managed=True),
             NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), managed=True, beats=True),
             view(config, odometry, camera),

@@ -16,6 +16,10 @@ HARD_CAPS = (1.0, 0.5, 1.0)
 """No configuration may ask for more: forward m/s, sideways m/s, turn rad/s (the Go2 itself would do 3.8, 1 and 4)."""
 
 
+LAST_STOP_S, LAST_STOPS_S = 0.05, 1.0
+"""How often, and how long, a robot is stopped whose bridge fell silent: a Go2 obeys its last request for 1 s."""
+
+
 @dataclass(frozen=True)
 class Velocity:
     """Body velocity: forward and left in m/s, counter-clockwise in rad/s (REP 103)."""
@@ -125,6 +129,41 @@ class Watchdogs:
         """Return the seconds until the next of them has been silent for its whole timeout; infinite if all are."""
         left = (self._timeout - dog.silence(now) for dog in self._dogs.values())
         return min((seconds for seconds in left if seconds >= 0.0), default=math.inf)
+
+
+class LastStop:
+    """When a robot is to be stopped by somebody else than its bridge, whose heartbeat ended. Time: steady clock, s.
+
+    The stop is repeated every `LAST_STOP_S` for `LAST_STOPS_S`, as long as a robot may obey the bridge's last request;
+    not while a person uses the remote control.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._bridge, self._remote = Watchdog(timeout), Watchdog(LAST_STOPS_S)
+        self._timeout = timeout
+        self._sent_at: float | None = None
+
+    def on_heartbeat(self, now: float) -> None:
+        """Take a heartbeat of the bridge."""
+        self._bridge.feed(now)
+
+    def on_remote(self, now: float) -> None:
+        """Take notice of sticks or keys in use."""
+        self._remote.feed(now)
+
+    def due(self, now: float) -> bool:
+        """Return whether a stop is to be sent now, which then counts as sent."""
+        silence = self._bridge.silence(now)
+        over = silence <= self._timeout or silence > self._timeout + LAST_STOPS_S
+        if over or not self._remote.expired(now) or (self._sent_at is not None and now - self._sent_at < LAST_STOP_S):
+            return False
+        self._sent_at = now
+        return True
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until `due` may hold next, 0.05 at most."""
+        left = self._timeout - self._bridge.silence(now)
+        return min(left + 0.0005, LAST_STOP_S) if left > 0.0 else LAST_STOP_S
 
 
 def _within(value: float, limit: float) -> float:

@@ -21,6 +21,7 @@ from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
 from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, sample_of, settings
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
+from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import RECOVERY_S
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO
@@ -45,18 +46,19 @@ class ActionExecutor(ManagedNode):
         self._stamped = chosen.stamped_cmd_vel
         self._twists = self.create_publisher(TwistStamped if self._stamped else Twist, "cmd_vel", COMMAND_QOS)
         self._statuses = self.create_publisher(ActionStatus, "action_status", 10)
-        self.create_subscription(NavigationAction, "navigation_action", self._on_action, 10)
-        self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+        self._reader = Reader(self)
         for name in names:
-            on_heartbeat(self, name, partial(self._on_heartbeat, name))
+            on_heartbeat(self._reader.subscribe, name, partial(self._on_heartbeat, name))
+        self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+        self._reader.subscribe(NavigationAction, "navigation_action", self._on_action, 10)
         # Of the bridge alone: with an e-stop nobody should look for a dead process.
         self._cause_line = f"{self.get_namespace()}/go2_bridge: robot".lstrip("/")
-        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        self._reader.subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self._thread: Ticks | None = None
 
     def configure(self) -> None:
         """Begin to tick."""
-        self._thread = Ticks(self, self._tick, lambda: self._logic.wait(time.monotonic()))
+        self._thread = Ticks(self, self._tick, lambda: self._logic.wait(time.monotonic()), self._reader)
 
     def cleanup(self) -> None:
         """Tick no more."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import rclpy
+from builtin_interfaces.msg import Time as TimeMessage
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.callback_groups import CallbackGroup
@@ -23,7 +24,6 @@ from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecu
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
-from rclpy.time import Time
 from rclpy.timer import Timer
 
 from spec_vlm_nav.odometry import OdometrySample
@@ -31,6 +31,11 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
 LONGEST_WAIT_S = 2.0
+NICENESS = -10
+"""Of the nodes that stop the robot, where the system grants it."""
+SWITCH_S = 0.0005
+"""How long a thread keeps the interpreter while others wait for it. With Python's 5 ms a callback that takes and
+publishes waits so long several times, behind the executor's own loop, and heartbeats come late."""
 END_S = 2.0
 """How long callbacks that still run are waited for where a node ends."""
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
@@ -138,13 +143,18 @@ def arrival(info: Mapping[str, Any]) -> float:
     return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
 
 
+def seconds_of(stamp: TimeMessage) -> float:
+    """Return a message's stamp in seconds, of either sign: rclpy's own class of times refuses what some robots send."""
+    return float(stamp.sec + stamp.nanosec * 1e-9)
+
+
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
     """Return an odometry message that arrives now as plain numbers; its twist where the node uses that."""
     at, turn, twist = odometry.pose.pose.position, odometry.pose.pose.orientation, odometry.twist.twist
     return OdometrySample(
         (at.x, at.y, at.z),
         (turn.x, turn.y, turn.z, turn.w),
-        Time.from_msg(odometry.header.stamp).nanoseconds * 1e-9,
+        seconds_of(odometry.header.stamp),
         time.monotonic(),
         (twist.linear.x, twist.linear.y, twist.angular.z) if with_twist else None,
     )
@@ -177,6 +187,7 @@ def run(
     callback that outlasts END_S is logged, and its node destroyed all the same: the process is to end.
     """
     ended = threading.Event()
+    sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)

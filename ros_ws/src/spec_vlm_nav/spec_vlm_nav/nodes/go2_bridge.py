@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -15,18 +16,18 @@ from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
-from rclpy.time import Time
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.bridge import Bridge
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, message_type, sample_of, settings
+from spec_vlm_nav.nodes.common import COMMAND_QOS, NICENESS, arrival, message_type, sample_of, seconds_of, settings
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
+from spec_vlm_nav.nodes.subscriptions import Reader, subscribe
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
-from spec_vlm_nav.robot import Service
+from spec_vlm_nav.robot import Service, Topic
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.safety import ZERO, Velocity
 
@@ -34,7 +35,8 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 """Robots send their state up to 500 times a second; only the newest counts."""
 THREADS = 3
 """A transition waits for the robot to stand, and the guard reads a cloud, while messages are taken."""
-NICENESS = -10
+LATEST_TICK_S = 0.1
+"""A thread that did not tick for so long hangs: it should do so every 20 ms."""
 
 T = TypeVar("T")
 
@@ -57,32 +59,33 @@ class Go2Bridge(ManagedNode):
             service: self.create_publisher(message_type(service.requests.kind), service.requests.name.lstrip("/"), 10)
             for service in robot.services
         }
-        for service in robot.services:
-            self._subscribe(service.answers.kind, service.answers.name, partial(self._on_answer, service), 10)
-        kind, on_velocity = (TwistStamped, self._on_stamped) if chosen.stamped_cmd_vel else (Twist, self._on_twist)
-        # Groups of their own: what stops the robot waits for no other message.
-        first, guarding = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
-        self.create_subscription(kind, "cmd_vel", on_velocity, COMMAND_QOS, callback_group=first)
+        self._reader = reader = Reader(self)
         # Twice: a bridge that starts again must get what a latched topic holds; others have volatile publishers.
         for durability in (DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL):
-            qos = QoSProfile(depth=10, durability=durability)
-            self.create_subscription(Bool, "e_stop", self._on_e_stop, qos, callback_group=first)
-        self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+            reader.subscribe(Bool, "e_stop", self._on_e_stop, QoSProfile(depth=10, durability=durability))
+        kind, on_velocity = (TwistStamped, self._on_stamped) if chosen.stamped_cmd_vel else (Twist, self._on_twist)
+        reader.subscribe(kind, "cmd_vel", on_velocity, COMMAND_QOS)
+        reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+        wanted: tuple[tuple[Topic | None, Callable[..., None], QoSProfile | int], ...] = (
+            (robot.states, self._on_state, NEWEST),
+            (robot.remote, self._on_remote, qos_profile_sensor_data),
+            *((service.answers, partial(self._on_answer, service), 10) for service in robot.services),
+        )
+        for topic, take, qos in wanted:
+            if topic is not None:
+                reader.subscribe(message_type(topic.kind), topic.name.lstrip("/"), take, qos)
         self.create_service(Trigger, "~/reset", self._on_reset)
-        if robot.states is not None:
-            self._subscribe(robot.states.kind, robot.states.name, self._on_state, NEWEST)
-        if robot.remote is not None:
-            self._subscribe(robot.remote.kind, robot.remote.name, self._on_remote, qos_profile_sensor_data)
         if self._guard is not None:
-            topic = robot.obstacles.name if robot.obstacles is not None else "obstacles"
-            take = partial(self._on_obstacles, self._guard)
-            self._subscribe(READERS[guarded.guard][0], topic, take, NEWEST, callback_group=guarding)
-        self._heartbeat = Heartbeat(self, lambda: self._bridge.ready)
+            name = robot.obstacles.name.lstrip("/") if robot.obstacles is not None else "obstacles"
+            look, alone = partial(self._on_obstacles, self._guard), MutuallyExclusiveCallbackGroup()
+            subscribe(self, message_type(READERS[guarded.guard][0]), name, look, NEWEST, callback_group=alone)
+        self._ticked_at = -math.inf
+        self.heartbeat = Heartbeat(self, self._drives)
         self._thread: Ticks | None = None
 
     def configure(self) -> None:
         """Begin to tick."""
-        self._thread = Ticks(self, self._tick, lambda: self._bridge.wait(time.monotonic()))
+        self._thread = Ticks(self, self._tick, lambda: self._bridge.wait(time.monotonic()), self._reader)
 
     def cleanup(self) -> None:
         """Tick no more."""
@@ -112,19 +115,21 @@ class Go2Bridge(ManagedNode):
         with self._lock:
             return take(*given)
 
-    def _subscribe(self, kind: str, name: str, callback: Callable[[Any], None], qos: Any, **options: Any) -> None:
-        self.create_subscription(message_type(kind), name.lstrip("/"), callback, qos, **options)
+    def _drives(self) -> bool:
+        """Return whether the robot obeys and the thread runs that would stop it."""
+        return self._bridge.ready and time.monotonic() - self._ticked_at <= LATEST_TICK_S
 
     def _tick(self) -> None:
         self._give(self._bridge.tick, time.monotonic())
+        self._ticked_at = time.monotonic()
 
     def _on_twist(self, twist: Twist, info: Any) -> None:
         velocity = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
         self._give(self._bridge.on_velocity, velocity, arrival(info))
 
     def _on_stamped(self, message: TwistStamped, info: Any) -> None:
-        stamp, twist = Time.from_msg(message.header.stamp), message.twist
-        age = (self.get_clock().now() - stamp).nanoseconds * 1e-9 if stamp.nanoseconds else 0.0
+        stamp, twist = seconds_of(message.header.stamp), message.twist
+        age = self.get_clock().now().nanoseconds * 1e-9 - stamp if stamp else 0.0
         stops = Velocity(twist.linear.x, twist.linear.y, twist.angular.z) == ZERO
         if age <= self._timeout or stops:
             self._on_twist(twist, info)

@@ -26,6 +26,7 @@ from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.nodes.common import LATCHED, message_type, settings, steady_timer
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.optics import Image, Optics
 
 WATCH_S = 0.2
@@ -47,7 +48,7 @@ class Go2Camera(ManagedNode):
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._infos = self.create_publisher(CameraInfo, "camera/camera_info", qos_profile_sensor_data)
         self._static = self.create_publisher(TFMessage, "/tf_static", LATCHED)
-        self._heartbeat = Heartbeat(self, lambda: self.active)
+        self.heartbeat = Heartbeat(self, lambda: self.active)
         steady_timer(self, WATCH_S, self._watch, MutuallyExclusiveCallbackGroup())
 
     def configure(self) -> None:
@@ -57,7 +58,7 @@ class Go2Camera(ManagedNode):
             self._request_type = message_type(REQUESTS.kind)
             self._calls = (
                 self.create_publisher(self._request_type, REQUESTS.name.lstrip("/"), 1),
-                self.create_subscription(message_type(ANSWERS.kind), ANSWERS.name.lstrip("/"), self._on_answer, 10),
+                subscribe(self, message_type(ANSWERS.kind), ANSWERS.name.lstrip("/"), self._on_answer, 10),
             )
             check_topic(self._calls[0].topic_name)
         opener = self._opener = opener_of(chosen.source, chosen.max_hz, self._call)
@@ -65,7 +66,7 @@ class Go2Camera(ManagedNode):
             if self.resolve_topic_name(opener.topic) == self._images.topic_name:
                 raise ValueError(f"source {opener.name} is what go2_camera publishes itself; name another topic")
             kind = message_type(opener.kind)
-            self._others = self.create_subscription(kind, opener.topic, opener.received, qos_profile_sensor_data)
+            self._others = subscribe(self, kind, opener.topic, opener.received, qos_profile_sensor_data)
         self._capture = Capture(opener, chosen.max_hz, chosen.reconnect_s, self._publish, self.get_logger())
         self._static.publish(TFMessage(transforms=self._transforms()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from action_msgs.msg import GoalStatus
@@ -17,6 +18,7 @@ from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
 from spec_vlm_nav.nodes.common import steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.subscriptions import subscribe
 
 SERVER = "vlm_nav"
 STEP_S = 0.05
@@ -43,7 +45,7 @@ class GoalClient:
         self._client = ActionClient(node, NavigateByInstruction, "navigate_by_instruction")
         self._handles: dict[tuple[Pursuit, int], Any] = {}
         self._reported = True
-        on_heartbeat(node, SERVER, self._heartbeat)
+        on_heartbeat(partial(subscribe, node), SERVER, self._heartbeat)
         self._timer = steady_timer(node, STEP_S, self._step)
 
     @property

@@ -16,55 +16,50 @@ from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, steady_timer
 
 HEARTBEAT_HZ = 20.0
 ALIVE_PERIOD_S = 0.1
+BUSY_S = 0.5
+"""An executor that ran nothing for so long hangs."""
 
 
 class Heartbeat:
-    """Publishes at 20 Hz on heartbeat/<node> while the node runs and `ready` holds.
+    """Publishes at 20 Hz on heartbeat/<node> while the node runs and `ready` holds, from a thread of its own.
 
-    `busy_s` 0: each beat is a callback of the executor. More: beats come from a thread of their own for as long as the
-    executor ran a callback within the last `busy_s` seconds, so that a node whose executor waits for the interpreter
-    or for a core is not taken for a dead one, while one that hangs falls silent. Such a heartbeat must be closed.
+    It beats for as long as the executor ran a callback within the last `busy_s` seconds: a node whose executor waits
+    for the interpreter or for a core is not taken for a dead one, while one that hangs falls silent. To be closed
+    before the node is destroyed.
     """
 
-    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True, busy_s: float = 0.0) -> None:
+    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True, busy_s: float = BUSY_S) -> None:
         self._node, self._ready, self._busy_s = node, ready, busy_s
         self._publisher = node.create_publisher(Header, f"heartbeat/{node.get_name()}", COMMAND_QOS)
         self._ran_at = -math.inf
         self._end = threading.Event()
-        self._thread: threading.Thread | None = None
         # A group of its own, so that a busy node is not taken for a dead one.
-        group = MutuallyExclusiveCallbackGroup()
-        if busy_s:
-            steady_timer(node, ALIVE_PERIOD_S, self._note, group)
-            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-            self._thread.start()
-        else:
-            steady_timer(node, 1.0 / HEARTBEAT_HZ, self._beat, group)
+        steady_timer(node, ALIVE_PERIOD_S, self._note, MutuallyExclusiveCallbackGroup())
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """End the thread, before the node is destroyed; safe to repeat."""
+        """End the thread; safe to repeat."""
         self._end.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
+        self._thread.join(timeout=1.0)
 
     def _note(self) -> None:
         self._ran_at = time.monotonic()
 
     def _run(self) -> None:
         while not self._end.wait(1.0 / HEARTBEAT_HZ):
-            if time.monotonic() - self._ran_at <= self._busy_s:
-                self._beat()
-
-    def _beat(self) -> None:
-        if self._ready():
-            stamp = self._node.get_clock().now().to_msg()
-            self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
+            if time.monotonic() - self._ran_at <= self._busy_s and self._ready():
+                stamp = self._node.get_clock().now().to_msg()
+                self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
 
 
-def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
-    """Call `received` with the steady time of every heartbeat of the node called `name`."""
+def on_heartbeat(subscribe: Callable[..., Any], name: str, received: Callable[[float], None]) -> None:
+    """Call `received` with the steady time of every heartbeat of the node called `name`.
+
+    `subscribe` is a `Reader`'s, or the function of that name with its node.
+    """
 
     def beat(_: Header, info: Mapping[str, Any]) -> None:
         received(arrival(info))
 
-    node.create_subscription(Header, f"heartbeat/{name}", beat, COMMAND_QOS)
+    subscribe(Header, f"heartbeat/{name}", beat, COMMAND_QOS)

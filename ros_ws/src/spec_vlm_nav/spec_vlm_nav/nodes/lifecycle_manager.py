@@ -26,6 +26,7 @@ from spec_vlm_nav.lifecycle import Lifecycle, ManagerSettings, Phase, State, Tra
 from spec_vlm_nav.nodes.common import parameter, run, settings, steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.parameters import Parameters
 
 TICK_S = 0.1
@@ -72,9 +73,9 @@ class LifecycleManager(Node):
         self._peers = {name: Peer(self, name) for name in names}
         self._poll_s = chosen.bond_s / 3.0
         for name in names:
-            on_heartbeat(self, name, partial(self.lifecycle.beat, name))
+            on_heartbeat(partial(subscribe, self), name, partial(self.lifecycle.beat, name))
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        subscribe(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
         self.create_service(Trigger, "~/startup", self._on_startup)
         self.create_service(Trigger, "~/shutdown", self._on_shutdown)
         self.create_service(Trigger, "~/is_active", self._on_is_active)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,6 +20,8 @@ from rclpy.node import Node
 
 from spec_vlm_nav.diagnostics import Level, Status, text
 from spec_vlm_nav.nodes.common import parameter, run, steady_timer
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
+from spec_vlm_nav.nodes.subscriptions import Reader
 
 DIAGNOSTICS_S = 1.0
 LIFECYCLE = "lifecycle"
@@ -44,6 +47,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """Why it is not active, in a sentence; empty while it is."""
         self.exit_status = 0
         """Of the process."""
+        self.heartbeat: Heartbeat | None = None
+        """It ends before the node is destroyed."""
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         steady_timer(self, DIAGNOSTICS_S, self._report, MutuallyExclusiveCallbackGroup())
         if parameter(self, "autostart", False, "configure and activate by itself; false: lifecycle_manager does"):
@@ -75,6 +80,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
         While that is there the middleware's threads run on into the end of the process, where what they use is gone.
         """
+        if self.heartbeat is not None:
+            self.heartbeat.close()
         self._state_machine.destroy_when_not_in_use()
         super().destroy_node()
 
@@ -159,12 +166,12 @@ class ManagedNode(LifecycleNodeMixin, Node):
 class Ticks:
     """Calls `tick` in a thread of its own until `stop`: neither callbacks nor ROS time hold up a stop that is due.
 
-    `wait` returns the seconds until the next tick. A tick that raises ends the process, to be started again, rather
-    than leave a node alive that watches nobody.
+    `wait` returns the seconds until the next tick; until then the thread takes the messages of `reader`. A tick that
+    raises ends the process, to be started again, rather than leave a node alive that watches nobody.
     """
 
-    def __init__(self, node: ManagedNode, tick: Callable[[], None], wait: Callable[[], float]) -> None:
-        self._node, self._tick, self._wait = node, tick, wait
+    def __init__(self, node: ManagedNode, tick: Callable[[], None], wait: Callable[[], float], reader: Reader) -> None:
+        self._node, self._tick, self._wait, self._reader = node, tick, wait, reader
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
         self._thread.start()
@@ -176,7 +183,12 @@ class Ticks:
 
     def _run(self) -> None:
         try:
-            while not self._end.wait(self._wait()):
+            while not self._end.is_set():
+                due = time.monotonic() + self._wait()
+                while not self._end.is_set() and (left := due - time.monotonic()) > 0.0:
+                    self._reader.take(left)
+                # What arrived before the tick is known to it.
+                self._reader.take(0.0)
                 self._tick()
         except Exception:
             self._node.get_logger().fatal(traceback.format_exc())

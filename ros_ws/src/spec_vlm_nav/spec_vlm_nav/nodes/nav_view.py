@@ -22,6 +22,7 @@ from visualization_msgs.msg import MarkerArray
 from spec_vlm_nav.annotate import HOLDING, OLD_S, AnnotationSettings, Caption, annotated_jpeg
 from spec_vlm_nav.messages import to_action
 from spec_vlm_nav.nodes.common import LATCHED, run, sample_of, settings, steady_timer
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.nodes.view_messages import to_markers, to_path, to_transform
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.parameters import Parameters
@@ -66,7 +67,7 @@ class NavView(Node):
             (String, "instruction", self._on_instruction, LATCHED),
             (NavigateByInstruction.Impl.FeedbackMessage, FEEDBACK, self._on_feedback, 10),
         ):
-            self.create_subscription(kind, topic, take, qos)
+            subscribe(self, kind, topic, take, qos)
         steady_timer(self, 1.0 / self._settings.max_hz, self._publish)
 
     def _on_frame(self, image: CompressedImage) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.time import Time
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
@@ -40,7 +39,8 @@ class Outputs:
 
     def prompt(self, text: str, frame: Frame) -> None:
         """Publish the prompt about a frame, which it names, so that a bag can be replayed with the same prompts."""
-        stamp_ns = Time.from_msg(frame.stamp.stamp).nanoseconds
+        stamp = frame.stamp.stamp
+        stamp_ns = stamp.sec * 10**9 + stamp.nanosec
         self._prompts.publish(String(data=AskedPrompt(stamp_ns, text).to_json()))
 
     def state(self, state: str, reason: str) -> None:

@@ -8,10 +8,8 @@ import time
 from collections import deque
 
 from nav_msgs.msg import Odometry
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
-from rclpy.time import Time
+from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.msg import ActionStatus
 
@@ -19,7 +17,8 @@ from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.nodes.common import sample_of
+from spec_vlm_nav.nodes.common import sample_of, seconds_of
+from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import OdometryCheck
 from speculation.frames import is_jpeg
 
@@ -27,12 +26,13 @@ PLACE_S = 0.3
 """Older odometry is no place."""
 PLACES_S = 5.0
 """Places are kept for so long: no frame is used that is older."""
+READ_S = 0.1
 STATUSES = 16
 """Executor statuses kept, one an action."""
 
 
 class Senses:
-    """Subscriptions in a callback group of their own."""
+    """Subscriptions that a thread of their own reads; to be closed before the node is destroyed."""
 
     def __init__(self, node: Node) -> None:
         self.frame: Frame | None = None
@@ -49,13 +49,17 @@ class Senses:
         self._place: tuple[PlanarPose, float] | None = None
         self._places: deque[tuple[PlanarPose, float]] = deque()
         """The latest, without a gap of bad odometry, the newest last; for `_on_image`."""
-        group, sensor = MutuallyExclusiveCallbackGroup(), qos_profile_sensor_data
-        reliable = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-        node.create_subscription(
-            CompressedImage, "camera/image/compressed", self._on_image, sensor, callback_group=group
-        )
-        node.create_subscription(Odometry, "odom", self._on_odometry, sensor, callback_group=group)
-        node.create_subscription(ActionStatus, "action_status", self._on_status, reliable, callback_group=group)
+        self._reader, self._end = Reader(node), threading.Event()
+        self._reader.subscribe(CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data)
+        self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+        self._reader.subscribe(ActionStatus, "action_status", self._on_status, 10)
+        self._thread = threading.Thread(target=self._read, name="senses", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; safe to repeat."""
+        self._end.set()
+        self._thread.join()
 
     def place(self) -> PlanarPose | None:
         """Return where the robot is by odometry, None where that is not known now."""
@@ -74,6 +78,10 @@ class Senses:
         values |= {"silence s": age, "frame age s": frame.age}
         return Status("camera", Level.WARN if stale else Level.OK, "stale" if stale else f"{rate:.1f} Hz", values)
 
+    def _read(self) -> None:
+        while not self._end.is_set():
+            self._reader.take(READ_S)
+
     def _on_image(self, image: CompressedImage) -> None:
         clock, arrived, data = self._camera_clock, time.monotonic(), bytes(image.data)
         if not is_jpeg(data):
@@ -81,8 +89,7 @@ class Senses:
             words = f"a camera frame of {len(data)} bytes, format {image.format!r}, is no JPEG"
             self._node.get_logger().error(words, throttle_duration_sec=5.0)
             return
-        stamp, now = Time.from_msg(image.header.stamp).nanoseconds, self._node.get_clock().now().nanoseconds
-        age = clock.age(stamp * 1e-9, now * 1e-9)
+        age = clock.age(seconds_of(image.header.stamp), self._node.get_clock().now().nanoseconds * 1e-9)
         with self._lock:
             self._frames.note(arrived)
         if clock.is_off and not self._skew_noted:

@@ -24,6 +24,7 @@ from unitree_api.msg import Request, Response
 from unitree_go.msg import SportModeState
 
 from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.robot import Service
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, STATES
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SCAN_ANGLES, SimulatedGo2, scene_of
@@ -64,7 +65,7 @@ class SimGo2(Node):
         if self._failure is not None:
             raise ValueError(f"the simulation cannot start: {self._failure}")
         for service in (SPORT, AVOID):
-            self.create_subscription(Request, service.requests.name.lstrip("/"), partial(self._call, service), 50)
+            subscribe(self, Request, service.requests.name.lstrip("/"), partial(self._call, service), 50)
         what = f"{self._scene.target.text} among {len(self._scene.objects) - 1} other objects"
         self.get_logger().info(f"room {self._scene.seed} ({self._scene.difficulty.name.lower()}): {what}")
 

@@ -87,7 +87,7 @@ class VlmNav(ManagedNode):
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
         self._numbers = itertools.count(int(time.time() * 1000))
-        self._heartbeat = Heartbeat(self, lambda: self.active, BUSY_S)
+        self.heartbeat = Heartbeat(self, lambda: self.active, BUSY_S)
         self.create_service(Trigger, "~/figures", self._on_figures)
         self._server = ActionServer(
             self,
@@ -137,7 +137,7 @@ class VlmNav(ManagedNode):
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
-        self._heartbeat.close()
+        self.senses.close()
         self._server.destroy()
         super().destroy_node()
 

@@ -25,6 +25,7 @@ from spec_vlm_nav.messages import SOURCE_WORDS
 from spec_vlm_nav.nodes.common import LATCHED, run, settings, steady_timer
 from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient, action_text, progress_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
@@ -54,16 +55,14 @@ class Web(Node):
         self._e_stop = self.create_publisher(Bool, "e_stop", 1)
         config = settings(self, WEB)
         camera = "annotated/compressed" if config.annotated else "camera/image/compressed"
-        self.create_subscription(CompressedImage, camera, self._on_image, qos_profile_sensor_data)
-        self.create_subscription(
-            NavigateByInstruction.Impl.FeedbackMessage, f"{ACTION}/_action/feedback", self._on_feedback, 10
-        )
-        self.create_subscription(GoalStatusArray, f"{ACTION}/_action/status", self._on_status, LATCHED)
-        self.create_subscription(String, "instruction", self._on_instruction, LATCHED)
-        self.create_subscription(NavigationAction, "vlm_nav/decision", self._on_decision, 10)
-        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        subscribe(self, CompressedImage, camera, self._on_image, qos_profile_sensor_data)
+        subscribe(self, NavigateByInstruction.Impl.FeedbackMessage, f"{ACTION}/_action/feedback", self._on_feedback, 10)
+        subscribe(self, GoalStatusArray, f"{ACTION}/_action/status", self._on_status, LATCHED)
+        subscribe(self, String, "instruction", self._on_instruction, LATCHED)
+        subscribe(self, NavigationAction, "vlm_nav/decision", self._on_decision, 10)
+        subscribe(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         for name in (SERVER, BRIDGE):
-            on_heartbeat(self, name, partial(self.view.beat, name))
+            on_heartbeat(partial(subscribe, self), name, partial(self.view.beat, name))
         steady_timer(self, POLL_S, self._poll)
         steady_timer(self, PRESS_S, self._press)
         self._page = PageServer(config, self._snapshot, self._take)

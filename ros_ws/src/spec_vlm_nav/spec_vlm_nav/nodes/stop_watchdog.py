@@ -1,0 +1,112 @@
+"""Stops the robot when go2_bridge's heartbeat ends, from a process of its own that can send nothing but the stop.
+
+A robot obeys the last request of a bridge that froze or was killed, a Go2 for a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+
+from spec_vlm_nav.nodes.common import NICENESS, message_type, run, settings
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.subscriptions import Reader
+from spec_vlm_nav.parameters import WATCHDOG_S, Parameters
+from spec_vlm_nav.robots import ROBOTS, robot_of
+from spec_vlm_nav.safety import LastStop
+from speculation.settings import check
+
+BRIDGE = "go2_bridge"
+
+
+class StopWatchdogSettings(msgspec.Struct, frozen=True):
+    """Which robot is stopped, and after how long a silence. Raises ValueError, naming the field."""
+
+    robot: Annotated[str, Meta(description=f"which robot it stops: {', '.join(ROBOTS)}")] = "go2"
+    watchdog_timeout: Annotated[
+        float, Meta(ge=0.05, le=0.25, description="silence of go2_bridge that stops the robot, s")
+    ] = WATCHDOG_S
+
+    def __post_init__(self) -> None:
+        check(self)
+        robot_of(self.robot)
+
+
+STOP_WATCHDOG = Parameters(StopWatchdogSettings)
+
+
+class StopWatchdog(Node):
+    """Sends the robot's stop, and what stops each of its motion services; it makes no other request."""
+
+    def __init__(self) -> None:
+        super().__init__("stop_watchdog")
+        chosen = settings(self, STOP_WATCHDOG)
+        self._robot = robot = robot_of(chosen.robot)
+        # The bridge may drive by any of them.
+        halts = [halt for name in robot.motion_services for halt in robot.driven_by(name).stop_too]
+        self._stops = [robot.stop, *halts]
+        self._logic, self._stopping = LastStop(chosen.watchdog_timeout), False
+        self._senders = {
+            service: self.create_publisher(message_type(service.requests.kind), service.requests.name.lstrip("/"), 10)
+            for service in robot.services
+        }
+        self._reader = Reader(self)
+        on_heartbeat(self._reader.subscribe, BRIDGE, self._on_heartbeat)
+        if robot.remote is not None:
+            remote = robot.remote
+            name = remote.name.lstrip("/")
+            self._reader.subscribe(message_type(remote.kind), name, self._on_remote, qos_profile_sensor_data)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._thread.start()
+
+    def destroy_node(self) -> None:
+        """End the thread and destroy the node."""
+        self._end.set()
+        self._thread.join()
+        super().destroy_node()
+
+    def _watch(self) -> None:
+        while not self._end.is_set():
+            self._reader.take(self._logic.wait(time.monotonic()))
+            if self._logic.due(time.monotonic()):
+                self._stop()
+
+    def _on_heartbeat(self, now: float) -> None:
+        self._logic.on_heartbeat(now)
+        self._stopping = False
+
+    def _on_remote(self, message: Any) -> None:
+        if self._robot.read_remote(message):
+            self._logic.on_remote(time.monotonic())
+
+    def _stop(self) -> None:
+        for make in self._stops:
+            request = make(time.monotonic_ns())
+            service = self._robot.service_of(request)
+            message = message_type(service.requests.kind)()
+            self._robot.write(request, message)
+            self._senders[service].publish(message)
+        if not self._stopping:
+            self._stopping = True
+            self.get_logger().warning(f"{BRIDGE} is silent: the robot is stopped")
+
+
+def main() -> None:
+    """Run the node, before other programs where the system lets it."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    sys.exit(run(StopWatchdog))
+
+
+if __name__ == "__main__":
+    main()
