@@ -11,6 +11,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 PACKAGES = (
@@ -18,8 +19,13 @@ PACKAGES = (
     "vlm_nav_simulation",
 )  # fmt: skip
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LAUNCH_S = 0.5
+"""How long a process of a launch stays after a signal. A terminal sends Ctrl-C to it too, and the launch's own signal,
+which comes a little later, would find a process that has ended, whose status asyncio then takes to be 255."""
 STATUS, INTERRUPTED = 0, 130
 """Of what serves until it is ended, and of a command whose work is not done."""
+
+_begun = False
 
 
 def program(words: list[str]) -> str:
@@ -50,14 +56,28 @@ def status_of(name: str) -> int:
 
 
 def begin() -> None:
-    """Take the signals of this process, if it is a program of ours, until it takes them itself or calls `over`."""
+    """Take the signals of this process, if it is a program of ours, until it takes them itself or calls `over`.
+
+    Once: packages are also imported while a program runs.
+    """
+    global _begun
     name = program(sys.orig_argv)
-    if not name:
+    if _begun or not name:
         return
+    _begun = True
+    # A launch holds signals back until they can be taken, see `spec_vlm_nav.launching`.
+    launched = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def ignore() -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        if launched:
+            time.sleep(LAUNCH_S)
 
     def leave(number: int, _: FrameType | None) -> None:
         try:
             os.write(2, f"{name}: ended by {signal.Signals(number).name}\n".encode())
+            ignore()
         finally:
             os._exit(status_of(name))
 
@@ -69,16 +89,10 @@ def begin() -> None:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, handler)
         # While Python takes itself down it knows no handlers any more.
-        atexit.register(_ignore)
-        # A launch may hold signals back until they can be taken, see `spec_vlm_nav.launching`.
+        atexit.register(ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     except ValueError:  # not in the main thread, so it is no start
         return
-
-
-def _ignore() -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def over() -> None:

@@ -22,6 +22,7 @@ PROGRAMS = [
     "vlm_nav_evaluation", "vlm_nav_evaluation.demo", "vlm_nav_evaluation.nodes.bag_player", "vlm_nav_simulation",
     *(f"spec_vlm_nav.nodes.{name}" for name in NODES),
 ]  # fmt: skip
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def hold() -> None:
@@ -33,7 +34,7 @@ def ended(words: Sequence[str], number: signal.Signals, after_s: float) -> tuple
     """Start a program, send it a signal and return its status and what it wrote to stderr."""
     process = subprocess.Popen(
         words, cwd=ROOT_FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=hold,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=ENVIRONMENT,
     )  # fmt: skip
     time.sleep(after_s)
     process.send_signal(number)
@@ -105,5 +106,17 @@ def test_an_import_by_others_changes_nothing() -> None:
     check = "import signal, cloud_verifier, spec_vlm_nav, speculation; from signal import *; " + (
         "assert getsignal(SIGINT) is default_int_handler and getsignal(SIGTERM) is SIG_DFL"
     )
-    subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True,
-                   env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
+    subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True, env=ENVIRONMENT)
+
+
+def test_a_program_that_has_taken_its_signals_keeps_them() -> None:
+    """Whatever package it imports later."""
+    check = (
+        "import sys, signal; sys.orig_argv = ['python', '-m', 'cloud_verifier']\n"
+        "import cloud_verifier; from speculation import early_end, processes\n"
+        "assert signal.getsignal(signal.SIGINT).__module__ == 'speculation.early_end'\n"
+        "with processes.terminable():\n"
+        "    import vlm_nav_simulation, spec_vlm_nav; early_end.begin()\n"
+        "    assert all(signal.getsignal(each) is signal.default_int_handler for each in early_end.SIGNALS)\n"
+    )
+    subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True, env=ENVIRONMENT)
