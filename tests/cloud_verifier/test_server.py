@@ -807,3 +807,17 @@ def test_a_robot_hears_what_is_being_done_where_no_commit_comes() -> None:
     said = [(at, message) for at, _, message in bench.post.sent if isinstance(message, Working)]
     assert len(said) >= 12 and {(message.step, message.stage) for _, message in said} == {(2, Stage.ANSWER)}
     assert all(later - earlier >= WORKING_S for (earlier, _), (later, _) in pairwise(said))
+
+
+def test_while_nobody_reads_messages_every_robot_gets_a_sign_of_life() -> None:
+    """The one whose step waits for a draft, too: perhaps it has come."""
+    bench = Bench(CONFIG.changed(max_sessions=4))
+    for peer in (b"idle", b"waits", b"done"):
+        bench.welcome(peer)
+    bench.ask(b"waits", begin(1))
+    bench.ask(b"done", begin(1, idle=Idle.DECODE, max_tokens=1))
+    before = len(bench.post.sent)
+    bench.post.now += WORKING_S
+    bench.server._tell(bench.post.now, held_up=True)
+    said = {peer: message for _, peer, message in bench.post.sent[before:]}
+    assert said == {b"idle": Ping(0), b"waits": Working(1, Stage.QUEUED), b"done": Ping(0)}
