@@ -180,7 +180,7 @@ class EdgeDecoder:
                 f"profile {self.profile.name} declares draft_s and no fed_s, the time of a fed head's forward; declare "
                 "it, or leave fed_head out"
             )
-        folder, settings = Path(config.decoding.fed_head), config.draft
+        folder, settings = Path(config.decoding.fed_head).expanduser(), config.draft
         head = load_head(folder, draft.tokenizer_fingerprint, settings.devices[0], DTYPES[settings.dtype])
         session = FedSession(head)
         size = sum(weight.numel() for weight in head.parameters()) / 1e6

@@ -118,6 +118,7 @@ class Keys:
 
 def load_keys(folder: Path) -> Keys:
     """Read `server.key` and the robot's one `NAME.key_secret`. Raises ValueError, naming what is missing."""
+    folder = folder.expanduser()
     robots = sorted(path for path in folder.glob("*.key_secret") if path.stem not in ("server", "server_next"))
     if len(robots) != 1:
         names = ", ".join(path.name for path in robots) or "none"

@@ -205,7 +205,7 @@ def find(choice: str, draft_folder: Path) -> Path | None:
         return None
     if choice == AUTO:
         return draft_folder if (draft_folder / CONFIG_FILE).is_file() else None
-    return Path(choice)
+    return Path(choice).expanduser()
 
 
 def name(choice: str, draft_folder: Path) -> str:

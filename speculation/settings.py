@@ -190,7 +190,8 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
             values[field.name] = from_flags(kind, given)
         elif field.name in given:
             value = given[field.name]
-            values[field.name] = kind(value) if issubclass(kind, Enum) else value
+            value = kind(value) if issubclass(kind, Enum) else value
+            values[field.name] = value.expanduser() if isinstance(value, Path) else value
     return struct(**values)
 
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
 from edge_drafter import Mode
-from spec_vlm_nav.alarms import ALARMS
-from spec_vlm_nav.camera import CAMERA, MOUNT
 from spec_vlm_nav.graph import GRAPHS, PROJECT, Argument
-from spec_vlm_nav.lifecycle import ManagerSettings
-from spec_vlm_nav.nodes.nav_view import VIEW
-from spec_vlm_nav.nodes.vlm_nav import EDGE
 from spec_vlm_nav.nodes.web import WEB
-from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
+from spec_vlm_nav.parameters import GUARD, Parameters
+from spec_vlm_nav.preflight import PARTS
 from speculation.settings import Field
 from tests.test_dependencies import FOLDERS
 from vlm_nav_evaluation.__main__ import MODULES
@@ -34,15 +30,7 @@ COMMAND_PAGES = [
     *PAGES,
 ]
 MODES = sorted(mode.value for mode in Mode)
-NODES: dict[str, tuple[Parameters[msgspec.Struct], ...]] = {
-    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
-    "action_executor": (MOTION, EXECUTOR),
-    "go2_bridge": (LIMITS, BRIDGE, GUARD),
-    "go2_camera": (CAMERA, MOUNT),
-    "lifecycle_manager": (Parameters(ManagerSettings),),
-    "nav_view": (VIEW,),
-    "web": (WEB,),
-}
+NODES: dict[str, tuple[Parameters[Any], ...]] = {**PARTS, "web": (WEB,)}
 OWN = {"vlm_nav": {"trace": "", "otlp": "", "welcome_s": "60.0"}}
 """Parameters of a node's own file, with their defaults."""
 

@@ -93,8 +93,10 @@ def test_empty_values_take_their_flag_with_them() -> None:
 
 
 def test_wrong_arguments_are_refused_with_what_is_known() -> None:
-    with pytest.raises(ValueError, match="unknown argument 'sed'; known are seed, difficulty"):
+    with pytest.raises(ValueError, match="unknown argument 'sed'; did you mean seed?"):
         SIM_GRAPH.values({"sed": "1"})
+    with pytest.raises(ValueError, match="unknown argument 'world'; known are seed, difficulty"):
+        SIM_GRAPH.values({"world": "1"})
     with pytest.raises(ValueError, match="mode:=fast is none of cloud, edge, sd, fsd"):
         SIM_GRAPH.values({"mode": "fast"})
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from cloud_verifier.security import make_keys
 from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.runner import SOURCE
 from tests.spec_vlm_nav import fake_launch as fake
+
+NEEDED = {"replay": {"bag": str(PROJECT / "models" / "sample_bag"), "instruction": "find the red box"}}
+"""Arguments without which a graph cannot start."""
 
 
 @pytest.fixture
@@ -52,12 +56,12 @@ def test_arguments_are_declared_before_use_and_described(name: str, describe: An
 def test_every_process_of_the_graph_is_started_in_order(name: str, describe: Any) -> None:
     graph = GRAPHS[name]
     processes = graph.started(graph.values({}))
-    for entity, process in zip(fake.start(describe(name)), processes, strict=True):
+    for entity, process in zip(fake.start(describe(name), **NEEDED.get(name, {})), processes, strict=True):
         assert (entity.name, entity.respawn) == (process.name, process.respawns > 0)
         if isinstance(process, NodeSpec):
             assert (entity.package, entity.executable) == ("spec_vlm_nav", process.executable)
             assert Path(entity.parameters[0]).exists()
-            assert entity.parameters[1:] in ([], [graph.given(process, graph.values({}))])
+            assert entity.parameters[1:] in ([], [graph.given(process, graph.values(NEEDED.get(name, {})))])
             assert entity.remappings == graph.remaps(process, graph.values({}))
         else:
             assert entity.cmd[:4] == [sys.executable, "-m", "cloud_verifier", "serve"], "another Python lacks libraries"
@@ -70,19 +74,22 @@ def test_no_process_is_made_where_an_argument_cannot_be_used(name: str, describe
         fake.start(entities, verifier="abc")
 
 
-def test_arguments_reach_nodes_with_their_types(describe: Any) -> None:
-    made = {entity.name: entity for entity in fake.start(describe("sim"), seed="7", namespace="dog1", keys="folder")}
+def test_arguments_reach_nodes_with_their_types(describe: Any, tmp_path: Path) -> None:
+    make_keys(tmp_path)
+    keys = str(tmp_path)
+    made = {entity.name: entity for entity in fake.start(describe("sim"), seed="7", namespace="dog1", keys=keys)}
     assert made["sim_go2"].parameters[1]["seed"] == 7
-    assert made["vlm_nav"].parameters[1]["keys"] == "folder"
+    assert made["vlm_nav"].parameters[1]["keys"] == keys
     assert {entity.namespace for entity in made.values() if isinstance(entity, fake.Node)} == {"dog1"}
-    assert made["verifier"].cmd[made["verifier"].cmd.index("--keys") + 1] == "folder"
+    assert made["verifier"].cmd[made["verifier"].cmd.index("--keys") + 1] == keys
     assert made["lifecycle_manager"].parameters[1]["node_names"] == ["go2_bridge", "action_executor", "vlm_nav"]
 
 
-def test_a_slip_in_a_name_is_logged_and_other_names_are_left_alone(describe: Any) -> None:
-    started = fake.start(describe("sim"), verifiers="tcp://10.0.0.5:5555", world="x")
-    (slip,) = (entity for entity in started if isinstance(entity, fake.LogInfo))
-    assert slip.msg == "argument verifiers is unknown and ignored; did you mean verifier?"
+def test_a_slip_in_a_name_is_refused_and_other_names_are_left_alone(describe: Any) -> None:
+    with pytest.raises(ValueError, match="unknown argument 'verifiers'; did you mean verifier?"):
+        fake.start(describe("sim"), verifiers="tcp://10.0.0.5:5555")
+    (ignored,) = (entity for entity in fake.start(describe("sim"), world="x") if isinstance(entity, fake.LogInfo))
+    assert ignored.msg == "argument world is unknown and ignored"
 
 
 def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path: Path) -> None:
@@ -105,7 +112,7 @@ def test_a_dead_process_comes_back_three_times_and_then_ends_everything_with_a_f
 
 
 def test_a_bag_that_is_over_ends_everything_without_a_failure(describe: Any) -> None:
-    made = {entity.name: entity for entity in fake.start(describe("replay"))}
+    made = {entity.name: entity for entity in fake.start(describe("replay"), **NEEDED["replay"])}
     assert isinstance(made["bag_player"].on_exit(fake.ProcessExited(0), fake.Context({})), fake.Shutdown)
     with pytest.raises(RuntimeError, match="bag_player ended with status 2"):
         made["bag_player"].on_exit(fake.ProcessExited(2), fake.Context({}))

@@ -171,7 +171,7 @@ def test_a_program_that_does_not_exist_is_one_sentence() -> None:
 
 
 def test_the_command_line_ends_with_a_sentence_when_the_verifier_cannot_start() -> None:
-    command = [sys.executable, "-m", "spec_vlm_nav.runner", "verifier", "target_model:=/no/such/folder"]
+    command = [sys.executable, "-m", "spec_vlm_nav.runner", "verifier", "target_device:=nowhere"]
     path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
     process = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False

@@ -12,17 +12,13 @@ from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from spec_vlm_nav.alarms import ALARMS
-from spec_vlm_nav.camera import CAMERA, MOUNT
-from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
-from spec_vlm_nav.lifecycle import ManagerSettings
+from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
-from spec_vlm_nav.nodes.nav_view import VIEW
-from spec_vlm_nav.nodes.stop_watchdog import STOP_WATCHDOG
-from spec_vlm_nav.nodes.vlm_nav import EDGE
 from spec_vlm_nav.nodes.web import WEB
-from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
+from spec_vlm_nav.parameters import LIMITS, NAVIGATOR, Parameters
+from spec_vlm_nav.preflight import OWN as CHECKED_OWN
+from spec_vlm_nav.preflight import PARTS as CHECKED
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
 from speculation.grammar import CONSTRAINED
@@ -30,24 +26,8 @@ from speculation.prompts import Guidance, ResponseOrder
 from vlm_nav_evaluation.nodes.bag_player import PLAYER
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
-PARTS = {
-    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
-    "action_executor": (MOTION, EXECUTOR),
-    "go2_bridge": (LIMITS, BRIDGE, GUARD),
-    "sim_go2": (ROOM, ROBOT),
-    "bag_player": (PLAYER,),
-    "nav_view": (VIEW,),
-    "go2_camera": (CAMERA, MOUNT),
-    "lifecycle_manager": (Parameters(ManagerSettings),),
-    "web": (WEB,),
-    "stop_watchdog": (STOP_WATCHDOG,),
-}
-MANAGED = {"vlm_nav", "action_executor", "go2_bridge", "go2_camera"}
-OWN = {name: {"autostart"} for name in MANAGED} | {
-    "vlm_nav": {"trace", "otlp", "welcome_s", "autostart"},
-    "lifecycle_manager": {"node_names", "heartbeats", "autostart"},
-}
-"""Parameters of a node's own file."""
+PARTS = {**CHECKED, "sim_go2": (ROOM, ROBOT), "bag_player": (PLAYER,), "web": (WEB,)}
+OWN = {node: {field.name for field in fields} for node, fields in CHECKED_OWN.items()}
 PUBLIC = {
     "vlm_nav": {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",

@@ -17,6 +17,7 @@ from msgspec import Meta
 from PIL import Image, ImageDraw, ImageFont
 
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, SOURCE_WORDS
+from spec_vlm_nav.parameters import Parameters
 from speculation.frames import Frame, decode_jpeg
 from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 from speculation.settings import check
@@ -63,6 +64,9 @@ class AnnotationSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
+
+
+VIEW = Parameters(AnnotationSettings)
 
 
 @dataclass(frozen=True)

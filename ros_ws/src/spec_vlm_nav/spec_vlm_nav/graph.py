@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +18,9 @@ import yaml
 import speculation
 from edge_drafter import Mode
 from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.robots import ROBOTS, robot_of
+from speculation.grammar import CONSTRAINED
 from speculation.prompts import Guidance, ResponseOrder
 from speculation.service import SERVICE_CLASSES
 from speculation.settings import Field, fields_of
@@ -33,6 +36,20 @@ RESPAWNS, RESPAWN_S = 3, 2.0
 REFUSED = 2
 """Exit status of a process that cannot use its settings, which starting it again would not change."""
 NO, YES = "false", "true"
+
+
+EDGE = Parameters(
+    EdgeConfig,
+    {
+        "target": "target_fingerprint",
+        "silence_s": "link_silence_s",
+        "resume_s": "link_resume_s",
+        "resume_elsewhere_s": "link_resume_elsewhere_s",
+    },
+    without=("text_only",),
+    defaults={"draft_model": Path("models/draft"), "answers": CONSTRAINED},
+)
+"""The parameters of vlm_nav that its decoder is made with."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,8 @@ class Argument:
     """A regular expression for all of a text; empty: any text."""
     example: str = ""
     """What fits the pattern, where the default does not."""
+    is_path: bool = False
+    """It names a file or folder, in which ~ is the home folder: a shell does not expand that behind `:=`."""
 
     def problem(self, text: str) -> str:
         """Return what is wrong with a value, naming the limit; empty where nothing is."""
@@ -193,10 +212,17 @@ class Graph:
         known = {argument.name: argument for argument in self.arguments}
         for name, value in given.items():
             if name not in known:
-                raise ValueError(f"unknown argument {name!r}; known are {', '.join(known)}")
+                near = get_close_matches(name, known, 1, 0.7)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+                raise ValueError(f"unknown argument {name!r}; {hint}")
             if problem := known[name].problem(value):
                 raise ValueError(f"argument {name}:={value} {problem}")
         values = {name: given.get(name, argument.default) for name, argument in known.items()}
+        values |= {
+            name: str(Path(value).expanduser())
+            for name, value in values.items()
+            if known[name].is_path and value.startswith("~")
+        }
         for name in FILES & known.keys():
             if values[name]:
                 load(name, values[name])
@@ -222,7 +248,7 @@ class Graph:
 
         An argument at its default gives way to `params_file`, and to the node's own default where it is empty.
         """
-        by_file = parameters_in(values.get(PARAMS_FILE.name, ""), process.name)
+        by_file = {name for _, name, _ in held_for(values.get(PARAMS_FILE.name, ""), process.name)}
         found: dict[str, Any] = {}
         for name, value in process.parameters:
             if not isinstance(value, Use):
@@ -281,13 +307,20 @@ def load(argument: str, path: str) -> dict[str, Any]:
     return held
 
 
-def parameters_in(path: str, node: str) -> set[str]:
-    """Return the names of the parameters that a ROS parameter file sets for a node; none for an empty path."""
-    found: set[str] = set()
+def held_for(path: str, node: str) -> Iterator[tuple[str, str, Any]]:
+    """Give what a ROS parameter file sets for a node: the node's name or *, name and value; nothing for no path.
+
+    Raises ValueError, naming the file, for one that is no file of ROS parameters.
+    """
     for key, held in (load(PARAMS_FILE.name, path) if path else {}).items():
-        if str(key).rpartition("/")[2] in (node, "**", "*") and isinstance(held, dict):
-            found |= set(held.get("ros__parameters") or {})
-    return found
+        name = str(key).rpartition("/")[2]
+        if name not in (node, "**", "*"):
+            continue
+        parameters = held.get("ros__parameters") if isinstance(held, dict) else None
+        if not isinstance(parameters, dict):
+            raise ValueError(f"params_file {path}: {key} holds no ros__parameters with names and values")
+        for parameter, value in parameters.items():
+            yield ("*" if name == "**" else name), str(parameter), value
 
 
 NAMESPACE = Argument(
@@ -298,12 +331,15 @@ NAMESPACE = Argument(
     example="dog1",
 )
 LOG_LEVEL = Argument("log_level", "info", "how much the nodes log", ("debug", "info", "warn", "error"))
-PARAMS_FILE = Argument("params_file", "", "YAML file of ROS parameters, read over the package's own; empty: none")
+PARAMS_FILE = Argument(
+    "params_file", "", "YAML file of ROS parameters, read over the package's own; empty: none", is_path=True
+)
 _SETTINGS = Path(__file__).resolve().parent / "config" / "verifier.yaml"
 VERIFIER_CONFIG = Argument(
     "verifier_config",
     str(_SETTINGS) if _SETTINGS.is_file() else "",
     "settings file of the verifier, YAML or JSON; empty: none",
+    is_path=True,
 )
 FILES = {PARAMS_FILE.name, VERIFIER_CONFIG.name}
 MANAGER = "lifecycle_manager"
@@ -314,15 +350,16 @@ VERIFIER_ADDRESS = Argument(
     "address of the verifier, tcp://HOST:PORT; without a verifier on this machine also several, separated by commas",
     pattern=r"tcp://[^/\s,]+:(\d+|\*)(,tcp://[^/\s,]+:\d+)*",
 )
-TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model")
-DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
+TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model", is_path=True)
+DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model", is_path=True)
 FED_HEAD = argument_of(
     EdgeConfig,
     "fed_head",
     default="",
     description="folder of a fed head, which drafts from the target's features in the draft model's place; empty: none",
+    is_path=True,
 )
-KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
+KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only", is_path=True)
 ALLOW_PLAIN = Argument(
     "allow_plain",
     "false",
@@ -332,7 +369,9 @@ ALLOW_PLAIN = Argument(
 )
 PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
 LINK = Argument("link", "", "link of config/links.json that is emulated, e.g. lte; empty: none")
-TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
+TRACE = Argument(
+    "trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none", is_path=True
+)
 MODE = Argument(
     "mode",
     Mode.FULL.value,
@@ -341,7 +380,10 @@ MODE = Argument(
 )
 DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
 SERVER_DRAFT = Argument(
-    "server_draft", "", "folder of a draft model beside the target, for mode server_sd and for full where it is faster"
+    "server_draft",
+    "",
+    "folder of a draft model beside the target, for mode server_sd and for full where it is faster",
+    is_path=True,
 )
 SERVICE_CLASS = argument_of(EdgeConfig, "service_class", choices=tuple(SERVICE_CLASSES))
 RESPONSE_ORDER = Argument(
@@ -521,9 +563,19 @@ def robot_graph(name: str) -> Graph:
 
 REPLAY_GRAPH = Graph(
     (
-        Argument("bag", "", "bag (folder, .mcap or .db3) or data set (LeRobot v3, nuScenes-like) that is played"),
+        Argument(
+            "bag",
+            "",
+            "bag (folder, .mcap or .db3) or data set (LeRobot v3, nuScenes-like) that is played",
+            is_path=True,
+        ),
         Argument("instruction", "", "instruction for its frames, e.g. find the silver bottle"),
-        Argument("out", "", "folder of a new bag with the played frames and the answers; empty: nothing is recorded"),
+        Argument(
+            "out",
+            "",
+            "folder of a new bag with the played frames and the answers; empty: nothing is recorded",
+            is_path=True,
+        ),
         Argument("camera_topic", "", "camera topic of the bag, or camera of the data set; empty: its first"),
         Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float, least=0.01, most=100.0),

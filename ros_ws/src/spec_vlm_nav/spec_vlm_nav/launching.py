@@ -16,6 +16,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from spec_vlm_nav.graph import PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.preflight import check
 from spec_vlm_nav.runner import with_this_python
 
 PATIENCE_S = "15"
@@ -49,14 +50,13 @@ def describe(graph: Graph) -> LaunchDescription:
 def _start(context: Any, graph: Graph) -> list[Any]:
     """Return all processes, or raise ValueError, naming the argument that cannot be used."""
     given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in graph.arguments}
-    values = graph.values(given)
-    # Launch ignores a name that nobody declared; a file that includes this one may have arguments of its own.
-    slips = [
-        LogInfo(msg=f"argument {name} is unknown and ignored; did you mean {near[0]}?")
-        for name in context.launch_configurations
-        if name not in given and (near := get_close_matches(name, given, 1, 0.7))
-    ]
-    return slips + [
+    # Launch takes any name; a file that includes this one may have arguments of its own, none of which is a slip.
+    strangers = [name for name in context.launch_configurations if name not in given]
+    slips = [name for name in strangers if get_close_matches(name, given, 1, 0.7)]
+    values = graph.values({**given, **dict.fromkeys(slips, "")})
+    check(graph, values)
+    ignored = [LogInfo(msg=f"argument {name} is unknown and ignored") for name in strangers]
+    return ignored + [
         _node(graph, process, values) if isinstance(process, NodeSpec) else _command(graph, process, values)
         for process in graph.started(values)
     ]

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from spec_vlm_nav.diagnostics import Log
+from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
 
 NOT_CONFIGURED, NOT_BACK = 3, 4
@@ -93,6 +94,9 @@ class ManagerSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
+
+
+MANAGER_PARAMETERS = Parameters(ManagerSettings)
 
 
 class Request(msgspec.Struct, frozen=True):

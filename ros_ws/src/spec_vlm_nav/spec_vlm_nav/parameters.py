@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,13 @@ class Parameters(Generic[S]):
         return from_flags(self.struct, given)
 
 
+def check_output(name: str, path: str) -> None:
+    """Raise ValueError, naming the setting, unless a file can be written at `path`."""
+    folder = Path(path).expanduser().parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise ValueError(f"{name} {path} cannot be written: {folder} is no folder that this user may write in")
+
+
 class ExecutorSettings(msgspec.Struct, frozen=True):
     """What action_executor depends on."""
 
@@ -93,9 +101,23 @@ class BridgeSettings(msgspec.Struct, frozen=True):
         robot_of(self.robot).driven_by(self.motion_service)
 
 
+class StopWatchdogSettings(msgspec.Struct, frozen=True):
+    """Which robot is stopped, and after how long a silence. Raises ValueError, naming the field."""
+
+    robot: Annotated[str, Meta(description=f"which robot it stops: {', '.join(ROBOTS)}")] = "go2"
+    watchdog_timeout: Annotated[
+        float, Meta(ge=0.05, le=0.25, description="silence of go2_bridge that stops the robot, s")
+    ] = WATCHDOG_S
+
+    def __post_init__(self) -> None:
+        check(self)
+        robot_of(self.robot)
+
+
 NAVIGATOR = Parameters(NavigatorConfig, {"order": "response_order", "stale_s": "stale_frame_s"})
 MOTION = Parameters(MotionConfig)
 LIMITS = Parameters(Limits, {"vx": "max_forward_speed", "vy": "max_sideways_speed", "wz": "max_turn_speed"})
 EXECUTOR = Parameters(ExecutorSettings)
 BRIDGE = Parameters(BridgeSettings)
 GUARD = Parameters(GuardSettings)
+STOP_WATCHDOG = Parameters(StopWatchdogSettings)

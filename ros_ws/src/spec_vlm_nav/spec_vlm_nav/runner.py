@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from spec_vlm_nav.graph import GRAPHS, MANAGER, PACKAGE, PROJECT, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.preflight import check
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -99,7 +100,9 @@ class Runner:
     """
 
     def __init__(self, graph: Graph, arguments: Mapping[str, str], line: Line) -> None:
-        started = graph.started(graph.values(arguments))
+        values = graph.values(arguments)
+        check(graph, values)
+        started = graph.started(values)
         self._commands = {spec.name: arguments_of(graph, spec, arguments) for spec in started}
         self._specs = {spec.name: spec for spec in started}
         self._line = line

@@ -22,12 +22,11 @@ from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
-from spec_vlm_nav.lifecycle import Lifecycle, ManagerSettings, Phase, State, Transition
+from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS, Lifecycle, Phase, State, Transition
 from spec_vlm_nav.nodes.common import parameter, run, settings, steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.nodes.subscriptions import subscribe
-from spec_vlm_nav.parameters import Parameters
 
 TICK_S = 0.1
 REASON_S = 2.5
@@ -66,7 +65,7 @@ class LifecycleManager(Node):
 
     def __init__(self) -> None:
         super().__init__("lifecycle_manager")
-        chosen = settings(self, Parameters(ManagerSettings))
+        chosen = settings(self, MANAGER_PARAMETERS)
         names = self._names("node_names", "managed nodes, in the order in which they are activated")
         beating = self._names("heartbeats", "those whose heartbeat must be there before ~/is_active holds")
         self.lifecycle = Lifecycle(names, beating, chosen, self.get_logger())

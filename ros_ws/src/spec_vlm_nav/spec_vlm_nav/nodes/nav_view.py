@@ -19,13 +19,12 @@ from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import MarkerArray
 
-from spec_vlm_nav.annotate import HOLDING, OLD_S, AnnotationSettings, Caption, annotated_jpeg
+from spec_vlm_nav.annotate import HOLDING, OLD_S, VIEW, Caption, annotated_jpeg
 from spec_vlm_nav.messages import to_action
 from spec_vlm_nav.nodes.common import LATCHED, run, sample_of, settings, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.nodes.view_messages import to_markers, to_path, to_transform
 from spec_vlm_nav.odometry import OdometryCheck
-from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.trail import Trail
 
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
@@ -33,7 +32,6 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 """As tf2 has it."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
-VIEW = Parameters(AnnotationSettings)
 
 
 class NavView(Node):

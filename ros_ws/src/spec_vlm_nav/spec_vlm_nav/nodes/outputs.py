@@ -79,6 +79,6 @@ def write_trace(node: Node, trace: Trace, file: str) -> None:
     """Write what was traced so far, if anything was; log why that fails."""
     try:
         if trace.spans:
-            trace.write(Path(file))
+            trace.write(Path(file).expanduser())
     except OSError as error:
         node.get_logger().error(f"the trace {file} cannot be written: {error.strerror}")

@@ -10,38 +10,19 @@ import os
 import sys
 import threading
 import time
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from msgspec import Meta
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 
 from spec_vlm_nav.nodes.common import NICENESS, message_type, run, settings
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.subscriptions import Reader
-from spec_vlm_nav.parameters import WATCHDOG_S, Parameters
-from spec_vlm_nav.robots import ROBOTS, robot_of
+from spec_vlm_nav.parameters import STOP_WATCHDOG
+from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.safety import LastStop
-from speculation.settings import check
 
 BRIDGE = "go2_bridge"
-
-
-class StopWatchdogSettings(msgspec.Struct, frozen=True):
-    """Which robot is stopped, and after how long a silence. Raises ValueError, naming the field."""
-
-    robot: Annotated[str, Meta(description=f"which robot it stops: {', '.join(ROBOTS)}")] = "go2"
-    watchdog_timeout: Annotated[
-        float, Meta(ge=0.05, le=0.25, description="silence of go2_bridge that stops the robot, s")
-    ] = WATCHDOG_S
-
-    def __post_init__(self) -> None:
-        check(self)
-        robot_of(self.robot)
-
-
-STOP_WATCHDOG = Parameters(StopWatchdogSettings)
 
 
 class StopWatchdog(Node):

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +18,10 @@ from std_srvs.srv import Trigger
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
-from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
 from spec_vlm_nav.answers import Answers
 from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
@@ -32,9 +31,8 @@ from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
-from spec_vlm_nav.parameters import NAVIGATOR, Parameters
+from spec_vlm_nav.parameters import NAVIGATOR, check_output
 from speculation.extras import need
-from speculation.grammar import CONSTRAINED
 from speculation.instructions import sentence_for
 from speculation.prompts import Vocabulary
 from speculation.trace import Trace
@@ -42,17 +40,6 @@ from speculation.trace import Trace
 if TYPE_CHECKING:
     from edge_drafter.exported import ExportedSteps
 
-EDGE = Parameters(
-    EdgeConfig,
-    {
-        "target": "target_fingerprint",
-        "silence_s": "link_silence_s",
-        "resume_s": "link_resume_s",
-        "resume_elsewhere_s": "link_resume_elsewhere_s",
-    },
-    without=("text_only",),
-    defaults={"draft_model": Path("models/draft"), "answers": CONSTRAINED},
-)
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
 interpreter, half a second on busy cores; and the robot can do without this node for a second, since every action
@@ -78,6 +65,8 @@ class VlmNav(ManagedNode):
             settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
+        if self._trace_file:
+            check_output("trace", self._trace_file)
         self._otlp = parameter(self, "otlp", "", "OTLP collector for traces of steps, http://HOST:4318/v1/traces")
         self._exported: ExportedSteps | None = None
         self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)

@@ -1,0 +1,175 @@
+"""Whether a graph can run with its arguments and parameter files, said before any process is started. No ROS, no torch.
+
+It makes what the nodes make at their start, from the same declarations, so that both refuse the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from edge_drafter import Mode
+from edge_drafter.link import load_keys
+from spec_vlm_nav.alarms import ALARMS
+from spec_vlm_nav.annotate import VIEW
+from spec_vlm_nav.camera import CAMERA, MOUNT
+from spec_vlm_nav.graph import EDGE, GRAPHS, PARAMS_FILE, Graph, NodeSpec, held_for, load
+from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS
+from spec_vlm_nav.parameters import (
+    BRIDGE,
+    EXECUTOR,
+    GUARD,
+    LIMITS,
+    MOTION,
+    NAVIGATOR,
+    STOP_WATCHDOG,
+    Parameters,
+    check_output,
+)
+from speculation.links import load_link
+from speculation.profiles import load_profile
+from speculation.settings import Field
+from speculation.vlm.folder import DOWNLOAD_VARIABLE, find_model, read_config
+from vlm_nav_simulation.scene import scene_of
+
+CONFIG = Path(__file__).resolve().parent / "config"
+PARTS: dict[str, tuple[Parameters[Any], ...]] = {
+    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
+    "action_executor": (MOTION, EXECUTOR),
+    "go2_bridge": (LIMITS, BRIDGE, GUARD),
+    "stop_watchdog": (STOP_WATCHDOG,),
+    "nav_view": (VIEW,),
+    "go2_camera": (CAMERA, MOUNT),
+    "lifecycle_manager": (MANAGER_PARAMETERS,),
+}
+"""What each node's parameters are made from, without the nodes that replace a robot."""
+_AUTOSTART = Field("autostart", bool, False, "")
+OWN: dict[str, tuple[Field, ...]] = {
+    **dict.fromkeys(("action_executor", "go2_bridge", "go2_camera"), (_AUTOSTART,)),
+    "vlm_nav": (
+        _AUTOSTART,
+        Field("trace", str, "", ""),
+        Field("otlp", str, "", ""),
+        Field("welcome_s", float, 60.0, "", 0.0, 3600.0),
+    ),
+    "lifecycle_manager": (_AUTOSTART, Field("node_names", list, [], ""), Field("heartbeats", list, [], "")),
+}
+"""Parameters that a node declares in its own file."""
+OF_ROS = ("use_sim_time", "start_type_description_service", "qos_overrides")
+"""Parameters that every node of rclpy takes."""
+
+
+def check(graph: Graph, values: Mapping[str, str]) -> None:
+    """Raise ValueError, in a sentence that names the argument or parameter, for what the processes would refuse."""
+    started = graph.started(values)
+    names = {process.name for process in started}
+    for name, read in (("profile", load_profile), ("link", load_link)):
+        if values.get(name):
+            _refusal(f"argument {name}:={values[name]}", read, values[name])
+    if "vlm_nav" in names and values.get("keys"):
+        _refusal(f"argument keys:={values['keys']}", load_keys, Path(values["keys"]))
+    head = values.get("fed_head", "")
+    if head and not Path(head).is_dir():
+        raise ValueError(f"argument fed_head:={head} is no folder; give the folder of a fed head")
+    for name in _model_arguments(names):
+        if values.get(name):
+            _refusal(f"argument {name}:={values[name]}", _check_model, values[name])
+    _check_server_draft(values, names)
+    if "sim_go2" in names:
+        words = (values[name] for name in ("difficulty", "target", "layout"))
+        _refusal(f"argument target:={values['target']}", scene_of, int(values["seed"]), *words)
+    if "bag_player" in names:
+        _check_bag(values)
+    _check_nodes_named(values.get(PARAMS_FILE.name, ""))
+    for process in started:
+        if isinstance(process, NodeSpec) and process.name in PARTS:
+            _check_node(graph, process, values)
+
+
+def _model_arguments(processes: set[str]) -> Iterator[str]:
+    if "vlm_nav" in processes:
+        yield "draft_model"
+    if "verifier" in processes:
+        yield from ("target_model", "server_draft")
+
+
+def _check_model(name: str) -> None:
+    # What is to be fetched is not here yet.
+    if Path(name).exists() or os.environ.get(DOWNLOAD_VARIABLE) != "1":
+        read_config(find_model(name))
+
+
+def _check_bag(values: Mapping[str, str]) -> None:
+    if not values["bag"] or not Path(values["bag"]).exists():
+        raise ValueError(f"argument bag:={values['bag']} does not exist: give a bag's folder or file, or a data set")
+    if not values["instruction"].strip():
+        raise ValueError("argument instruction is empty: give for example instruction:='find the silver bottle'")
+
+
+def _check_server_draft(values: Mapping[str, str], processes: set[str]) -> None:
+    """A verifier that runs elsewhere says at its Welcome whether it drafts."""
+    if values.get("mode") != Mode.SERVER_SD.value or "verifier" not in processes or values["server_draft"]:
+        return
+    held = load("verifier_config", values["verifier_config"]) if values.get("verifier_config") else {}
+    if not any(str(name).replace("-", "_") == "draft_model" and value for name, value in held.items()):
+        raise ValueError("mode:=server_sd drafts beside the target: give server_draft:=FOLDER, e.g. models/draft")
+
+
+def _check_nodes_named(path: str) -> None:
+    """Refuse a slip in a node's name; nodes of other packages may stand in the same file."""
+    known = {process.name for graph in GRAPHS.values() for process in graph.processes if isinstance(process, NodeSpec)}
+    for key in load(PARAMS_FILE.name, path) if path else ():
+        name = str(key).rpartition("/")[2]
+        near = get_close_matches(name, known, 1, 0.8)
+        if near and name not in known:
+            raise ValueError(f"params_file {path} names the node {key!r}, which is none; did you mean {near[0]}?")
+
+
+def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> None:
+    parts = PARTS[process.name]
+    fields = {name: field for part in parts for name, field in part.fields().items()}
+    known = {**fields, **{field.name: field for field in OWN.get(process.name, ())}}
+    found: dict[str, Any] = {name: field.default for name, field in known.items()}
+    for path in (str(CONFIG / process.config), values.get(PARAMS_FILE.name, "")):
+        for key, name, value in held_for(path, process.name):
+            where = f"{path}: {process.name}"
+            if name in known:
+                _check_type(where, name, known[name], value)
+                found[name] = value
+            # What is set for every node is for those that know it.
+            elif key == process.name and not name.startswith(OF_ROS):
+                near = get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+                raise ValueError(f"{where} has no parameter {name!r}{hint}")
+    found |= graph.given(process, values)
+    for part in parts:
+        _refusal(process.name, part.settings, {name: _plain(found[name]) for name in part.fields()})
+    if found.get("trace"):
+        _refusal(process.name, check_output, "trace", str(found["trace"]))
+
+
+def _check_type(where: str, name: str, field: Field, value: Any) -> None:
+    """Refuse what rclpy refuses: a parameter keeps the type of its default, and ROS takes 1 for no double."""
+    default = _plain(field.default)
+    kind = type(default) if isinstance(default, (bool, int, float, list)) else str
+    if type(value) is not kind and not (field.kind is str and not isinstance(default, str)):
+        more = f"; write {float(value)}" if kind is float and type(value) is int else ""
+        raise ValueError(f"{where}: {name} is {value!r}, which is no {kind.__name__}{more}")
+    if problem := field.problem(value):
+        raise ValueError(f"{where}: {name} {problem}")
+
+
+def _plain(value: Any) -> Any:
+    """Return a default as the parameter has it."""
+    value = getattr(value, "value", value)
+    return value if isinstance(value, (bool, int, float, list)) else str(value)
+
+
+def _refusal(what: str, make: Any, *given: Any) -> None:
+    try:
+        make(*given)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{what}: {error}") from None

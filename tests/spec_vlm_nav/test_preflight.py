@@ -1,0 +1,112 @@
+"""What cannot run is refused before a process starts, in a sentence that names the argument or the parameter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spec_vlm_nav.graph import GRAPHS
+from spec_vlm_nav.preflight import check
+from spec_vlm_nav.runner import Runner
+
+PARAMETERS = "params_file"
+
+
+def refusal(graph: str, **given: str) -> str:
+    """Return why a graph cannot run; empty where it can."""
+    try:
+        check(GRAPHS[graph], GRAPHS[graph].values(given))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("graph", ["sim", "go2", "verifier"])
+def test_what_ships_can_run(graph: str) -> None:
+    assert refusal(graph) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"draft_model": "/nonexistent"},
+            "argument draft_model:=/nonexistent: model folder /nonexistent does",
+        ),
+        ({"target_model": "/nonexistent"}, "argument target_model:=/nonexistent: model folder"),
+        ({"drafting": "gama=3"}, "vlm_nav: drafting: 'gama' is unknown"),
+        ({"link": "foo"}, "argument link:=foo: unknown link 'foo'; links.json has wifi"),
+        ({"profile": "foo"}, "argument profile:=foo: unknown device profile 'foo'"),
+        ({"target": "pink unicorn"}, "argument target:=pink unicorn: target colour 'pink' is not one of"),
+        ({"target": "unicorn"}, "argument target:=unicorn: target 'unicorn' must be a colour and a class"),
+        (
+            {"verifier": "tcp://10.0.0.5:5555"},
+            "vlm_nav: verifier tcp://10.0.0.5:5555 is not on this machine's",
+        ),
+        ({"trace": "/nope/x.json"}, "vlm_nav: trace /nope/x.json cannot be written: /nope is no folder"),
+        ({"mode": "server_sd"}, "mode:=server_sd drafts beside the target: give server_draft:=FOLDER"),
+        ({"keys": "/nope"}, "argument keys:=/nope: keys /nope: expected one NAME.key_secret"),
+        ({"fed_head": "/nope"}, "argument fed_head:=/nope is no folder"),
+        ({"draft_modle": "x"}, "unknown argument 'draft_modle'; did you mean draft_model?"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(given: dict[str, str], words: str) -> None:
+    assert words in refusal("sim", **given)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ("/**/vlm_nav: {ros__parameters: {stale_frame: 1.0}}", "vlm_nav has no parameter 'stale_frame'; did you mean"),
+        ("/dog/vlm_nav: {ros__parameters: {stale_frame: 1.0}}", "vlm_nav has no parameter 'stale_frame'"),
+        ("/**/vlm_nav: {ros__parameters: {stale_frame_s: 1}}", "stale_frame_s is 1, which is no float; write 1.0"),
+        ("/**/vlm_nav: {ros__parameters: {stale_frame_s: soon}}", "stale_frame_s is 'soon', which is no float"),
+        ("/**/vlm_nav: {ros__parameters: {stale_frame_s: 1000.0}}", "stale_frame_s 1000.0 is outside 0.1 to 5"),
+        ("/**/vlm_nav: {ros__parameters: {mode: fast}}", "vlm_nav: mode is 'fast'; known modes are"),
+        (
+            "/**/vlm_nva: {ros__parameters: {stale_frame_s: 1.0}}",
+            "names the node '/**/vlm_nva', which is none",
+        ),
+        ("/**/vlm_nav: {stale_frame_s: 1.0}", "/**/vlm_nav holds no ros__parameters"),
+        ("/**/go2_bridge: {ros__parameters: {guard: sonar}}", "go2_bridge: guard 'sonar' is none of"),
+    ],
+)
+def test_a_parameter_file_that_a_node_would_refuse_or_ignore_is_refused(tmp_path: Path, held: str, words: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(held, encoding="utf-8")
+    why = refusal("sim", params_file=str(path))
+    assert words in why
+
+
+def test_what_belongs_to_others_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "/**: {ros__parameters: {use_sim_time: true, stale_frame_s: 2.0, max_hz: 4.0}}\n"
+        "/**/vlm_nav: {ros__parameters: {qos_overrides./odom.subscription.depth: 3, gamma: auto}}\n"
+        "/controller_server: {ros__parameters: {controller_frequency: 20}}\n",
+        encoding="utf-8",
+    )
+    assert refusal("sim", params_file=str(path)) == ""
+
+
+def test_home_is_expanded_which_a_shell_does_not_do_behind_an_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    values = GRAPHS["replay"].values(
+        {"draft_model": "~/m", "bag": "~/b", "keys": "~/k", "trace": "~/t.json", "out": "~"}
+    )
+    assert [values[name] for name in ("draft_model", "bag", "keys", "trace", "out")] == [
+        str(tmp_path / "m"), str(tmp_path / "b"), str(tmp_path / "k"), str(tmp_path / "t.json"), str(tmp_path),
+    ]  # fmt: skip
+
+
+def test_a_replay_needs_its_bag_and_a_question(tmp_path: Path) -> None:
+    assert "argument bag:=/nope does not exist" in refusal("replay", bag="/nope", instruction="find the red box")
+    assert "argument instruction is empty" in refusal("replay", bag=str(tmp_path))
+
+
+def test_a_runner_starts_nothing_that_cannot_run() -> None:
+    with pytest.raises(ValueError, match="argument link:=foo"):
+        Runner(GRAPHS["sim"], {"link": "foo"}, lambda name, line: None)
