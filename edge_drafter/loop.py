@@ -35,11 +35,18 @@ from speculation.wire import (
     Features,
     Fetch,
     Idle,
+    Stage,
     Working,
     frames_of,
 )
 
 NO_DEADLINE_S = 3600.0
+DOING = {
+    Stage.QUEUED: "has not begun with it",
+    Stage.FRAMES: "was at the frames",
+    Stage.PROMPT: "was at the prompt",
+    Stage.ANSWER: "was at the answer",
+}
 
 
 class StepLoop:
@@ -66,6 +73,8 @@ class StepLoop:
         """When the last commit arrived, repeated ones too."""
         self._heard_at = step.started
         """When the verifier last committed, or said that it works for this step."""
+        self._stage: Stage | None = None
+        """What the verifier was last said to be doing."""
         self._repeated_at = step.started
         """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
@@ -223,7 +232,7 @@ class StepLoop:
                 why = f"the verifier refuses: {printable(message.message)}"
                 raise self._interrupted(Interruption.REFUSED, why, message.code)
             case Working() if message.step == number:
-                self._heard_at = step.clock()
+                self._heard_at, self._stage = step.clock(), message.stage
             case EndStep() if message.step == number:
                 why = f"the verifier ended the step: {printable(message.reason)}"
                 raise self._interrupted(Interruption.REFUSED, why)
@@ -296,7 +305,8 @@ class StepLoop:
         self._check_wanted()
         now = step.clock()
         if step.is_late(now):
-            raise self._interrupted(Interruption.DEADLINE, step.too_late)
+            doing = "" if self._stage is None else f"; the verifier {DOING[self._stage]}"
+            raise self._interrupted(Interruption.DEADLINE, step.too_late + doing)
         if now >= self._heard_at + step.config.patience_s:
             self._poll()  # what came while a forward of this side ran
             if step.answer.done or (silence := step.clock() - self._heard_at) < step.config.patience_s:

@@ -154,9 +154,15 @@ def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vl
     assert (engine.encoded, result.stats.interruptions) == (1, 0)
 
 
-@pytest.mark.parametrize(("hang_s", "deadline_s", "ends"), [(1.0, 60.0, VerifierLost), (60.0, 3.0, AnswerLate)])
+@pytest.mark.parametrize(
+    ("hang_s", "deadline_s", "ends", "why"),
+    [
+        (1.0, 60.0, VerifierLost, "nothing received from"),
+        (60.0, 3.0, AnswerLate, "within the deadline of 3 s; the verifier was at the frames"),
+    ],
+)
 def test_a_verifier_that_hangs_is_lost_and_a_deadline_holds(
-    hang_s: float, deadline_s: float, ends: type[Exception], draft: Vlm
+    hang_s: float, deadline_s: float, ends: type[Exception], why: str, draft: Vlm
 ) -> None:
     engine = slow(draft, encode_s=9.0)
     with serving(engine, hang_s) as address:
@@ -164,7 +170,7 @@ def test_a_verifier_that_hangs_is_lost_and_a_deadline_holds(
         try:
             edge.connect(20.0)
             began = time.monotonic()
-            with pytest.raises(ends):
+            with pytest.raises(ends, match=why):
                 edge.decode(PROMPT, JPEG, deadline_s)
             assert engine.encoded == 1 and time.monotonic() - began < engine.encode_s
         finally:
