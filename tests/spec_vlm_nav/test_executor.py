@@ -510,7 +510,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert (velocity.vx > 0.0) == (self.kind == FORWARD) and velocity.vy == 0.0
         assert self.kind == FORWARD or (velocity.wz > 0.0) == (self.kind == LEFT)
         assert abs(velocity.vx) <= CONFIG.forward_speed and abs(velocity.wz) <= CONFIG.turn_speed
-        assert all(robot.now - at <= TIMEOUT_S + 1e-9 for at in self.fed.values())
+        limits = dict.fromkeys(NAMES, TIMEOUT_S) | {"odom": robot.executor.rhythm.limit}
+        assert all(robot.now - at <= limits[name] + 1e-9 for name, at in self.fed.items())
+        assert velocity.vx * limits["odom"] <= CONFIG.forward_speed * TIMEOUT_S + 1e-9, "no further on silence"
         assert robot.now - self.sound_since >= 0.4
 
     @invariant()
