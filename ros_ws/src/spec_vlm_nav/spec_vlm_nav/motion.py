@@ -35,27 +35,25 @@ JUDGED_M, JUDGED_RAD, LEAST_SHARE = 0.2, 0.3, 0.25
 MOST_M, MOST_RAD, MOST_SHARE = 0.15, 0.25, 2.5
 """More than this share of what was commanded and so much on top: the odometry is wrong, or something pushes."""
 ASTRAY_M, ASTRAY_SHARE, ASTRAY_SWING = 0.1, 0.6, 0.4
-"""More metres than this in a direction that was not commanded: odometry is wrong, or something pushes. On top comes a share
-of what was commanded ahead, for a robot that slides along a wall, or metres a radian, for odometry of a sensor ahead of
-the base."""
-SCALE, SCALE_M, SCALE_RAD = 1.4, 0.02, 0.04
+"""More metres than this in a direction that was not commanded: odometry is wrong, or something pushes. On top comes a
+share of what was commanded ahead, for a robot that slides along a wall, or metres a radian, for odometry of a sensor
+ahead of the base."""
+SCALE, SCALE_M, SCALE_RAD = 1.6, 0.02, 0.02
 """A motion that ends with more than this share of what was commanded, and so much on top: its scale is wrong."""
 ONSET_M, ONSET_RAD = 0.02, math.radians(2.0)
 """So much progress shows that a motion has begun."""
-REACTION_S = 0.3
+REACTION_S = 0.2
 """What a robot may take to set off; what is more is the lag of its odometry."""
 LAG_LIMIT_S = 1.5
 """Odometry that is later is not moved on: at the speed that is left (0.18 of 0.4 m/s) a robot is a quarter of a metre
 further than it shows, and pushes for 2.7 s against what blocks it."""
 SETTLE_S = 0.3
-"""What odometry that comes late gets on top of its lag to show the end of a motion: `REACTION_S` may be lag too."""
+"""What late odometry gets at most on top of its lag to show the end of a motion: `REACTION_S` may be lag too."""
 UNKNOWN_S = 3.5
 """How long a robot stands and waits for odometry to move before it is taken for blocked, where no lag was measured yet:
 go2_ros2_sdk has been 2 to 3 s late."""
 ONSET_WITHIN_S = 5.0
 """What moves later after a command is no late odometry."""
-REFINE_S = 0.3
-"""A lag is corrected downwards for so long: of messages that come at once only the last is fresh."""
 FORGET_S = 10.0
 """A lag that is too much is measured anew after so long, by one more motion."""
 COMMAND_HOLD_S = 0.25
@@ -146,7 +144,7 @@ class Response:
         """Seconds after which odometry shows the end of a motion."""
         if not self.known:
             return UNKNOWN_S
-        return self.lag + SETTLE_S if self.lag else 0.0
+        return self.lag + min(self.lag, SETTLE_S)
 
     def measured(self, delay: float, now: float) -> None:
         """Take the seconds from a command to what it moved by odometry."""
@@ -203,15 +201,14 @@ class Motion:
         self._times, self._commands = [now], [0.0]
         """How much was commanded until when, metres or radians since the motion began."""
         self._history = deque([_Moment(now, 0.0, start)])
-        self._begun_at: float | None = None
-        """When odometry first showed that it moves."""
+        self._begun = self._held = False
+        """Whether odometry has shown that it moves; whether it was ever held."""
         self._settled = self._history[0]
         """When odometry last showed all that was commanded."""
         self._braked_at: float | None = None
         """Since when the robot stands until odometry shows all that was commanded."""
         self._suspected: _Moment | None = None
         """Since when there may have been no progress, while it stands so."""
-        self._held = False
         self._ended: MotionStep | None = None
         self._set(action, speed_scale)
 
@@ -279,9 +276,11 @@ class Motion:
         remaining = self._goal - progress - (commanded - self._commanded(at))
         share *= config.blocked_after_s / (config.blocked_after_s + response.lag)
         # Before odometry has shown anything, the robot goes no further than its goal by what was commanded.
-        blind = 0.0 if response.known else self._settled.progress + commanded - self._commanded(self._settled.seen)
+        tried = commanded - self._commanded(self._settled.seen)
+        blind = 0.0 if response.known else self._settled.progress + tried
         if self._braked_at is None and min(remaining, self._goal - blind) <= tolerance:
-            self._braked_at, self._suspected = now, None if response.known else self._settled
+            worth = tried >= 2.0 * (BLOCKED_RAD if self.turning else BLOCKED_M)
+            self._braked_at, self._suspected = now, self._settled if worth else None
         if self._braked_at is None and not held:
             if now - self._began > self.time_cap / share + 2.0 * response.wait:
                 words = f"odometry shows {self._amount(progress)} of {self._amount(commanded)} commanded"
@@ -365,17 +364,12 @@ class Motion:
 
     def _notice(self, progress: float, seen: float) -> None:
         """Measure how late the beginning of the motion shows."""
-        if progress < (ONSET_RAD if self.turning else ONSET_M):
+        if self._begun or progress < (ONSET_RAD if self.turning else ONSET_M):
             return
         index = bisect_left(self._commands, progress)
-        if index == len(self._commands):
-            return
-        delay, response = seen - self._times[index], self._response
-        if self._begun_at is None and delay <= ONSET_WITHIN_S:
-            self._begun_at = seen
-            response.measured(delay, seen)
-        elif self._begun_at is not None and seen - self._begun_at <= REFINE_S and delay - REACTION_S < response.lag:
-            response.measured(delay, seen)
+        if index < len(self._commands) and seen - self._times[index] <= ONSET_WITHIN_S:
+            self._begun = True
+            self._response.measured(seen - self._times[index], seen)
 
     def _remember(self, progress: float, pose: PlanarPose, seen: float) -> None:
         """Add what odometry shows to the history, and forget what is too old to matter."""
