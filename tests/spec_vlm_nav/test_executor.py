@@ -530,7 +530,8 @@ def test_a_robot_that_is_blocked_in_its_first_motion_stands_while_late_odometry_
         robot.live()
     assert robot.report.outcome == BLOCKED
     assert ("or more than 3.5 s late" in robot.report.message) == (not wall)
-    assert pushed <= CONFIG.forward_speed * (CONFIG.blocked_after_s + 2 * TICK_S) + wall
+    at_once = CONFIG.forward_speed * (CONFIG.blocked_after_s + 2 * TICK_S)
+    assert pushed <= (at_once if not wall else 1.5 * at_once), "at full speed until the lag is known"
 
 
 def test_the_next_motion_on_late_odometry_begins_where_the_one_before_ended() -> None:
