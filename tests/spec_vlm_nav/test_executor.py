@@ -479,12 +479,27 @@ def test_odometry_in_bursts_and_late_is_driven_on_and_what_is_reported_was_walke
         report, moved = robot.carry_out(kind, size)
         assert (report.outcome, report.message) == (DONE, "")
         assert report.progress == pytest.approx(moved, abs=0.011)
-        assert moved == pytest.approx(goal, abs=0.05 if kind == FORWARD else 0.08)
+        assert moved == pytest.approx(goal, abs=0.06 if kind == FORWARD else 0.08)
         assert report.elapsed < 8.0
     measured = robot.executor.response.lag
     assert lag + reaction - REACTION_S - 1e-9 <= measured <= lag + reaction, "a reaction of the robot is no lag"
     assert (f"is {measured:.2g} s late" in robot.executor.odometry_doubt) == (measured >= 0.1)
     assert ("with gaps of 0.2" in robot.executor.odometry_doubt) == bool(gap)
+
+
+def test_a_motion_that_was_held_before_it_showed_does_not_make_odometry_late() -> None:
+    robot = Late()
+    for known in (False, True):
+        for _ in range(6):
+            robot.live(alive=("vlm_nav",))
+        x = robot.x
+        robot.act(FORWARD, MEDIUM)
+        for _ in range(30):
+            robot.live(alive=("vlm_nav",))
+        assert x < robot.x < x + 0.02 and not robot.moves
+        assert robot.run(30.0).outcome == DONE
+        assert (robot.executor.response.lag < 0.1) == known
+        assert robot.carry_out(FORWARD, MEDIUM)[0].outcome == DONE and robot.executor.response.lag == 0.0
 
 
 @pytest.mark.parametrize("lag", [2.0, 3.0])

@@ -49,6 +49,8 @@ LAG_LIMIT_S = 1.5
 further than it shows, and pushes for 2.7 s against what blocks it."""
 SETTLE_S = 0.3
 """What late odometry gets at most on top of its lag to show the end of a motion: `REACTION_S` may be lag too."""
+LATE_TOLERANCE = 3.0
+"""A robot that stood for late odometry does not set off again for less than so many tolerances."""
 UNKNOWN_S = 3.5
 """How long a robot stands and waits for odometry to move before it is taken for blocked, where no lag was measured yet:
 go2_ros2_sdk has been 2 to 3 s late."""
@@ -202,7 +204,7 @@ class Motion:
         """How much was commanded until when, metres or radians since the motion began."""
         self._history = deque([_Moment(now, 0.0, start)])
         self._begun = self._held = False
-        """Whether odometry has shown that it moves; whether it was ever held."""
+        """Whether odometry has shown that it moves; whether it was held after it set off."""
         self._settled = self._history[0]
         """When odometry last showed all that was commanded."""
         self._braked_at: float | None = None
@@ -288,8 +290,7 @@ class Motion:
             if seen - since.seen >= config.blocked_after_s and self._stuck(moved, asked):
                 self._braked_at, self._suspected = now, since
         if self._braked_at is not None and seen - response.wait >= self._braked_at:
-            # A robot that stood for late odometry does not set off again for a step.
-            if self._goal - progress <= (2.0 if response.lag else 1.0) * tolerance:
+            if self._goal - progress <= (LATE_TOLERANCE if response.lag else 1.0) * tolerance:
                 return self._done(progress, commanded, now)
             if self._suspected is not None and self._stuck(moved, asked):
                 late = "" if response.known else f", or more than {UNKNOWN_S:g} s late"
@@ -299,7 +300,7 @@ class Motion:
             self._stood(now)
             self._settled = self._history[0]
         if held or self._braked_at is not None:
-            self._held = self._held or held
+            self._held = self._held or (held and commanded > 0.0)
             self._speed = 0.0
             if held:
                 self._stood(now)
@@ -364,7 +365,8 @@ class Motion:
 
     def _notice(self, progress: float, seen: float) -> None:
         """Measure how late the beginning of the motion shows."""
-        if self._begun or progress < (ONSET_RAD if self.turning else ONSET_M):
+        # A robot that was held sets off twice, which seems to take long: better than nothing, worse than what is known.
+        if self._begun or (self._held and self._response.known) or progress < (ONSET_RAD if self.turning else ONSET_M):
             return
         index = bisect_left(self._commands, progress)
         if index < len(self._commands) and seen - self._times[index] <= ONSET_WITHIN_S:
