@@ -115,3 +115,12 @@ def test_watchdogs_know_when_the_next_is_due() -> None:
     assert dogs.next_in(1.15) == pytest.approx(0.05)
     assert dogs.next_in(1.25) == pytest.approx(0.05), "a is silent already, b is the next"
     assert dogs.next_in(1.4) == math.inf
+
+
+def test_one_of_them_may_be_silent_for_longer_and_the_others_may_not() -> None:
+    dogs = Watchdogs(("a", "b"), 0.2)
+    dogs.feed("a", 1.0)
+    dogs.feed("b", 1.0)
+    dogs.allow("a", 0.35)
+    assert dogs.next_in(1.1) == pytest.approx(0.1) and dogs.next_in(1.25) == pytest.approx(0.1)
+    assert dogs.silent(1.3) == ("b",) and dogs.silent(1.36) == ("a", "b")
