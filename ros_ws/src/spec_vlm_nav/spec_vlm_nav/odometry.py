@@ -34,7 +34,8 @@ it goes no further before it stops; it also stops long before the firmware's own
 GAP_SLACK = 1.5
 """A source may be silent for this many times its usual longest gap."""
 GAPS_S, USUAL = 5.0, 3
-"""A gap is usual when the last so many seconds have so many that are as long: an outage or two are none."""
+"""A gap is usual when the last so many seconds have so many that are as long, and gaps fill half of that time: a source
+that is prompt, but held up now and then by a full machine, gets no longer silence."""
 LEAST_HZ = 4
 """What evenly spaced odometry needs within `LONGEST_S` with `GAP_SLACK`, messages a second."""
 
@@ -64,6 +65,7 @@ class Rhythm:
         self.gap = 0.0
         """The longest usual gap, seconds; 0 where it is too short to matter."""
         self._timeout = timeout
+        self._first: float | None = None
         self._last = math.inf
         self._gaps: deque[tuple[float, float]] = deque()
         """When they ended, and how long they were."""
@@ -78,12 +80,14 @@ class Rhythm:
     def note(self, arrived: float) -> None:
         """Take the time at which a message arrived."""
         gap, self._last = arrived - self._last, arrived
+        self._first = arrived if self._first is None else self._first
         if gap > self._timeout / GAP_SLACK:
             self._gaps.append((arrived, gap))
         while self._gaps and arrived - self._gaps[0][0] > GAPS_S:
             self._gaps.popleft()
-        longest = heapq.nlargest(USUAL, (each for _, each in self._gaps))
-        self.gap = longest[-1] if len(longest) == USUAL else 0.0
+        lengths = [each for _, each in self._gaps]
+        are_the_rule = len(lengths) >= USUAL and sum(lengths) >= 0.5 * min(GAPS_S, arrived - self._first)
+        self.gap = heapq.nlargest(USUAL, lengths)[-1] if are_the_rule else 0.0
         self.limit = max(self._timeout, min(GAP_SLACK * self.gap, LONGEST_S))
 
 
