@@ -201,7 +201,8 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
     try:
         idle = {status.name: status for status in node.health()}
         assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
-        assert (idle["odometry"].message, idle["odometry"].values) == ("odometry is silent", {"rate_hz": 0.0})
+        assert idle["odometry"].message == "odometry is silent: at least 4 messages a second are needed"
+        assert idle["odometry"].values == {"rate_hz": 0.0, "gap_s": 0.0, "limit_s": 0.2}
         assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
         assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
         node.active = True
@@ -212,12 +213,16 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
         busy = {status.name: status for status in node.health()}
         assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
         assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
-        assert busy["odometry"].level is Level.OK and busy["odometry"].values["rate_hz"] > 0.0
+        assert busy["odometry"].level is Level.WARN and busy["odometry"].values["rate_hz"] > 0.0
+        assert "expected 'base_link' in 'odom'" in busy["odometry"].message, "frames that are empty are named"
+        message.header.frame_id, message.child_frame_id = "utlidar_odom", "robot0/base_link"
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        assert {status.name: status.message for status in node.health()}["odometry"] == "sound"
         assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
-        message.pose.pose.position.x = math.nan
+        message.twist.twist.linear.y = math.nan
         node._on_odometry(message, {"received_timestamp": NOW_NS})
         assert {status.name: status.message for status in node.health()}["odometry"].startswith(
-            "odometry is not finite"
+            "odometry is not finite (vy = nan)"
         )
     finally:
         node.destroy_node()
