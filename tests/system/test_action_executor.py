@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -175,6 +176,35 @@ def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPa
         node.deactivate()
         assert sent == [Twist()] * 3
     finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends both at once: without this the goal's client is told that the stop was not confirmed."""
+    monkeypatch.setattr(action_executor, "LINGER_S", 60.0)
+    rclpy.init()
+    node, around = ActionExecutor(), Surroundings()
+    try:
+        node.configure()
+        node.active = True
+        until(lambda: node.count_publishers("navigation_action") > 0, "it knows vlm_nav")
+        ending = threading.Thread(target=node.end, daemon=True)
+        ending.start()
+        until(lambda: not node.active, "it stops acting")
+
+        def confirmed() -> bool:
+            around.actions.publish(NavigationAction(goal=1, step=7, kind=NavigationAction.HOLD))
+            return around.reports(ActionStatus.DONE, "standing")
+
+        until(confirmed, "the HOLD is confirmed")
+        around.ask(8)
+        assert ending.is_alive() and around.status is not None and around.status.step == 7
+        around.node.destroy_publisher(around.actions)
+        ending.join(30.0)
+        assert not ending.is_alive()
+    finally:
+        around.close()
         node.destroy_node()
         rclpy.shutdown()
 

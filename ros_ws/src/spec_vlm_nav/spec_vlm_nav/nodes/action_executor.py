@@ -30,10 +30,16 @@ STANDING_TICKS = 2
 """Every so many ticks a status, and a Twist of a robot that stands: both are the node's heartbeat, 25 Hz."""
 STOP_TICKS = 3
 """How often the last zero Twist is sent."""
+LINGER_S = 2.0
+"""How long it waits at its end for a vlm_nav that ends at the same time."""
+STANDING = {NavigationAction.HOLD, NavigationAction.STOP, NavigationAction.NOT_HERE}
 
 
 class ActionExecutor(ManagedNode):
-    """Gives an `Executor` its messages and its time. While the node is not active it publishes nothing."""
+    """Gives an `Executor` its messages and its time.
+
+    While the node is not active it publishes nothing, but that it stands where it is asked to.
+    """
 
     def __init__(self) -> None:
         super().__init__("action_executor")
@@ -74,6 +80,15 @@ class ActionExecutor(ManagedNode):
                 self._logic.halt(self.problem, time.monotonic())
                 self._publish_twist()
             time.sleep(1.0 / RATE_HZ)
+
+    def end(self) -> None:
+        """End the action at once; then go on to confirm what vlm_nav ends its goal with, until that is gone."""
+        self.ending = True
+        self._stop_acting("the node ends")
+        until = time.monotonic() + LINGER_S
+        while self._thread is not None and time.monotonic() < until and self.count_publishers("navigation_action"):
+            time.sleep(1.0 / RATE_HZ)
+        self.cleanup()
 
     def health(self) -> Iterable[Status]:
         """Return the action, odometry, and who is silent."""
@@ -122,13 +137,14 @@ class ActionExecutor(ManagedNode):
 
     def _on_action(self, message: NavigationAction) -> None:
         with self._lock:
-            if not self.active:
+            if not self.active and message.kind not in STANDING:
                 return
             command = Command(
                 message.goal, message.step, message.kind, message.size, message.complete, message.speed_scale
             )
             self._logic.on_command(command, time.monotonic())
-            self._publish_twist()
+            if self.active:
+                self._publish_twist()
 
     def _tick(self) -> None:
         with self._lock:
