@@ -28,11 +28,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the graph until the bag is over, then print its figures. Raises ValueError or StartError, in a sentence."""
+    options.bag = options.bag.expanduser()
     check_recording(options.bag, options.camera_topic, "--camera-topic")
     new = options.out / "bag"
     if is_inside(options.bag, new):
         raise ValueError(f"--out {options.out} would replace the bag that is played; name another folder")
-    arguments = prepare(REPLAY_GRAPH, options, bag=str(options.bag.expanduser().resolve()), out=str(new.resolve()))
+    arguments = prepare(REPLAY_GRAPH, options, bag=str(options.bag.resolve()), out=str(new.resolve()))
     log = Log(options.out / "log.txt")
 
     def on_line(name: str, line: str) -> None:

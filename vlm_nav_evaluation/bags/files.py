@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +110,10 @@ class BagReader(rosbag2.BagReader):
         super().__init__(path, typestore())
 
 
-def read(
-    folder: Path, kinds: Collection[str] = (), problem: Callable[[str], None] = lambda _: None
-) -> Iterator[tuple[str, int, Any]]:
+def read(folder: Path, kinds: Collection[str] = ()) -> Iterator[tuple[str, int, Any]]:
     """Yield (topic, receive time in ns, message) in order of time; only messages of the types `kinds`, if any is named.
 
-    What of a bag is lost is told to `problem`. Raises ValueError if `folder` holds no bag, or a damaged one.
+    Raises ValueError if `folder` holds no bag, or a damaged one.
     """
     with BagReader(folder) as bag:
-        for line in bag.problems:
-            problem(line)
         yield from bag.decoded([topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds])

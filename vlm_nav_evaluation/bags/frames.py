@@ -349,7 +349,7 @@ def _only_camera(bag: BagReader, pictures: Sequence[Topic], option: str) -> Topi
         others = ", ".join(sorted(f"{topic.name} ({topic.kind})" for topic in bag.topics.values())) or "none at all"
         raise ValueError(f"bag {bag.path} has no topic of type {', '.join(CAMERAS)}; its topics are {others}")
     filled = [topic for topic in pictures if topic.count] or pictures
-    cameras = [topic for topic in filled if not _is_depth(bag, topic)]
+    cameras = [topic for topic in filled if not is_depth(bag, topic)]
     if not cameras:
         raise ValueError(f"bag {bag.path} has depth images alone: {_listed(filled)}; depth is no camera")
     if len(cameras) > 1:
@@ -361,7 +361,7 @@ def _listed(topics: Sequence[Topic]) -> str:
     return ", ".join(f"{topic.name} ({topic.count} frames)" for topic in topics) or "none"
 
 
-def _is_depth(bag: BagReader, topic: Topic) -> bool:
+def is_depth(bag: BagReader, topic: Topic) -> bool:
     """Return whether a topic's name or its first image tells that it is depth."""
     if "depth" in topic.name.lower():
         return True
