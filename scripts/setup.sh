@@ -40,7 +40,7 @@ esac
 
 # A Python, compiler or CMake of a conda environment that happens to be active does not fit the system's libraries.
 if [ -n "${CONDA_PREFIX:-}" ]; then
-    PATH="$(tr : '\n' <<<"$PATH" | grep -v -F -e "$CONDA_PREFIX/" | paste -sd :)"
+    PATH="$(tr : '\n' <<<"$PATH" | { grep -v -F -e "$CONDA_PREFIX/" || true; } | paste -sd :)"
     unset CONDA_PREFIX CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS CMAKE_ARGS
 fi
 
