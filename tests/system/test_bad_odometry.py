@@ -13,6 +13,7 @@ import pytest
 import rclpy
 from nav_msgs.msg import Odometry
 from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage
@@ -115,12 +116,17 @@ def test_a_bridge_that_is_started_again_gets_the_e_stop_of_a_latched_topic(
     clock: Clock, durability: DurabilityPolicy
 ) -> None:
     button, latched = Node("button"), durability is DurabilityPolicy.TRANSIENT_LOCAL
-    publisher = button.create_publisher(Bool, "e_stop", QoSProfile(depth=1, durability=durability))
+    incompatible: list[Any] = []
+    events = PublisherEventCallbacks(incompatible_qos=incompatible.append, use_default_callbacks=False)
+    qos = QoSProfile(depth=1, durability=durability)
+    publisher = button.create_publisher(Bool, "e_stop", qos, event_callbacks=events)
     publisher.publish(Bool(data=True))
     bridge = Go2Bridge()
     bridge._senders = dict.fromkeys(bridge._senders, Sent())
 
     def problem() -> str:
+        for node in (bridge, button):
+            rclpy.spin_once(node, timeout_sec=0.02)
         bridge._reader.take(0.02)
         if not latched and publisher.get_subscription_count():
             publisher.publish(Bool(data=True))
@@ -130,6 +136,9 @@ def test_a_bridge_that_is_started_again_gets_the_e_stop_of_a_latched_topic(
         until(lambda: "e-stop" in problem(), "the e-stop")
         bridge.activate()
         assert "e-stop" in problem() and not bridge._bridge.ready
+        for _ in range(20):
+            problem()
+        assert not incompatible, "a publisher of the default QoS is not warned"
     finally:
         bridge.destroy_node()
         button.destroy_node()
