@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "top":
             watch(**options)
         elif command == "keygen":
-            from cloud_verifier.security import make_keys, make_next_key, switch_keys
+            from cloud_verifier.security import make_keys, make_next_key, purpose, switch_keys
 
             folder = options["keys"]
             if options["next_server"]:
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 made = switch_keys(folder) if options["switch_server"] else make_keys(folder, options["client"])
             for path in made:
-                print(path)
+                print(f"{path}: {purpose(path)}")
         else:
             os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))
             if not options["allow_download"]:

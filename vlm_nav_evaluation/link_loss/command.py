@@ -18,10 +18,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, Graph, NodeSpec
 from spec_vlm_nav.runner import Log, Runner, StartError, free_address
+from speculation.progress import progress
 from vlm_nav_evaluation.link_loss.faults import (
     DELAY_S,
     FAULTS,
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     log = Log(options.out / "log.txt")
     bench: Bench | None = None
     try:
-        for fault, phase in tqdm(cases, unit="fault", disable=None):
+        for fault, phase in progress(cases, unit="fault"):
             if bench is None:
                 bench = Bench(options, log)
             try:

@@ -13,6 +13,7 @@ from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compos
 from tests import bags
 from tests.models import CLASSES, COLOURS, frame
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
+from vlm_nav_evaluation.bags.playback import items
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 WORDS = Vocabulary(COLOURS, CLASSES)
@@ -135,6 +136,10 @@ def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: Stor
         file.write_bytes(
             data[:middle] + bytes(255 - byte for byte in data[middle : middle + 4096]) + data[middle + 4096 :]
         )
+    if damage in ("no metadata", "yaml"):
+        frames, problems = load(path)
+        assert len(frames) == 30 and not problems, "the files themselves are whole"
+        return
     try:
         frames, problems = load(path)
     except ValueError as error:
@@ -144,6 +149,23 @@ def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: Stor
         assert problems and len(frames) < 30
         sentences = [problem.reason for problem in problems]
     assert all(sentence and "\n" not in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("topic", ["/cam/color/image_raw/compressed", "/dog/front"])
+def test_depth_is_no_camera_and_neither_is_a_topic_without_messages(tmp_path: Path, topic: str) -> None:
+    depth = [
+        ("/cam/aligned/compressedDepth", bags.compressed(bags.jpeg(frame(0)), bags.START_NS, "16UC1; compressedDepth")),
+        ("/cam/depth/image_rect", bags.plain("rgb8", (1, 1, 1))),
+        ("/cam/d", bags.raw(bytes(12), "16UC1", 2, 3, 6)),
+        ("/cam/packed", bags.compressed(bags.jpeg(frame(0)), bags.START_NS, "16UC1; compressedDepth png")),
+    ]
+    messages = [(name, bags.START_NS - 1, message) for name, message in depth]
+    path = bags.write(tmp_path / "bag", [*messages, *bags.camera(3, topic)])
+    assert len(load(path)[0]) == 3
+    assert [item.stamp_ns for item in items(path)] == [bags.stamp_of(index) for index in range(3)]
+    alone = bags.write(tmp_path / "alone", messages)
+    with pytest.raises(ValueError, match=r"has depth images alone: .*; depth is no camera"):
+        FrameSource(alone, ASKED)
 
 
 def test_a_bags_own_definition_is_used(tmp_path: Path) -> None:

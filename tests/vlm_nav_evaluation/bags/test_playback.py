@@ -113,10 +113,17 @@ def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
     topics = ("/front/rgb", "/rear/rgb", "/front/rgb")
     messages = [(topic, index * SECOND, image) for index, (topic, image) in enumerate(zip(topics, images, strict=True))]
     bags.write(tmp_path / "bag", [*messages, ("/utlidar/odom", 3 * SECOND, bags.odometry(0))])
-    found = list(items(tmp_path / "bag"))
+    found = list(items(tmp_path / "bag", "front/rgb"))
     assert [(item.is_frame, item.stamp_ns) for item in found] == [(True, 0), (True, 2 * SECOND), (False, 3 * SECOND)]
     assert [item.stamp_ns for item in items(tmp_path / "bag", "rear/rgb", "/none")] == [SECOND]
-    with pytest.raises(ValueError, match=r"has no images on /none; its camera topics are /front/rgb, /rear/rgb$"):
+    several = (
+        r"has several camera topics: /front/rgb \(2 frames\), /rear/rgb \(1 frames\); choose one with --camera-topic"
+    )
+    with pytest.raises(ValueError, match=several):
+        list(items(tmp_path / "bag"))
+    with pytest.raises(
+        ValueError, match=r"has no topic /none; its camera topics are /front/rgb \(2 frames\), /rear/rgb"
+    ):
         list(items(tmp_path / "bag", "/none"))
     with pytest.raises(ValueError, match="is no bag"):
         next(items(tmp_path))
