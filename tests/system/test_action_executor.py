@@ -259,6 +259,34 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
         rclpy.shutdown()
 
 
+def test_the_stop_goes_out_before_its_reason_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full machine may hold up the log."""
+    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
+    for module in (action_executor, common):
+        monkeypatch.setattr(module, "time", clock)
+    rclpy.init()
+    node = ActionExecutor()
+    done: list[str] = []
+    try:
+        node.active = True
+        for name in NAMES:
+            node._on_heartbeat(name, 100.0)
+        message = Odometry()
+        message.pose.pose.orientation.w = 1.0
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
+        logger = SimpleNamespace(**{each: lambda *_, **__: done.append("log") for each in ("info", "warning", "error")})
+        monkeypatch.setattr(node, "get_logger", lambda: logger)
+        monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=lambda twist: done.append(f"{twist.linear.x:g}")))
+        monkeypatch.setattr(clock, "monotonic", lambda: 100.21)
+        node._tick()
+        assert done[0] == "0" and "log" in done
+    finally:
+        monkeypatch.undo()
+        node.destroy_node()
+        rclpy.shutdown()
+
+
 def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     rclpy.init()
     node = ActionExecutor()

@@ -49,7 +49,7 @@ class ActionExecutor(ManagedNode):
         self._logic = Executor(motion, names, chosen.watchdog_timeout, self._on_end)
         self._odometry_rate = Arrivals()
         self._frames: tuple[str, str] | None = None
-        self._frames_problem = ""
+        self._frames_problem = self._unlogged = ""
         self._ticks, self._commanded, self._causes = 0, ZERO, ("", False)
         self._stamped = chosen.stamped_cmd_vel
         self._twists = self.create_publisher(TwistStamped if self._stamped else Twist, "cmd_vel", COMMAND_QOS)
@@ -164,6 +164,9 @@ class ActionExecutor(ManagedNode):
         """Publish a stop that was decided just now, and log why; not at the next tick."""
         if self._logic.velocity == ZERO != self._commanded:
             self._publish_twist()
+        if self._unlogged:
+            self.get_logger().warning(self._unlogged)
+            self._unlogged = ""
         problem = self._logic.odometry_problem
         causes = self._logic.held_for, bool(problem)
         if causes == self._causes:
@@ -190,8 +193,8 @@ class ActionExecutor(ManagedNode):
 
     def _on_end(self, report: Report) -> None:
         self._publish_status(report)
-        if "odometry" in report.message:
-            self.get_logger().warning(report.message)
+        # Logged after the stop went out: a full machine may hold up the log.
+        self._unlogged = report.message if "odometry" in report.message else ""
 
     def _publish_status(self, report: Report) -> None:
         status = ActionStatus(**asdict(report))
