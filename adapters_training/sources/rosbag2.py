@@ -319,7 +319,10 @@ class BagReader:
         self._default = types if types is not None else get_typestore(Stores.ROS2_JAZZY)
         self._stores: dict[str, Any] = {}
         with ExitStack() as stack:
-            self._parts = self._open(stack)
+            try:
+                self._parts = self._open(stack)
+            except OSError as error:  # a folder or file that may not be read, no room for a copy
+                raise ValueError(f"bag {path} cannot be read: {error}") from None
             self._stack = stack.pop_all()
         self._connections = [each for part in self._parts for each in part.connections]
         self.topics = self._topics()
