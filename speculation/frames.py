@@ -24,6 +24,23 @@ SCALED_QUALITY = 90
 _JPEG_PART = 1 << 12
 """Bytes of a JPEG that are decoded between two looks at the clock."""
 
+_END = b"\xff\xd9"
+_PADDING = 64
+"""Bytes behind the end of a JPEG that a driver may have filled up."""
+_MORE = bytes(range(1, 65)) * 4
+_ORIENTATION = 0x0112
+"""EXIF tag."""
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_ITS_SIDE = (5, 6, 7, 8)
+
 Frame = npt.NDArray[np.uint8]
 """RGB [H, W, 3]."""
 
@@ -50,10 +67,47 @@ def _open(file: io.BytesIO) -> ImageFile.ImageFile:
     return Image.open(file, formats=["JPEG"])
 
 
+def turned(image: Image.Image) -> Image.Image:
+    """Return a picture as its EXIF orientation says that it is to be seen, as transformers' processors do.
+
+    Metadata that cannot be read says nothing.
+    """
+    how = _TURNS.get(_orientation(image))
+    return image if how is None else image.transpose(how)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:
+        # What strangers write there makes the parser raise anything.
+        return 1
+
+
+def _ended(data: bytes) -> bytes:
+    """Return a JPEG with the marker of its end, which many cameras leave out.
+
+    One whose picture is not all there stays as it is, so that its decoder refuses it: bytes before the end change what
+    is seen only where pixels are still to come.
+    """
+    if data.endswith(_END) or _END in data[-_PADDING:]:
+        return data
+    decoded = []
+    for more in (b"", _MORE):
+        try:
+            with _open(_TimedBytes(data + more + _END, DECODE_LIMIT_S, time.monotonic)) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    return data
+                decoded.append(image.convert("RGB").tobytes())
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            return data
+    return data + _END if decoded[0] == decoded[1] else data
+
+
 def is_jpeg(data: bytes) -> bool:
     """Return whether a frame decodes, at an eighth of its size: a small part of what a whole one costs."""
     try:
-        with _open(_TimedBytes(data, DECODE_LIMIT_S, time.monotonic)) as image:
+        with _open(_TimedBytes(_ended(data), DECODE_LIMIT_S, time.monotonic)) as image:
             if image.width * image.height > MAX_PIXELS:
                 return False
             image.draft("L", (max(1, image.width // 8), max(1, image.height // 8)))
@@ -80,12 +134,15 @@ def check_pixels(jpeg: Jpegs, most: int) -> None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
-    """Return the height and width in a JPEG's header; no pixel is decoded. Raises ValueError for anything else."""
+    """Return the height and width of a JPEG as it is seen, by its header; no pixel is decoded.
+
+    Raises ValueError for anything else.
+    """
     try:
         image = _open(io.BytesIO(data))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
-    return image.height, image.width
+    return (image.width, image.height) if _orientation(image) in _ON_ITS_SIDE else (image.height, image.width)
 
 
 def scale_jpeg(data: bytes, height: int, width: int) -> bytes:
@@ -106,7 +163,7 @@ def decode_jpeg(
     clock: Callable[[], float] = time.monotonic,
     at_least: tuple[int, int] | None = None,
 ) -> Frame:
-    """Return the RGB pixels [H, W, 3] of a JPEG.
+    """Return the RGB pixels [H, W, 3] of a JPEG, turned as its EXIF orientation says.
 
     `at_least`: a height and width; the picture comes at a half, a quarter or an eighth of its size, where that is as
     large.
@@ -119,13 +176,13 @@ def decode_jpeg(
     if scans > MAX_SCANS:
         raise ValueError(f"image of {len(data)} bytes has {scans} scans, the limit is {MAX_SCANS}")
     try:
-        image = _open(_TimedBytes(data, limit_s, clock))
+        image = _open(_TimedBytes(_ended(data), limit_s, clock))
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
         if at_least is not None:
-            image.draft("RGB", at_least[::-1])
+            image.draft("RGB", at_least if _orientation(image) in _ON_ITS_SIDE else at_least[::-1])
         image.decodermaxblock = _JPEG_PART
-        return np.asarray(image.convert("RGB"))
+        return np.asarray(turned(image.convert("RGB")))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
 

@@ -66,26 +66,36 @@ ENCODINGS: dict[str, tuple[str, int, Callable[[_Pixels], _Pixels]]] = {
     "rgb8": ("u1", 3, _unchanged),
     "bgr8": ("u1", 3, _colour(cv2.COLOR_BGR2RGB)),
     "8UC3": ("u1", 3, _colour(cv2.COLOR_BGR2RGB)),
+    "rgb16": ("u2", 3, _high_byte),
+    "bgr16": ("u2", 3, _deep_colour(cv2.COLOR_BGR2RGB)),
     "rgba8": ("u1", 4, _colour(cv2.COLOR_RGBA2RGB)),
     "bgra8": ("u1", 4, _colour(cv2.COLOR_BGRA2RGB)),
+    "8UC4": ("u1", 4, _colour(cv2.COLOR_BGRA2RGB)),
+    "rgba16": ("u2", 4, _deep_colour(cv2.COLOR_RGBA2RGB)),
+    "bgra16": ("u2", 4, _deep_colour(cv2.COLOR_BGRA2RGB)),
     "mono8": ("u1", 1, _GREY),
     "8UC1": ("u1", 1, _GREY),
     "mono16": ("u2", 1, lambda pixels: _GREY(_high_byte(pixels))),
     "32FC1": ("f4", 1, lambda pixels: _GREY(_stretched(pixels))),
-    "yuv422": ("u1", 2, _colour(cv2.COLOR_YUV2RGB_UYVY)),
-    "yuv422_yuy2": ("u1", 2, _colour(cv2.COLOR_YUV2RGB_YUY2)),
+    # ROS names the first of each pair today, and named the second before.
+    **dict.fromkeys(("uyvy", "yuv422"), ("u1", 2, _colour(cv2.COLOR_YUV2RGB_UYVY))),
+    **dict.fromkeys(("yuyv", "yuv422_yuy2"), ("u1", 2, _colour(cv2.COLOR_YUV2RGB_YUY2))),
+    "nv12": ("u1", 1, _colour(cv2.COLOR_YUV2RGB_NV12)),
+    "nv21": ("u1", 1, _colour(cv2.COLOR_YUV2RGB_NV21)),
     **{f"bayer_{order}8": ("u1", 1, _colour(code)) for order, code in _BAYER.items()},
     **{f"bayer_{order}16": ("u2", 1, _deep_colour(code)) for order, code in _BAYER.items()},
 }
 """Encodings of raw images: type of a value, values per pixel, and how RGB is made of them."""
+_COLOUR_BELOW = ("nv12", "nv21")
+"""Encodings whose colours follow the rows of brightness, in half as many rows more."""
 
 
 def to_pixels(message: Any, kind: str) -> Frame:
     """Return the RGB pixels of an image message, raw or compressed.
 
-    8UC3 has no colour order of its own and is read as bgr8. Of 16-bit images the high byte counts. 32FC1 is scaled
-    frame by frame, its least finite value to black and its greatest to white; NaN and infinities are black. Rows may be
-    padded. Raises ValueError, in one sentence, for what is no image.
+    8UC3 and 8UC4 have no colour order of their own and are read as bgr8 and bgra8. Of 16-bit images the high byte
+    counts. 32FC1 is scaled frame by frame, its least finite value to black and its greatest to white; NaN and
+    infinities are black. Rows may be padded. Raises ValueError, in one sentence, for what is no image.
     """
     if kind != COMPRESSED:
         return _raw_pixels(message)
@@ -150,17 +160,17 @@ def _raw_pixels(message: Any) -> Frame:
         raise ValueError(f"a raw image's encoding is {encoding!r}; known are {', '.join(ENCODINGS)}")
     kind, count, convert = ENCODINGS[encoding]
     value = np.dtype(kind).newbyteorder(">" if message.is_bigendian else "<")
-    row = width * count * value.itemsize
-    if not (height > 0 and width > 0 and step >= row and len(message.data) >= step * height):
+    row, rows = width * count * value.itemsize, height * 3 // 2 if encoding in _COLOUR_BELOW else height
+    if not (height > 0 and width > 0 and step >= row and len(message.data) >= step * rows):
         raise ValueError(
             f"a raw image claims {width} x {height} pixels of {encoding} in rows of {step} bytes but holds "
             f"{len(message.data)} bytes"
         )
     _check_size(height, width)
-    rows = np.frombuffer(message.data, np.uint8, step * height).reshape(height, step)
+    lines = np.frombuffer(message.data, np.uint8, step * rows).reshape(rows, step)
     # OpenCV takes the machine's own byte order only.
-    values = np.ascontiguousarray(rows[:, :row]).view(value).astype(value.newbyteorder("="), copy=False)
+    values = np.ascontiguousarray(lines[:, :row]).view(value).astype(value.newbyteorder("="), copy=False)
     try:
-        return np.asarray(convert(values.reshape(height, width, count) if count > 1 else values), np.uint8)
+        return np.asarray(convert(values.reshape(rows, width, count) if count > 1 else values), np.uint8)
     except cv2.error:
         raise ValueError(f"a raw image of {width} x {height} pixels is too small or odd for {encoding}") from None

@@ -10,6 +10,7 @@ from spec_vlm_nav.client import (
     ANSWER_S,
     RESUME_S,
     SERVER_S,
+    STARTING_S,
     STOP_S,
     Do,
     GoalEnd,
@@ -71,10 +72,29 @@ def test_a_restart_that_heartbeats_hide_is_found() -> None:
     assert Order(Do.ASK, 1) not in steady, "a server that never fell silent is asked nothing"
 
 
-def test_a_server_that_is_not_active_yet_is_asked_again_only_when_it_was_restarted() -> None:
+def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long_as_it_starts() -> None:
     fresh = taken()
-    fresh.result(1, INACTIVE, 0.1)
-    assert fresh.end == INACTIVE
+    fresh.result(1, INACTIVE, STARTING_S + 0.1)
+    assert fresh.end == INACTIVE, "nobody reports that it starts"
+    starting = taken()
+    starting.result(1, INACTIVE, 0.1)
+    assert starting.end is None, "the first report may not be there yet"
+    for second in range(1, 100):
+        starting.starting("vlm_nav is asked to configure (it loads the draft model)", float(second))
+        assert not run(starting, float(second), 0.9), "it is sent when the node can take it"
+    assert "loads the draft model" in starting.note and starting.end is None
+    starting.starting("", 100.0)
+    ((_, order),) = run(starting, 100.0, 0.1)
+    assert order == Order(Do.SEND, 2, BALL), "the time that it waited is not taken off"
+    stuck = Pursuit(BALL, 0.0)
+    stuck.starting("vlm_nav is asked to configure", 50.0)
+    assert not run(stuck, 50.0, SERVER_S + 1.0) and stuck.end is not None
+    assert (
+        stuck.end.message == "no active action server for 10 s; its last report was that vlm_nav is asked to configure"
+    )
+
+
+def test_a_restarted_server_that_is_not_active_yet_is_asked_again() -> None:
     pursuit = taken()
     pursuit.unknown(1, 5.0)
     pursuit.step(5.0)
@@ -151,7 +171,7 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "none"]
+            ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "start", "begun"]
         ),
         st.integers(0, 3),
         st.floats(0.01, 8.0),
@@ -182,6 +202,8 @@ def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[t
             pursuit.heartbeat(now)
         elif event == "feedback":
             pursuit.feedback(attempt, Progress(done=(LEFT,)), now)
+        elif event in ("start", "begun"):
+            pursuit.starting("vlm_nav is not up yet" if event == "start" else "", now)
         elif event == "cancel":
             pursuit.cancel(now)
             cancelled_at = now if cancelled_at is None else cancelled_at

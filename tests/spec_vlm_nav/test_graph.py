@@ -201,7 +201,7 @@ def test_the_manager_knows_the_nodes_in_their_order() -> None:
     manager = named(graph, "lifecycle_manager")
     for camera, first in (("videohub", ["go2_camera"]), ("none", [])):
         started = graph.started(graph.values({"camera": camera}))
-        names = [*first, "go2_bridge", "action_executor", "vlm_nav"]
+        names = [*first, "vlm_nav", "go2_bridge", "action_executor"]
         managed = [process.name for process in started if process.name != "stop_watchdog"]
         assert managed == [*names, "lifecycle_manager"]
         spec = started[-1]

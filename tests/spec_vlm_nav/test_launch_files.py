@@ -82,7 +82,7 @@ def test_arguments_reach_nodes_with_their_types(describe: Any, tmp_path: Path) -
     assert made["vlm_nav"].parameters[1]["keys"] == keys
     assert {entity.namespace for entity in made.values() if isinstance(entity, fake.Node)} == {"dog1"}
     assert made["verifier"].cmd[made["verifier"].cmd.index("--keys") + 1] == keys
-    assert made["lifecycle_manager"].parameters[1]["node_names"] == ["go2_bridge", "action_executor", "vlm_nav"]
+    assert made["lifecycle_manager"].parameters[1]["node_names"] == ["vlm_nav", "go2_bridge", "action_executor"]
 
 
 def test_a_slip_in_a_name_is_refused_and_other_names_are_left_alone(describe: Any) -> None:

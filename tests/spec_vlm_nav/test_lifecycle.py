@@ -19,6 +19,7 @@ from spec_vlm_nav.lifecycle import (
     Request,
     State,
     Transition,
+    startup_of,
 )
 
 NAMES = ("go2_bridge", "action_executor", "vlm_nav")
@@ -325,3 +326,22 @@ def test_no_order_of_events_activates_too_early_and_the_end_is_all_active_or_all
         # One that was out of reach while all went down is ended by the launch, as the status asks for.
         thawed = "thaw" in {what for what, *_ in events}
         assert State.ACTIVE not in world.states() or world.manager.exit_status or thawed
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        (
+            {"phase": "starting", "go2_bridge": "inactive", "vlm_nav": "asked to configure"},
+            "go2_bridge is inactive; vlm_nav is asked to configure (it loads the draft model)",
+        ),
+        ({"phase": "active", "vlm_nav": "unconfigured"}, "vlm_nav is unconfigured (it loads the draft model)"),
+        ({"phase": "starting", "go2_bridge": "silent", "vlm_nav": "active"}, ""),
+        ({"phase": "active", "vlm_nav": "left inactive by hand"}, ""),
+        ({"phase": "down", "vlm_nav": "unconfigured"}, ""),
+        ({"phase": "starting", "go2_bridge": "unconfigured"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_a_node_starts_with_is_said_only_while_it_starts(states: dict[str, str], words: str) -> None:
+    assert startup_of("vlm_nav", states, "it loads the draft model") == words

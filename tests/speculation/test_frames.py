@@ -7,11 +7,12 @@ import math
 import random
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from speculation import frames
 from speculation.frames import (
@@ -128,6 +129,7 @@ def test_the_largest_frame_takes_bounded_memory() -> None:
     Image.new("RGB", (side, side), (9, 99, 199)).save(buffer, "JPEG", progressive=True, subsampling=0)
     code = """
 import sys
+from typing import Any
 from pathlib import Path
 from speculation.frames import decode_jpeg
 def peak():
@@ -203,3 +205,33 @@ def test_several_frames_share_the_limits_of_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(frames, "decode_jpeg", lambda data, limit_s: left.append(limit_s))
     decode_frames((one, one))
     assert left[0] == frames.DECODE_LIMIT_S > left[1] > 0.0
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_as_transformers_turns_it(orientation: int) -> None:
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(smooth(40, 64)).save(buffer, "JPEG", exif=exif, quality=95)
+    data = buffer.getvalue()
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    np.testing.assert_array_equal(decode_jpeg(data), expected)
+    assert jpeg_size(data) == expected.shape[:2]
+    small = scale_jpeg(data, expected.shape[0] // 2, expected.shape[1] // 2)
+    assert jpeg_size(small) == (expected.shape[0] // 2, expected.shape[1] // 2)
+    assert np.abs(decode_jpeg(small).astype(int) - expected[::2, ::2]).mean() < 12.0
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"restart_marker_rows": 1}])
+def test_a_jpeg_without_its_end_is_read_and_one_that_was_cut_is_not(options: dict[str, Any]) -> None:
+    pixels = np.random.default_rng(2).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", **options)
+    data = buffer.getvalue()
+    np.testing.assert_array_equal(decode_jpeg(data[:-2]), decode_jpeg(data))
+    assert is_jpeg(data[:-2]) and is_jpeg(data + bytes(20))
+    for kept in (0.5, 0.8, 0.97):
+        cut = data[: int(len(data) * kept)]
+        assert not is_jpeg(cut)
+        with pytest.raises(ValueError, match="does not decode"):
+            decode_jpeg(cut)

@@ -16,7 +16,12 @@ from tests.models import frame
 from vlm_nav_simulation.dataset import encode_jpeg
 
 
-@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "mono8"])
+def deep(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of 16-bit values whose high bytes are these."""
+    return np.ascontiguousarray(values.astype("<u2") << 8).view(np.uint8)
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "8UC4", "mono8", "rgb16", "bgr16"])
 def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: str) -> None:
     grey = np.repeat(np.arange(0, 64, dtype=np.uint8)[None, :, None], 40, axis=0)
     picture = np.concatenate([grey * 3, grey * 2, grey], axis=2) if encoding != "mono8" else np.repeat(grey, 3, axis=2)
@@ -27,7 +32,10 @@ def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: 
         "8UC3": picture[..., ::-1],
         "rgba8": np.concatenate([picture, alpha], axis=2),
         "bgra8": np.concatenate([picture[..., ::-1], alpha], axis=2),
+        "8UC4": np.concatenate([picture[..., ::-1], alpha], axis=2),
         "mono8": grey,
+        "rgb16": deep(picture),
+        "bgr16": deep(picture[..., ::-1]),
     }
     pixels = layouts[encoding].reshape(40, -1)
     padded = np.pad(pixels, ((0, 0), (0, 5)), constant_values=255)
@@ -40,9 +48,17 @@ def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: 
 
 def test_yuv_is_colour_too() -> None:
     red = np.tile(np.array([81, 90, 81, 240], np.uint8), (8, 8))  # Y U Y V
-    for encoding, order in (("yuv422_yuy2", [0, 1, 2, 3]), ("yuv422", [1, 0, 3, 2])):
-        data = red.reshape(8, 8, 4)[..., order].tobytes()
-        colour = decode_jpeg(to_jpeg(bags.raw(data, encoding, 8, 16, 32), RAW)).mean(axis=(0, 1))
+    pairs = {order: red.reshape(8, 8, 4)[..., order].tobytes() for order in ((0, 1, 2, 3), (1, 0, 3, 2))}
+    luma, chroma = np.full((8, 16), 81, np.uint8), np.tile(np.array([90, 240], np.uint8), (4, 8))
+    for encoding, data, step in (
+        ("yuv422_yuy2", pairs[0, 1, 2, 3], 32),
+        ("yuyv", pairs[0, 1, 2, 3], 32),
+        ("yuv422", pairs[1, 0, 3, 2], 32),
+        ("uyvy", pairs[1, 0, 3, 2], 32),
+        ("nv12", luma.tobytes() + chroma.tobytes(), 16),
+        ("nv21", luma.tobytes() + chroma[:, ::-1].tobytes(), 16),
+    ):
+        colour = decode_jpeg(to_jpeg(bags.raw(data, encoding, 8, 16, step), RAW)).mean(axis=(0, 1))
         assert colour[0] > 200 and colour[1] < 60 and colour[2] < 60
 
 
@@ -109,7 +125,7 @@ def test_messages_of_the_live_node_are_read_as_those_of_a_bag(encoding: str) -> 
     """rclpy holds the bytes of a message in an array, rosbags in numpy."""
     kind, count, _ = ENCODINGS[encoding]
     step = 16 * count * np.dtype(kind).itemsize
-    data = np.random.default_rng(1).integers(1, 60, 8 * step, np.uint8)
+    data = np.random.default_rng(1).integers(1, 60, 12 * step if encoding.startswith("nv") else 8 * step, np.uint8)
     recorded = bags.raw(data.tobytes(), encoding, 8, 16, step)
     seen = to_pixels(recorded, RAW)
     recorded.data = array("B", data.tobytes())

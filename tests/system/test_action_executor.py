@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -179,6 +180,35 @@ def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPa
         rclpy.shutdown()
 
 
+def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends both at once: without this the goal's client is told that the stop was not confirmed."""
+    monkeypatch.setattr(action_executor, "LINGER_S", 60.0)
+    rclpy.init()
+    node, around = ActionExecutor(), Surroundings()
+    try:
+        node.configure()
+        node.active = True
+        until(lambda: node.count_publishers("navigation_action") > 0, "it knows vlm_nav")
+        ending = threading.Thread(target=node.end, daemon=True)
+        ending.start()
+        until(lambda: not node.active, "it stops acting")
+
+        def confirmed() -> bool:
+            around.actions.publish(NavigationAction(goal=1, step=7, kind=NavigationAction.HOLD))
+            return around.reports(ActionStatus.DONE, "standing")
+
+        until(confirmed, "the HOLD is confirmed")
+        around.ask(8)
+        assert ending.is_alive() and around.status is not None and around.status.step == 7
+        around.node.destroy_publisher(around.actions)
+        ending.join(30.0)
+        assert not ending.is_alive()
+    finally:
+        around.close()
+        node.destroy_node()
+        rclpy.shutdown()
+
+
 @pytest.mark.parametrize(
     ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
 )
@@ -201,7 +231,8 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
     try:
         idle = {status.name: status for status in node.health()}
         assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
-        assert (idle["odometry"].message, idle["odometry"].values) == ("odometry is silent", {"rate_hz": 0.0})
+        assert idle["odometry"].message == "odometry is silent: at least 4 messages a second are needed"
+        assert idle["odometry"].values == {"rate_hz": 0.0, "gap_s": 0.0, "limit_s": 0.2}
         assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
         assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
         node.active = True
@@ -212,12 +243,16 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
         busy = {status.name: status for status in node.health()}
         assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
         assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
-        assert busy["odometry"].level is Level.OK and busy["odometry"].values["rate_hz"] > 0.0
+        assert busy["odometry"].level is Level.WARN and busy["odometry"].values["rate_hz"] > 0.0
+        assert "expected 'base_link' in 'odom'" in busy["odometry"].message, "frames that are empty are named"
+        message.header.frame_id, message.child_frame_id = "utlidar_odom", "robot0/base_link"
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        assert {status.name: status.message for status in node.health()}["odometry"] == "sound"
         assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
-        message.pose.pose.position.x = math.nan
+        message.twist.twist.linear.y = math.nan
         node._on_odometry(message, {"received_timestamp": NOW_NS})
         assert {status.name: status.message for status in node.health()}["odometry"].startswith(
-            "odometry is not finite"
+            "odometry is not finite (vy = nan)"
         )
     finally:
         node.destroy_node()

@@ -8,11 +8,15 @@ import threading
 import time
 
 import pytest
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.nodes import common
 from tests.forked import run
+
+InvalidHandle = rclpy_implementation.InvalidHandle
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,25 @@ def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeyp
 
     assert common.run(Slow, threads=2) == 0
     assert order == ["callback", "destroyed"]
+
+
+def test_what_a_transition_destroyed_under_the_executor_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a camera that is closed while the executor collects what to wait for: its process died with a traceback."""
+    handlers = dict[int, object]()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    turns = []
+    spin_once = SingleThreadedExecutor.spin_once
+
+    def spin(self: SingleThreadedExecutor, timeout_sec: float | None = None) -> None:
+        turns.append(timeout_sec)
+        if len(turns) == 1:
+            raise InvalidHandle("cannot use Destroyable because destruction was requested")
+        handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+        spin_once(self, 0.0)
+
+    monkeypatch.setattr(SingleThreadedExecutor, "spin_once", spin)
+    assert common.run(lambda: Node("closing", enable_rosout=False)) == 0
+    assert len(turns) > 1
 
 
 def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(

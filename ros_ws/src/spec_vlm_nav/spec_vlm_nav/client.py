@@ -27,7 +27,10 @@ PROBE_S = 2.0
 GAP_S, SUSPECT_S = 0.5, 6.0
 """A heartbeat that comes after such a gap may be a restarted server's, which knows no goal: it is asked for so long."""
 RETRY_S = 1.0
-"""How soon a restarted server that is not active yet is asked again, and a cancellation repeated."""
+"""How soon a server that is not active yet is asked again, and a cancellation repeated."""
+STARTING_S = 3.0
+"""How long a report that the nodes still start holds: lifecycle_manager makes one a second. A goal that is refused as
+NOT_ACTIVE within this time of its begin may have come before the first report."""
 STOP_S = 10.0
 """How long a cancelled goal may take to end."""
 
@@ -145,6 +148,7 @@ class Pursuit:
         self._alive_at = self._since = now
         self._suspect_until = -math.inf
         self._resuming = False
+        self._starting, self._starting_at = "", -math.inf
         self._cancelled_at: float | None = None
 
     @property
@@ -161,6 +165,13 @@ class Pursuit:
         if now - self._alive_at > GAP_S:
             self._suspect_until = now + SUSPECT_S
         self._alive_at = now
+
+    def starting(self, what: str, now: float) -> None:
+        """Take a report on the server's node: in a sentence what it starts with, empty where it does not start.
+
+        A goal waits, and is not sent, for as long as the reports say that the node starts.
+        """
+        self._starting, self._starting_at = what, now if what else self._starting_at
 
     def answered(self, attempt: int, accepted: bool, now: float) -> None:
         """Take the answer to a sending."""
@@ -222,22 +233,32 @@ class Pursuit:
         return orders + self._watch(now)
 
     def _again(self, now: float) -> bool:
-        """Have the goal sent again in a moment; False for one that was never taken."""
-        if self._resuming:
-            self._accepted, self._retry_at = None, now + RETRY_S
-        return self._resuming
+        """Have the goal sent again in a moment; False where no server took it and none is about to."""
+        if not self._resuming:
+            if now - max(self._since, self._starting_at) > STARTING_S:
+                return False
+            self._taken_at = None
+        self._accepted, self._retry_at = None, now + RETRY_S
+        return True
 
     def _send(self, now: float) -> list[Order]:
         left = self._left(now)
-        waited = now - self._since
-        self.note = "waits for the action server"
+        starts = self._starting and now - self._starting_at <= STARTING_S
+        waited = now - max(self._since, self._starting_at)
+        self.note = f"waits for the nodes to start: {self._starting}" if starts else "waits for the action server"
         if left is None:
             words = "time or actions were used up while the action server was gone"
             self.end = GoalEnd(Outcome.FAILED, "TIMEOUT", words, stopped=False)
         elif waited > (RESUME_S if self._resuming else SERVER_S):
             words = f"no active action server for {waited:.0f} s"
+            words += f"; its last report was that {self._starting}" if self._starting else ""
             self.end = GoalEnd(Outcome.REFUSED, "", words, stopped=not self._resuming)
-        elif self._ready and now >= self._retry_at and not (self._unanswered and now - self._sent_at < ANSWER_S):
+        elif (
+            self._ready
+            and not starts
+            and now >= self._retry_at
+            and not (self._unanswered and now - self._sent_at < ANSWER_S)
+        ):
             self._attempt += 1
             self._unanswered, self._sent_at = True, now
             return [Order(Do.SEND, self._attempt, left)]

@@ -187,7 +187,10 @@ class Ends:
 
 @dataclass(frozen=True)
 class Graph:
-    """Arguments and processes, in starting order. Raises ValueError where a process uses an undeclared argument."""
+    """Arguments and processes, in starting order. Raises ValueError where a process uses an undeclared argument.
+
+    Managed nodes are activated in this order: go2_bridge, which makes the robot stand, after what must work before.
+    """
 
     arguments: tuple[Argument, ...]
     processes: tuple[NodeSpec | CommandSpec, ...]
@@ -494,10 +497,10 @@ SIM_GRAPH = Graph(
         NodeSpec(
             "sim_go2", "sim.yaml", tuple((name, Use(name)) for name in ("seed", "difficulty", "target", "layout"))
         ),
+        NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, managed=True, beats=True),
         NodeSpec("go2_bridge", "sim.yaml", managed=True, beats=True),
         NodeSpec("stop_watchdog", "sim.yaml"),
         NodeSpec("action_executor", "sim.yaml", managed=True),
-        NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, managed=True, beats=True),
         view("sim.yaml"),
         manager("sim.yaml"),
     ),
@@ -544,6 +547,7 @@ def robot_graph(name: str) -> Graph:
                 beats=True,
                 when=lambda values: values["camera"] != "none",
             ),
+            NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), managed=True, beats=True),
             NodeSpec(
                 "go2_bridge",
                 config,
@@ -554,7 +558,6 @@ def robot_graph(name: str) -> Graph:
             ),
             NodeSpec("stop_watchdog", config, (("robot", name),), own),
             NodeSpec("action_executor", config, remaps=(odometry,), managed=True),
-            NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), managed=True, beats=True),
             view(config, odometry, camera),
             manager(config),
         ),

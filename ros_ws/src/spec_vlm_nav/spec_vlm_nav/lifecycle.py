@@ -8,7 +8,7 @@ be configured, brings all of them down.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
@@ -27,6 +27,9 @@ PATIENCE_S = 10.0
 IN_VAIN_S = 1.0
 """A node that answers, as long after a request, that it is where it was, has lost the request: it was restarted."""
 RETRY_S = 2.0
+PHASE = "phase"
+"""The manager's own among the states that it reports."""
+BY_HAND = "left inactive by hand"
 STEP_S, STOP_S = 2.0, 10.0
 """How long a deactivation, and all of the way down, is waited for; a node may hang."""
 
@@ -249,8 +252,8 @@ class Lifecycle:
         return not waiting, "; ".join(waiting) or "all nodes are active"
 
     def states(self) -> dict[str, str]:
-        """Return what each node is at, for `/diagnostics`."""
-        return {name: self._doing(node) for name, node in self._nodes.items()}
+        """Return what the manager and each node are at, for `/diagnostics`."""
+        return {PHASE: self.phase.value, **{name: self._doing(node) for name, node in self._nodes.items()}}
 
     def _rise(self, now: float) -> list[Request]:
         nodes = list(self._nodes.values())
@@ -338,4 +341,20 @@ class Lifecycle:
             return f"asked to {node.pending.verb}"
         if node.state is State.SILENT and self.phase is Phase.STARTING:
             return "not up yet"
-        return "left inactive by hand" if node.by_hand else node.state.value
+        return BY_HAND if node.by_hand else node.state.value
+
+
+def startup_of(name: str, states: Mapping[str, str], doing: str) -> str:
+    """Return in a sentence what the start of the node called `name` waits for; empty where it does not start.
+
+    `states` are the manager's, as it reports them on `/diagnostics`; `doing` is what the node itself reported.
+    """
+    rising = states.get(PHASE) in (Phase.STARTING.value, Phase.ACTIVE.value)
+    if not rising or states.get(name, BY_HAND) in (State.ACTIVE.value, BY_HAND):
+        return ""
+    waiting = [
+        f"{node} is {state}" + (f" ({doing})" if node == name and doing else "")
+        for node, state in states.items()
+        if node != PHASE and state != State.ACTIVE.value
+    ]
+    return "; ".join(waiting)

@@ -22,7 +22,7 @@ from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, sample_of, settings
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.subscriptions import Reader
-from spec_vlm_nav.odometry import RECOVERY_S
+from spec_vlm_nav.odometry import RECOVERY_S, frames_problem
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO
 
@@ -30,18 +30,26 @@ STANDING_TICKS = 2
 """Every so many ticks a status, and a Twist of a robot that stands: both are the node's heartbeat, 25 Hz."""
 STOP_TICKS = 3
 """How often the last zero Twist is sent."""
+LINGER_S = 2.0
+"""How long it waits at its end for a vlm_nav that ends at the same time."""
+STANDING = {NavigationAction.HOLD, NavigationAction.STOP, NavigationAction.NOT_HERE}
 
 
 class ActionExecutor(ManagedNode):
-    """Gives an `Executor` its messages and its time. While the node is not active it publishes nothing."""
+    """Gives an `Executor` its messages and its time.
+
+    While the node is not active it publishes nothing, but that it stands where it is asked to.
+    """
 
     def __init__(self) -> None:
         super().__init__("action_executor")
         motion, chosen = settings(self, MOTION), settings(self, EXECUTOR)
         names = ("vlm_nav", *(("go2_bridge",) if chosen.require_bridge else ()))
         self._lock = threading.Lock()
-        self._logic = Executor(motion, names, chosen.watchdog_timeout, self._publish_status)
+        self._logic = Executor(motion, names, chosen.watchdog_timeout, self._on_end)
         self._odometry_rate = Arrivals()
+        self._frames: tuple[str, str] | None = None
+        self._frames_problem = ""
         self._ticks, self._commanded, self._causes = 0, ZERO, ("", False)
         self._stamped = chosen.stamped_cmd_vel
         self._twists = self.create_publisher(TwistStamped if self._stamped else Twist, "cmd_vel", COMMAND_QOS)
@@ -73,19 +81,31 @@ class ActionExecutor(ManagedNode):
                 self._publish_twist()
             time.sleep(1.0 / RATE_HZ)
 
+    def end(self) -> None:
+        """End the action at once; then go on to confirm what vlm_nav ends its goal with, until that is gone."""
+        self.ending = True
+        self._stop_acting("the node ends")
+        until = time.monotonic() + LINGER_S
+        while self._thread is not None and time.monotonic() < until and self.count_publishers("navigation_action"):
+            time.sleep(1.0 / RATE_HZ)
+        self.cleanup()
+
     def health(self) -> Iterable[Status]:
         """Return the action, odometry, and who is silent."""
         with self._lock:
             now = time.monotonic()
-            report, problem = self._logic.report(now), self._logic.odometry_problem
-            silent = self._logic.silent(now)
+            report, silent = self._logic.report(now), self._logic.silent(now)
+            problem, doubt = self._logic.problem(now), self._logic.odometry_doubt or self._frames_problem
             rate, age = self._odometry_rate.rate(now), self._odometry_rate.age(now)
+            rhythm, response = self._logic.rhythm, self._logic.response
+            seen = {"rate_hz": rate, "gap_s": rhythm.gap, "limit_s": rhythm.limit}
+            seen |= {"lag_s": response.lag} if response.known else {}
         fields = {"goal", "step", "outcome", "kind", "size", "progress", "remaining", "elapsed"}
         values = {name: value for name, value in asdict(report).items() if name in fields}
         yield Status("action", Level.OK, report.message or ("running" if report.outcome else "idle"), values)
-        problem = problem or ("odometry is silent" if "odom" in silent else "")
-        seen = {"rate_hz": rate} if age is None else {"rate_hz": rate, "age_s": age}
-        yield Status("odometry", Level.ERROR if problem else Level.OK, problem or "sound", seen)
+        seen |= {} if age is None else {"age_s": age}
+        level = Level.ERROR if problem else Level.WARN if doubt else Level.OK
+        yield Status("odometry", level, problem or doubt or "sound", seen)
         message = f"silent: {', '.join(silent)}" if silent else "nobody is silent"
         yield Status("watchdogs", Level.ERROR if silent else Level.OK, message)
 
@@ -101,21 +121,30 @@ class ActionExecutor(ManagedNode):
                     self._logic.on_cause("go2_bridge", cause, time.monotonic())
 
     def _on_odometry(self, odometry: Odometry, info: Mapping[str, Any]) -> None:
-        sample = replace(sample_of(odometry), arrived=arrival(info))
+        self._look_at_frames(odometry.header.frame_id, odometry.child_frame_id)
+        sample = replace(sample_of(odometry, with_twist=True), arrived=arrival(info))
         with self._lock:
             self._odometry_rate.note(sample.arrived)
             self._logic.on_odometry(sample)
             self._stop_now()
 
+    def _look_at_frames(self, fixed: str, body: str) -> None:
+        """Warn once of frames that cannot be odometry's. Poses are what the robot moves on, so it is not stopped."""
+        if self._frames != (fixed, body):
+            self._frames, self._frames_problem = (fixed, body), frames_problem(fixed, body)
+            if self._frames_problem:
+                self.get_logger().warning(self._frames_problem, throttle_duration_sec=60.0)
+
     def _on_action(self, message: NavigationAction) -> None:
         with self._lock:
-            if not self.active:
+            if not self.active and message.kind not in STANDING:
                 return
             command = Command(
                 message.goal, message.step, message.kind, message.size, message.complete, message.speed_scale
             )
             self._logic.on_command(command, time.monotonic())
-            self._publish_twist()
+            if self.active:
+                self._publish_twist()
 
     def _tick(self) -> None:
         with self._lock:
@@ -158,6 +187,11 @@ class ActionExecutor(ManagedNode):
             self._twists.publish(stamped)
         else:
             self._twists.publish(twist)
+
+    def _on_end(self, report: Report) -> None:
+        self._publish_status(report)
+        if "odometry" in report.message:
+            self.get_logger().warning(report.message)
 
     def _publish_status(self, report: Report) -> None:
         status = ActionStatus(**asdict(report))

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescri
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
@@ -208,7 +210,9 @@ def run(
         executor.add_node(node)
         try:
             while not ended.is_set():
-                executor.spin_once(timeout_sec=0.1)
+                # A transition has just destroyed what the executor looked at, as a camera that is closed.
+                with suppress(rclpy_implementation.InvalidHandle):
+                    executor.spin_once(timeout_sec=0.1)
         finally:
             # Callbacks that still run may need the executor to finish, so it spins until the node is closed.
             closing = threading.Thread(target=close, args=(node,), daemon=True)

@@ -9,15 +9,19 @@ from typing import Any
 
 from action_msgs.msg import GoalStatus
 from builtin_interfaces.msg import Duration
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
+from spec_vlm_nav.graph import MANAGER
+from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
 from spec_vlm_nav.nodes.common import steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.managed import LIFECYCLE
 from spec_vlm_nav.nodes.subscriptions import subscribe
 
 SERVER = "vlm_nav"
@@ -46,6 +50,10 @@ class GoalClient:
         self._handles: dict[tuple[Pursuit, int], Any] = {}
         self._reported = True
         on_heartbeat(partial(subscribe, node), SERVER, self._heartbeat)
+        self._lines = tuple(f"{node.get_namespace()}/{name}: {LIFECYCLE}".lstrip("/") for name in (MANAGER, SERVER))
+        self._doing = ""
+        """What vlm_nav reported last of its own start."""
+        subscribe(node, DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
         self._timer = steady_timer(node, STEP_S, self._step)
 
     @property
@@ -72,6 +80,15 @@ class GoalClient:
     def _heartbeat(self, now: float) -> None:
         if self.pursuit is not None:
             self.pursuit.heartbeat(now)
+
+    def _on_diagnostics(self, report: DiagnosticArray) -> None:
+        manager, server = self._lines
+        for line in report.status:
+            if line.name == server:
+                self._doing = line.message
+            elif line.name == manager and self.pursuit is not None:
+                states = {each.key: each.value for each in line.values}
+                self.pursuit.starting(startup_of(SERVER, states, self._doing), time.monotonic())
 
     def _step(self) -> None:
         pursuit = self.pursuit

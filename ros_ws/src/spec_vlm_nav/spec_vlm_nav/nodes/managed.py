@@ -47,6 +47,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """Why it is not active, in a sentence; empty while it is."""
         self.exit_status = 0
         """Of the process."""
+        self.ending = False
+        """Whether the process ends; a transition under way then gives up."""
         self.heartbeat: Heartbeat | None = None
         """It ends before the node is destroyed."""
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -72,6 +74,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
     def end(self) -> None:
         """Deactivate and clean up, when the process ends."""
+        self.ending = True
         self._stop_acting("the node ends")
         self.cleanup()
 
@@ -158,7 +161,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
             action()
         except REFUSALS as error:
             self.problem = str(error)
-            self.get_logger().error(f"cannot {what}: {error}")
+            if not self.ending:
+                self.get_logger().error(f"cannot {what}: {error}")
             return False
         return True
 
@@ -213,4 +217,4 @@ def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:
     """Run a managed node until SIGINT or SIGTERM, then end it, and return the process's exit status; see `run`."""
-    return run(make, ManagedNode.end, threads, lambda node: node.exit_status)
+    return run(make, lambda node: node.end(), threads, lambda node: node.exit_status)

@@ -22,6 +22,7 @@ from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import OdometryCheck
 from speculation.frames import is_jpeg
 
+CAMERA = "camera/image/compressed"
 PLACE_S = 0.3
 """Older odometry is no place."""
 PLACES_S = 5.0
@@ -50,7 +51,7 @@ class Senses:
         self._places: deque[tuple[PlanarPose, float]] = deque()
         """The latest, without a gap of bad odometry, the newest last; for `_on_image`."""
         self._reader, self._end = Reader(node), threading.Event()
-        self._reader.subscribe(CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data)
+        self._reader.subscribe(CompressedImage, CAMERA, self._on_image, qos_profile_sensor_data)
         self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self._reader.subscribe(ActionStatus, "action_status", self._on_status, 10)
         self._thread = threading.Thread(target=self._read, name="senses", daemon=True)
@@ -65,6 +66,14 @@ class Senses:
         """Return where the robot is by odometry, None where that is not known now."""
         place = self._place
         return place[0] if place is not None and time.monotonic() - place[1] <= PLACE_S else None
+
+    def missing(self, stale_s: float) -> str:
+        """Return in a sentence why there is no camera frame younger than `stale_s` seconds; empty where there is."""
+        frame = self.frame
+        if frame is None:
+            return f"no camera frame has come on {self._node.resolve_topic_name(CAMERA)}"
+        age = time.monotonic() - frame.arrived + frame.age
+        return "" if age <= stale_s else f"the newest camera frame is {age:.1f} s old, stale_frame_s is {stale_s:g}"
 
     def health(self, stale_s: float) -> Status:
         """Return the line about the camera, whose frames are stale when older."""

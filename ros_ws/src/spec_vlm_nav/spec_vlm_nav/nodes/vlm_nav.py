@@ -22,7 +22,7 @@ from spec_vlm_nav.alarms import ALARMS, DraftWatch
 from spec_vlm_nav.answers import Answers
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.graph import EDGE
-from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
+from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
 from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, settings
@@ -44,8 +44,11 @@ BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
 interpreter, half a second on busy cores; and the robot can do without this node for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
+LOOK_S = 0.05
 SPANS = 100_000
 """The latest of a trace that is written, some 1,500 answers; without a file none are kept: they would be 30 MB."""
+FIRST_FRAME_S = 30.0
+"""Longest wait for a camera frame in activate: other nodes may still open the camera, or build a simulated room."""
 END_S = 2.0
 """How long a goal gets to end by itself where the node stops acting."""
 _RESULT = NavigateByInstruction.Result
@@ -92,13 +95,30 @@ class VlmNav(ManagedNode):
         self._given_up.clear()
         if self._otlp and self._exported is None:
             self._exported = _exported_steps(self._otlp)
+        self.problem = "it loads the draft model"
         self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
         if self.decoder.link is not None:
-            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
+            self.problem = "it waits for the verifier"
+            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self._wait)
         self._objects = self.decoder.objects(0.0)
         keep_loaded()
         way = self.decoder.link.why if self.decoder.link is not None else "no verifier"
         self.get_logger().info(f"configured: mode {self._edge.decoding.mode}, {way}")
+
+    def activate(self) -> None:
+        """Wait for a camera frame: it is activated before the robot stands up, which a robot that is blind must not."""
+        began = noted = time.monotonic()
+        while True:
+            missing, now = self.senses.missing(self.config.stale_s), time.monotonic()
+            if not missing:
+                return
+            if self.ending or now - began > FIRST_FRAME_S:
+                where = "is the launch argument camera right, and does somebody publish it?"
+                raise RuntimeError(f"{missing}, {now - began:.0f} s after the start: {where}")
+            if now - noted > MEET_LOG_S:
+                noted = now
+                self._wait(f"waiting for the camera: {missing}")
+            time.sleep(LOOK_S)
 
     def deactivate(self) -> None:
         """End the running goal; the robot stands."""
@@ -142,6 +162,11 @@ class VlmNav(ManagedNode):
         yield self.answers.status(self._edge.decoding.mode)
         yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
+
+    def _wait(self, why: str) -> None:
+        """Report what the start waits for."""
+        self.problem = why
+        self.get_logger().warning(why)
 
     def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Answer with what decoding and link came to since the node's start, as JSON."""
