@@ -25,7 +25,7 @@ class _Bits:
         return (self._value >> self._left) & ((1 << count) - 1)
 
     def golomb(self) -> int:
-        """Return the next number in Exp-Golomb code, ue(v)."""
+        """Return the next unsigned number in Exp-Golomb code (9.1)."""
         zeros = 0
         while not self.take(1):
             zeros += 1
