@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     def on_line(name: str, line: str) -> None:
         log(name, line)
-        if name == PLAYER and ("[INFO]" in line or ": left out: " in line):
+        if name == PLAYER and "[INFO]" in line:
             print(line.partition("]: ")[2], flush=True)
 
     with Runner(REPLAY_GRAPH, arguments, on_line) as runner:
