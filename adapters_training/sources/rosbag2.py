@@ -168,10 +168,11 @@ class SalvagedMcap(Salvaged):
             whole = end <= size
             if code == _CHUNK:
                 try:
-                    whole = self._note(self._read_chunk(begin, min(end, size)), (begin, min(end, size))) and whole
+                    records = self._read_chunk(begin, min(end, size))
+                    taken = self._note(records, (begin, min(end, size)))
+                    lost += len(records) - taken if taken else min(end, size) - place
                 except (ValueError, struct.error, RuntimeError, zstd.ZstdError):
-                    whole = False
-                lost += 0 if whole else min(end, size) - place
+                    lost += min(end, size) - place
             elif whole and code in (_SCHEMA, _CHANNEL, _MESSAGE):
                 self._file.seek(place)
                 self._note(self._file.read(end - place), None, place)
@@ -181,12 +182,12 @@ class SalvagedMcap(Salvaged):
         if not ended:
             lost += size - place
         if lost:
-            self.lost = f"what else lies in the {lost:,} of its {size:,} bytes that are not whole is lost"
+            self.lost = f"{lost:,} of its {size:,} bytes belong to no whole message and are lost"
         elif not ended:
             self.lost = "what its recorder had not written yet is lost"
 
-    def _note(self, records: bytes, chunk: tuple[int, int] | None, offset: int = 0) -> bool:
-        """Take schemas, channels and messages out of whole records; return whether they end where the bytes do."""
+    def _note(self, records: bytes, chunk: tuple[int, int] | None, offset: int = 0) -> int:
+        """Take schemas, channels and messages out of whole records; return how many bytes those are."""
         place = 0
         while place + _HEADER.size <= len(records):
             code, length = _HEADER.unpack_from(records, place)
@@ -209,7 +210,7 @@ class SalvagedMcap(Salvaged):
                     nothing = "", MessageDefinition(MessageDefinitionFormat.NONE, "")
                     self._connect(number, topic, *self._schemas.get(schema, nothing), encoding)
             place = end
-        return place == len(records)
+        return place
 
     def _read_chunk(self, begin: int, end: int) -> bytes:
         """Return the records of the chunk that lies there; of one that is cut, as much as comes out of it."""
@@ -276,7 +277,7 @@ class SalvagedSqlite(Salvaged):
         except BaseException:
             self._rows.close()
             raise
-        self.lost = f"what else lies in its {path.stat().st_size:,} bytes is lost"
+        self.lost = f"what else was in its {path.stat().st_size:,} bytes, or after them, is lost"
         self._order()
 
     def close(self) -> None:
@@ -319,7 +320,10 @@ class BagReader:
         self._default = types if types is not None else get_typestore(Stores.ROS2_JAZZY)
         self._stores: dict[str, Any] = {}
         with ExitStack() as stack:
-            self._parts = self._open(stack)
+            try:
+                self._parts = self._open(stack)
+            except OSError as error:  # a folder or file that may not be read, no room for a copy
+                raise ValueError(f"bag {path} cannot be read: {error}") from None
             self._stack = stack.pop_all()
         self._connections = [each for part in self._parts for each in part.connections]
         self.topics = self._topics()
@@ -430,7 +434,7 @@ class BagReader:
             recover = "mcap recover {0} -o whole.mcap" if file.suffix == ".mcap" else 'sqlite3 {0} ".recover"'
             self.problems.append(
                 f"bag {named} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s "
-                f"are read, {part.lost}; '{recover.format(named)}' makes a file of them that other tools read"
+                f"are read; {part.lost}; '{recover.format(named)}' makes a file of them that other tools read"
             )
         return part
 

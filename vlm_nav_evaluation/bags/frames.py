@@ -339,6 +339,8 @@ def find_camera(bag: BagReader, wanted: str, option: str = "--topic") -> Topic:
             raise ValueError(f"bag {bag.path} {what} {wanted}; its camera topics are {_listed(pictures)}")
     else:
         topic = _only_camera(bag, pictures, option)
+    if not topic.count:
+        raise ValueError(f"bag {bag.path} holds no message on {topic.name}")
     if topic.kind in VIDEOS:
         check_video(bag.path, topic.name)
     return topic
@@ -346,7 +348,10 @@ def find_camera(bag: BagReader, wanted: str, option: str = "--topic") -> Topic:
 
 def _only_camera(bag: BagReader, pictures: Sequence[Topic], option: str) -> Topic:
     if not pictures:
-        others = ", ".join(sorted(f"{topic.name} ({topic.kind})" for topic in bag.topics.values())) or "none at all"
+        others = (
+            ", ".join(sorted(f"{topic.name} ({topic.kind or 'several types'})" for topic in bag.topics.values()))
+            or "none at all"
+        )
         raise ValueError(f"bag {bag.path} has no topic of type {', '.join(CAMERAS)}; its topics are {others}")
     filled = [topic for topic in pictures if topic.count] or pictures
     cameras = [topic for topic in filled if not is_depth(bag, topic)]

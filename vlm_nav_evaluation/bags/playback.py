@@ -17,6 +17,7 @@ from vlm_nav_evaluation.bags.files import BagReader, typestore
 from vlm_nav_evaluation.bags.frames import Shown, camera_frames, find_camera
 
 OPTION = "--camera-topic (camera_topic:= of a launch)"
+GAP_S, SHORT_S = 300.0, 1.0
 ODOMETRY = "nav_msgs/msg/Odometry"
 
 
@@ -82,23 +83,34 @@ def _bag_items(path: Path, camera_topic: str, odom_topic: str, left_out: Callabl
                 yield item
 
 
-def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
+def timed(
+    lap: Callable[[], Iterable[Item]], pace: Pace, left_out: Callable[[LeftOut], None] = lambda _: None
+) -> Iterator[tuple[float, Item]]:
     """Yield what is shown and when, in seconds from the start of playing; a lap follows the one before after a frame.
 
-    `lap` reads the bag from its beginning. Raises ValueError, naming what to change, if nothing would be shown.
+    `lap` reads the bag from its beginning. A gap of more than `GAP_S` lasts `SHORT_S`, which `left_out` is told: a
+    computer without a battery for its clock begins in 1970 and jumps. Raises ValueError, naming what to change, if
+    nothing would be shown.
     """
     begun = 0.0
     lap_number = 0
     while pace.laps == 0 or lap_number < pace.laps:
-        first: int | None = None
+        before: int | None = None
+        elapsed = -pace.start
         due = gap = 0.0
         last_frame: float | None = None
         for item in lap():
-            first = item.stamp_ns if first is None else first
-            since_s = (item.stamp_ns - first) * 1e-9 - pace.start
-            if since_s < 0.0:
+            silent_s = 0.0 if before is None else (item.stamp_ns - before) * 1e-9
+            before = item.stamp_ns
+            if silent_s > GAP_S:
+                left_out(
+                    LeftOut(f"after {elapsed + pace.start:.1f} s nothing was recorded for {silent_s:.0f} s: left out")
+                )
+                silent_s = SHORT_S
+            elapsed += silent_s
+            if elapsed < -1e-9:
                 continue
-            due = since_s / pace.rate
+            due = elapsed / pace.rate
             if item.is_frame:
                 gap = due - last_frame if last_frame is not None else gap
                 last_frame = due

@@ -10,6 +10,7 @@ from adapters_training.sources import LeftOut
 from speculation.extras import need
 from speculation.images import pixels_jpeg
 from vlm_nav_evaluation.bags.files import FOXGLOVE_VIDEO, GO2_VIDEO
+from vlm_nav_evaluation.bags.h264 import FrameNumbers
 
 CODECS = {"h264": "h264", "h265": "hevc", "vp9": "vp9", "av1": "av1"}
 """What CompressedVideo calls a format, and FFmpeg its decoder."""
@@ -46,6 +47,7 @@ class Video:
         self._av = av
         self._codec: Any = None
         self._form = ""
+        self._numbers = FrameNumbers()
         self._sees = self._begun = False
         self._before_key = 0
         self._problem = ""
@@ -86,7 +88,7 @@ class Video:
         if form == self._form:
             return []
         held = self._flushed()
-        self._form, self._sees = form, False
+        self._form, self._sees, self._numbers = form, False, FrameNumbers()
         self._codec = self._av.CodecContext.create(form.partition(" ")[0], "r")
         # More threads hold frames back.
         self._codec.thread_count = 1
@@ -94,6 +96,8 @@ class Video:
         return held
 
     def _decode(self, index: int, data: bytes) -> list[Any]:
+        if self._form.startswith("h264") and self._numbers.gap(data):
+            self._sees = False
         packet = self._av.Packet(data)
         packet.pts = index
         try:

@@ -201,3 +201,14 @@ def test_stamps_of_zero_and_before_1970_are_read(tmp_path: Path) -> None:
         rows.execute("UPDATE messages SET timestamp = (id - 2) * 1000000000")
     rows.close()
     assert stamps(folder) == ([-1_000_000_000, 0, 1_000_000_000], [])
+
+
+def test_a_file_that_may_not_be_read_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bags.write(tmp_path / "bag", MANY[:1])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ValueError, match=r"cannot be read: .*Permission denied"):
+        BagReader(storage(folder))

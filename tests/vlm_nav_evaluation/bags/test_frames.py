@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import StoragePlugin, Writer
 
+from adapters_training.sources import LeftOut
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests import bags
 from tests.models import CLASSES, COLOURS, frame
-from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, OracleLabel, Selection
 from vlm_nav_evaluation.bags.playback import items
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -115,6 +116,15 @@ def test_a_bag_without_a_camera_lists_what_it_has(tmp_path: Path) -> None:
         FrameSource(path, Selection())
 
 
+def test_a_camera_without_messages_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bag"
+    with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        writer.add_connection("/camera", RAW, typestore=bags.TYPES)
+    for opened in (lambda: FrameSource(path, ASKED), lambda: next(items(path))):
+        with pytest.raises(ValueError, match="holds no message on /camera"):
+            opened()
+
+
 @pytest.mark.parametrize("damage", ["missing", "no metadata", "cut", "empty", "yaml", "flipped"])
 @pytest.mark.parametrize("plugin", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
 def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: StoragePlugin) -> None:
@@ -170,7 +180,6 @@ def test_depth_is_no_camera_and_neither_is_a_topic_without_messages(tmp_path: Pa
 
 def test_a_bags_own_definition_is_used(tmp_path: Path) -> None:
     """A String of other software with one more field in front: only the bag knows how to read it."""
-    from rosbags.rosbag2 import Writer
     from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
     store = get_typestore(Stores.EMPTY)

@@ -53,6 +53,14 @@ def test_nothing_is_ever_due_before_what_came_before_it(stamps: list[float], rat
     assert dues == sorted(dues) and len(dues) == laps * len(stamps) and dues[0] == 0.0
 
 
+def test_a_jump_of_the_clock_is_not_waited_for() -> None:
+    problems = list[LeftOut]()
+    stamps = (0.0, 0.5, 1.7e9, 1.7e9 + 0.5, 1.7e9 + 200.0)
+    dues = [due for due, _ in timed(lambda: frames(*stamps), Pace(), problems.append)]
+    assert dues == pytest.approx([0.0, 0.5, 1.5, 2.0, 201.5])
+    assert [problem.reason for problem in problems] == ["after 0.5 s nothing was recorded for 1700000000 s: left out"]
+
+
 def test_a_bag_without_frames_is_a_sentence_and_no_endless_loop() -> None:
     with pytest.raises(ValueError, match="no readable camera frame after its first 0 s"):
         list(timed(lambda: [], Pace(laps=0)))

@@ -103,6 +103,16 @@ def test_a_message_that_does_not_decode_costs_what_comes_before_the_next_key_fra
     )
 
 
+@pytest.mark.parametrize("lost", [[13], [5, 6, 7], [29], [10]])
+def test_after_lost_messages_nothing_is_shown_before_the_next_key_frame(tmp_path: Path, lost: list[int]) -> None:
+    kept = [index for index in range(30) if index not in lost]
+    frames, problems = shown(record(tmp_path / "bag", go2, kept))
+    until = (lost[0] // GROUP + 1) * GROUP
+    good = [index for index in range(30) if not lost[0] <= index < until]
+    assert [bright for _, bright in frames] == good
+    assert problems == ["video: it comes after damage and before the next key frame"] * (len(kept) - len(good))
+
+
 def test_the_largest_size_that_is_there_is_taken(tmp_path: Path) -> None:
     messages = [
         ("/frontvideostream", bags.stamp_of(index), go2(data, index, "video360p"))
