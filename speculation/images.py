@@ -5,14 +5,16 @@ No ROS: messages are duck-typed, so that the live node, recorded bags and traini
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from speculation.frames import MAX_PIXELS, Frame, decode_jpeg
+from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, jpeg_size
 from speculation.wire import MAX_IMAGE_BYTES
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -21,6 +23,9 @@ JPEG_QUALITY = 90
 """As the simulated camera's frames have it."""
 MAX_SIDE = 65_500
 """Pixels: libjpeg encodes no longer side."""
+MIN_VIEW_SIDE, MAX_VIEW_ASPECT = 8, 200
+"""A robot walks on pictures of so many pixels a side, no more than so many times longer than wide or the reverse: a
+camera's settings are wrong where it sends others, and models refuse a longer one."""
 
 _Pixels = npt.NDArray[Any]
 _BAYER = {
@@ -99,8 +104,7 @@ def to_pixels(message: Any, kind: str) -> Frame:
     """
     if kind != COMPRESSED:
         return _raw_pixels(message)
-    data = bytes(message.data)
-    return decode_jpeg(data) if data.startswith(JPEG_START) else _file_pixels(data, str(message.format))
+    return file_pixels(bytes(message.data), str(message.format))
 
 
 def to_jpeg(message: Any, kind: str) -> bytes:
@@ -119,6 +123,30 @@ def file_jpeg(data: bytes, declared: str = "") -> bytes:
     return _checked(data) if data.startswith(JPEG_START) else pixels_jpeg(_file_pixels(data, declared))
 
 
+def file_pixels(data: bytes, declared: str = "") -> Frame:
+    """Return the RGB pixels [H, W, 3] of an image file by its content. Raises ValueError for what is no image."""
+    return decode_jpeg(data) if data.startswith(JPEG_START) else _file_pixels(data, declared)
+
+
+def view_jpeg(data: bytes, declared: str = "") -> bytes:
+    """Return the JPEG of what a robot's camera sent, as `file_jpeg`.
+
+    Raises ValueError, in one sentence, also for a picture that nobody should walk on, see `check_view`.
+    """
+    jpeg = file_jpeg(data, declared)
+    check_view(*jpeg_size(jpeg))
+    return jpeg
+
+
+def check_view(height: int, width: int) -> None:
+    """Raise ValueError for a camera's picture of so many pixels that a robot must not walk on."""
+    if min(height, width) < MIN_VIEW_SIDE or max(height, width) > MAX_VIEW_ASPECT * min(height, width):
+        raise ValueError(
+            f"an image of {width} x {height} pixels is no view of a camera: it has less than {MIN_VIEW_SIDE} pixels a "
+            f"side, or one side is more than {MAX_VIEW_ASPECT} times the other; set the camera's resolution"
+        )
+
+
 def pixels_jpeg(pixels: Frame) -> bytes:
     """Return the JPEG of RGB pixels [H, W, 3]. Raises ValueError for a size that nothing on the way would take."""
     _check_size(*pixels.shape[:2])
@@ -133,7 +161,7 @@ def _checked(jpeg: bytes) -> bytes:
         raise ValueError(
             f"an image of {len(jpeg)} bytes is larger than the {MAX_IMAGE_BYTES} that one message may carry"
         )
-    decode_jpeg(jpeg)
+    decode_jpeg(jpeg, at_least=(1, 1))
     return jpeg
 
 
@@ -145,12 +173,28 @@ def _check_size(height: int, width: int) -> None:
 
 
 def _file_pixels(data: bytes, declared: str) -> Frame:
+    if not data:
+        raise ValueError(f"an image of 0 bytes, format {declared!r}, is empty")
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
-    except cv2.error:  # a header that claims more pixels than OpenCV decodes
+        # OpenCV would take gigabytes of memory for a few kilobytes that claim so many pixels.
+        with Image.open(io.BytesIO(data)) as image:
+            width, height = image.size
+    except Image.DecompressionBombError:
+        raise ValueError(
+            f"an image of {len(data)} bytes, format {declared!r}, has far more than {MAX_PIXELS} pixels"
+        ) from None
+    except Exception:
+        # Readers of so many formats raise anything where their file is broken.
+        raise ValueError(
+            f"an image of {len(data)} bytes, format {declared!r}, does not decode: no known format"
+        ) from None
+    _check_size(height, width)
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error:
         pixels = None
     if pixels is None:
-        raise ValueError(f"an image of {len(data)} bytes, format {declared!r}, does not decode")
+        raise ValueError(f"an image of {len(data)} bytes, format {declared!r}, does not decode: is it cut off?")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
 
 

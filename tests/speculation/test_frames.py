@@ -21,12 +21,20 @@ from speculation.frames import (
     check_pixels,
     decode_frames,
     decode_jpeg,
-    is_jpeg,
     jpeg_size,
     scale_jpeg,
 )
 from tests.hostile import mutated, scans_jpeg
 from tests.models import frame
+
+
+def decodes(data: bytes) -> bool:
+    """Return whether a frame decodes, as the robot's nodes find it out: at an eighth of its size."""
+    try:
+        decode_jpeg(data, at_least=(1, 1))
+    except ValueError:
+        return False
+    return True
 
 
 def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -37,7 +45,7 @@ def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
 
 @pytest.mark.parametrize(
     ("side", "sentence"),
-    [(5000, "5000 x 5000 pixels exceeds the limit of 16777216 pixels"), (65000, "does not decode as JPEG")],
+    [(5000, "5000 x 5000 pixels exceeds the limit of 16777216 pixels"), (65000, "65000 x 65000 pixels exceeds")],
 )
 def test_jpeg_that_claims_too_many_pixels(side: int, sentence: str) -> None:
     data = bytearray(jpeg(frame(0)))
@@ -82,12 +90,12 @@ def test_what_is_decoded_in_parts_is_what_is_decoded_at_once(progressive: bool, 
 @pytest.mark.parametrize("size", [(224, 224), (1280, 720)])
 def test_what_decodes_is_a_frame(size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(3).integers(0, 255, (size[1], size[0], 3), np.uint8)
-    assert is_jpeg(jpeg(pixels))
+    assert decodes(jpeg(pixels))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
 def test_what_does_not_decode_is_none(data: bytes) -> None:
-    assert not is_jpeg(data)
+    assert not decodes(data)
 
 
 def test_the_size_is_read_from_the_header_and_no_pixel_decoded() -> None:
@@ -157,7 +165,7 @@ def test_a_broken_jpeg_is_refused_in_words_whatever_is_broken() -> None:
     refused = 0
     for _ in range(600):
         data = mutated(good, rng)
-        is_jpeg(data)
+        decodes(data)
         try:
             decode_jpeg(data)
         except ValueError as error:
@@ -229,9 +237,9 @@ def test_a_jpeg_without_its_end_is_read_and_one_that_was_cut_is_not(options: dic
     Image.fromarray(pixels).save(buffer, "JPEG", **options)
     data = buffer.getvalue()
     np.testing.assert_array_equal(decode_jpeg(data[:-2]), decode_jpeg(data))
-    assert is_jpeg(data[:-2]) and is_jpeg(data + bytes(20))
+    assert decodes(data[:-2]) and decodes(data + bytes(20))
     for kept in (0.5, 0.8, 0.97):
         cut = data[: int(len(data) * kept)]
-        assert not is_jpeg(cut)
+        assert not decodes(cut)
         with pytest.raises(ValueError, match="does not decode"):
             decode_jpeg(cut)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import zlib
 from array import array
 from typing import Any
 
@@ -7,10 +9,21 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from speculation import images
 from speculation.frames import MAX_PIXELS, decode_jpeg
-from speculation.images import COMPRESSED, ENCODINGS, RAW, file_jpeg, pixels_jpeg, to_jpeg, to_pixels
+from speculation.images import (
+    COMPRESSED,
+    ENCODINGS,
+    RAW,
+    check_view,
+    file_jpeg,
+    file_pixels,
+    pixels_jpeg,
+    to_jpeg,
+    to_pixels,
+)
 from tests import bags
 from tests.models import frame
 from vlm_nav_simulation.dataset import encode_jpeg
@@ -160,6 +173,46 @@ def test_a_jpeg_goes_through_and_a_png_is_encoded() -> None:
     png = bytes(cv2.imencode(".png", smooth[..., ::-1])[1])
     seen = decode_jpeg(to_jpeg(bags.compressed(png, 0, "rgb8; png compressed"), COMPRESSED))
     assert np.abs(seen.astype(int) - smooth).mean() < 6.0
+
+
+def test_a_small_file_that_claims_many_pixels_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV took 1.5 GB of memory for this PNG of 0.3 MB."""
+    png = bytes(cv2.imencode(".png", np.zeros((5000, 5000), np.uint8))[1])
+    claims = bytearray(png)
+    claims[16:24] = (16_000).to_bytes(4, "big") * 2
+    claims[29:33] = zlib.crc32(claims[12:29]).to_bytes(4, "big")
+
+    def never(*_: Any) -> None:
+        raise AssertionError("it was decoded")
+
+    monkeypatch.setattr(cv2, "imdecode", never)
+    with pytest.raises(ValueError, match="an image of 5000 x 5000 pixels is empty, longer than 65500 or more than"):
+        file_jpeg(png)
+    with pytest.raises(ValueError, match="format 'png', has far more than 16777216 pixels"):
+        file_jpeg(bytes(claims), "png")
+
+
+def grey16(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Return a PNG of 16 bits a pixel."""
+    return bytes(cv2.imencode(".png", pixels[..., 0].astype(np.uint16) << 8)[1])
+
+
+@pytest.mark.parametrize("size", [(8, 8), (28, 5600), (4000, 300)])
+@pytest.mark.parametrize("kind", ["JPEG L", "JPEG CMYK", "PNG L", "PNG P", "PNG RGBA", "PNG 16", "GIF P", "MPO RGB"])
+def test_files_of_odd_sizes_and_colours_are_read_as_they_look(size: tuple[int, int], kind: str) -> None:
+    form, mode = kind.split()
+    ramp = (np.add.outer(np.arange(size[1]), np.arange(size[0])) % 64 * 4).astype(np.uint8)
+    picture = np.repeat(ramp[..., None], 3, axis=2)
+    file, image = io.BytesIO(), Image.fromarray(picture)
+    if mode == "16":
+        data = grey16(picture)
+    else:
+        more: dict[str, Any] = {"save_all": True, "append_images": [image.resize((64, 64))]} if form == "MPO" else {}
+        (image.quantize(64) if mode == "P" else image.convert(mode)).save(file, form, **more)
+        data = file.getvalue()
+    for seen in (decode_jpeg(file_jpeg(data)), file_pixels(data)):
+        assert seen.shape == picture.shape and np.abs(seen.astype(int) - picture).mean() < 6.0
+    check_view(size[1], size[0])
 
 
 @pytest.mark.parametrize(

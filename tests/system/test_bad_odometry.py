@@ -154,7 +154,9 @@ def answer(request: Request) -> Response:
 def seeing(clock: Clock) -> Iterator[Senses]:
     """What vlm_nav takes in."""
     node = Node("senses")
-    yield Senses(node)
+    made = Senses(node)
+    yield made
+    made.close()
     node.destroy_node()
 
 
@@ -166,11 +168,6 @@ def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock, seeing: Sen
     assert seeing.travelled == pytest.approx(0.04, abs=1e-6)
 
 
-def test_what_is_no_image_is_no_frame(clock: Clock, seeing: Senses) -> None:
-    seeing._on_image(CompressedImage(format="jpeg", data=array("B", range(256))))
-    assert seeing.frame is None
-
-
 def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(clock: Clock, seeing: Senses) -> None:
     jpeg = array("B", encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
 
@@ -179,8 +176,9 @@ def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(clo
         stamp = seeing._node.get_clock().now() - Duration(seconds=age)
         image.header.stamp = stamp.to_msg()
         seeing._on_image(image)
-        assert seeing.frame is not None
-        return seeing.frame.place
+        seen = seeing.frame_after(clock.now - 2.0, 2.0)
+        assert seen is not None
+        return seen.place
 
     assert frame(0.0) is None, "the camera's clock is ours"
     for step in range(50):
