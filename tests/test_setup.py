@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,13 @@ def test_libraries_of_another_python_are_refused(checkout: Checkout) -> None:
     stub.chmod(0o755)
     said = checkout.refusal(checkout.root / "bin")
     assert f".venv was made for Python 3.8 and ROS from wheels, and this shell has {WHEELS}" in said
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder whose path is short, whatever this test is called: a long one is taken for one that CMake cannot take."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 AWKWARD = ("röbot dog", "it's", '"dog"', "$HOME", "#1", "100%", "a;b", "犬", "[x]", "back\\slash", "d" * 120)
