@@ -108,7 +108,7 @@ def test_libraries_of_another_python_are_refused(checkout: Checkout) -> None:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder whose path is short, whatever this test is called: a long one is taken for one that CMake cannot take."""
+    """A folder with a short path, since set-up takes a long one for one that CMake cannot take."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder).resolve()
 
