@@ -16,6 +16,7 @@ demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode s
 
 # Two processes: torch has one thread in each, and the two cores that the suite is made for are used. A file's tests stay together.
 test: setup  ## run all tests in WORKERS processes (2); TESTS="tests/speculation -k tree" picks some, in one
+	@scripts/setup.sh browser
 	@$(RUN) python -m pytest $(if $(TESTS),$(TESTS),-n $(WORKERS) --dist loadfile)
 
 benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH="--quick" for a look at all of them
@@ -39,6 +40,7 @@ wheel: setup  ## one wheel of all Python packages in dist/
 	@rm -rf build
 
 clean:  ## remove everything that setup, demo and tests made
+	@scripts/setup.sh clean
 	rm -rf .venv ros_ws/build ros_ws/install ros_ws/log out build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,8 @@ from adapters_training.predictor import command as predictor
 from adapters_training.recipe import command as recipe
 from adapters_training.text_draft import command as text_draft
 from adapters_training.verifier_profile import command as profile
+from speculation.early_end import INTERRUPTED
+from speculation.processes import terminable
 
 COMMANDS = (
     recipe,
@@ -35,10 +37,17 @@ COMMANDS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one training command; returns the exit status: 1 for a training of no use, 2 for what cannot be done."""
+    """Run one training command; returns the exit status: 1 for a training of no use, 2 for what cannot be done.
+
+    It is 130 where the training was interrupted.
+    """
     options = _parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
+        with terminable():
+            status: int = options.run(options)
+    except KeyboardInterrupt:
+        print(f"adapters_training {options.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except TrainingFailed as error:
         print(f"adapters_training {options.command}: {error}", file=sys.stderr)
         return 1

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tqdm import tqdm
 
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
@@ -30,6 +29,7 @@ from adapters_training.records import Frame, Task, read_shard, shards, teaches, 
 from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile
 from speculation.grammar import Automaton, Grammars, State, grammar_for, masked
+from speculation.progress import progress
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
@@ -112,7 +112,7 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
     os.truncate(part, written.rfind(b"\n") + 1)
     cache, rng = KVCache(vlm, rows, CAPACITY), random.Random(0)
     count = min(count, sum(source.blocks))
-    with part.open("a", encoding="utf-8") as file, tqdm(total=count, initial=done, unit="answer") as bar:
+    with part.open("a", encoding="utf-8") as file, progress(total=count, initial=done, unit="answer") as bar:
         for first in range(done, count, rows):
             numbers = range(first, min(first + rows, count))
             texts = [
@@ -178,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     # every shard gives a few frames, so that they come from as many rooms as there are
     share = -(-options.frames // len(paths))
-    for path in tqdm(paths, unit="shard", desc="answers"):
+    for path in progress(paths, unit="shard", desc="answers"):
         if not (out / path.name).exists():
             rng = random.Random(path.name)
             frames = [frame for frame in read_shard(path) if teaches(frame)]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
 from speculation.processes import worker_pool
+from speculation.progress import progress
 from speculation.prompts import in_vain, recent
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
 from vlm_nav_simulation.ground_truth import Sighting
@@ -134,7 +134,7 @@ def make(
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     starts = range(first_seed, first_seed + scenes, SCENES_PER_SHARD)
-    with worker_pool(processes, [__name__]) as pool, tqdm(total=len(starts), unit="shard") as bar:
+    with worker_pool(processes, [__name__]) as pool, progress(total=len(starts), unit="shard") as bar:
         jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise, model, layouts) for start in starts]
         for job in as_completed(jobs):
             bar.set_postfix(frames=job.result())

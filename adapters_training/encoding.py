@@ -14,7 +14,7 @@ from PIL import Image
 from adapters_training.packing import IGNORE
 from adapters_training.sources import ASSISTANT, BadRecord, Sample
 from adapters_training.sources.conversations import IMAGE_FORMATS
-from speculation.frames import MAX_PIXELS, Frame, decode_jpeg
+from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, turned
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
 from speculation.vlm.processing import IMAGE_PLACE
@@ -143,4 +143,4 @@ def _read_image(path: Path | None) -> Frame:
     with Image.open(str(path), formats=IMAGE_FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS} pixels")
-        return np.asarray(image.convert("RGB"))
+        return np.asarray(turned(image.convert("RGB")))

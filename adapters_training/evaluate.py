@@ -20,6 +20,7 @@ from adapters_training.records import Frame, Task, read_frames
 from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
 from speculation.instructions import RELATIONS
 from speculation.memory import SIDE_PHRASES
+from speculation.progress import progress
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import Vlm, load_vlm
@@ -186,7 +187,7 @@ def evaluate(
         raise ValueError(
             f"--held-out {folder} holds no questions{kind} for this model; make some with 'data --held-out'"
         )
-    for frame, task in tqdm(questions, desc="answers", mininterval=5.0):
+    for frame, task in progress(questions, desc="answers", mininterval=5.0):
         prompt = wording.prompt(task, order, form)
         grammar = grammars.of(grammar_for(prompt), vlm.eos) if grammars is not None else None
         begun = wording.sight(frame, task, random.Random(seed)) if given_sight else ""

@@ -35,6 +35,7 @@ from adapters_training.packing import Batch, Packer
 from adapters_training.replicas import Replicas
 from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters, retokenised
 from adapters_training.steps import Steps
+from speculation.progress import progress
 from speculation.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
@@ -333,8 +334,8 @@ class PairTrainer:
         if self.step_count == 0:
             self.course.start = self._loss_now()
         saved = time.monotonic()
-        bar = tqdm(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
-                   smoothing=0.02, disable=not first)  # fmt: skip
+        bar = progress(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
+                       smoothing=0.02, hidden=not first)  # fmt: skip
         bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.step_count}")
         with bar:
             for batch in self.batches():

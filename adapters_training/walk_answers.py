@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from adapters_training.answers import answer_all
 from adapters_training.devices import AUTO, resolved
 from adapters_training.files import replacing
@@ -22,6 +20,7 @@ from adapters_training.sources import LeftOut
 from adapters_training.sources.lerobot import LeRobotData
 from adapters_training.sources.mixture import SHOWN_PROBLEMS
 from speculation.instructions import sentence_for
+from speculation.progress import progress
 from speculation.prompts import Vocabulary, compose, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
@@ -112,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     known = _answered(path)
     answer, batch = _Answerer(vlm, options.rows, options.max_tokens), list[_Question]()
     asked = questions(data, options.frames, known, Vocabulary.load(vlm.folder), problems)
-    with tqdm(unit="frame", desc="walk-answers") as bar, path.open("a", encoding="utf-8") as file:
+    with progress(unit="frame", desc="walk-answers") as bar, path.open("a", encoding="utf-8") as file:
         for question in asked:
             batch.append(question)
             if len(batch) == options.rows:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
+from speculation.early_end import INTERRUPTED
+from speculation.processes import terminable
 from vlm_nav_evaluation.plots import OUT, add_outputs
 from vlm_nav_evaluation.setting import several
 from vlm_nav_evaluation.tables import table
@@ -86,8 +88,20 @@ def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the programs. Returns 0 or, where one failed, its exit code; the others run all the same."""
+    """Run the programs. Returns 0 or, where one failed, its exit code; the others run all the same.
+
+    The exit code is 130 where it was interrupted.
+    """
     options = parser().parse_args(arguments)
+    try:
+        with terminable():
+            return _run(options)
+    except KeyboardInterrupt:
+        print("benchmarks: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
     rows, failed = [], 0
     for number, name in enumerate(options.only, start=1):
         print(f"\n[{number}/{len(options.only)}] {name}: {PROGRAMS[name]}", flush=True)

@@ -21,10 +21,10 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from tqdm import tqdm
 
 from benchmarks.recordings import add_cost, add_source, changed, source
 from edge_drafter import Mode
+from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import spread
@@ -175,7 +175,7 @@ def survey(
 ) -> list[dict[str, Any]]:
     """Return the map's cells, row by row of T_c / T_q."""
     places = [(draft, way) for way in ways for draft in drafts]
-    return [at(draft, way, recording, mode, gammas, cost) for draft, way in tqdm(places, unit="cell", disable=None)]
+    return [at(draft, way, recording, mode, gammas, cost) for draft, way in progress(places, unit="cell")]
 
 
 def grid(cells: Sequence[Mapping[str, Any]], columns: int, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.robots import counts
 from cloud_verifier.__main__ import parse
@@ -36,6 +35,7 @@ from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost
+from speculation.progress import progress
 from speculation.settings import fields_of, from_flags
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment import command
@@ -359,7 +359,7 @@ def measure(
         while options.at and time.monotonic() - began < 60.0 * options.minutes:
             check()
             time.sleep(0.1)
-        for how in tqdm(_plan(options, began), desc=f"{replicas} replicas", total=_faults(options)):
+        for how in progress(_plan(options, began), desc=f"{replicas} replicas", total=_faults(options)):
             before = _totals(robots)
             wait_ready(cluster, replicas, check)
             time.sleep(dice.uniform(0.0, 2.0))

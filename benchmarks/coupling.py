@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from cloud_verifier import work
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
+from speculation.progress import progress
 from speculation.sampling import (
     GREEDY,
     Coupled,
@@ -160,7 +160,7 @@ def measure(options: argparse.Namespace, wanted: Sequence[SamplingScheme]) -> di
     engine = VlmEngine(target.vlm, 1, CAPACITY, exits)
     accepted: dict[str, list[list[dict[str, float]]]] = {settings.text: [] for settings in wanted}
     verdicts: dict[str, list[ExitVerdict]] = {settings.text: [] for settings in (GREEDY, *wanted)}
-    for number, question in enumerate(tqdm(asked, unit="frame", disable=None)):
+    for number, question in enumerate(progress(asked, unit="frame")):
         key = question_key(options.seed, number)
         for settings in wanted:
             accepted[settings.text].append(follow(target, draft, question, settings, key, options.max_tokens))

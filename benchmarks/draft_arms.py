@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from adapters_training.fed_head.measuring import Tally
 from benchmarks.fed_arms import ORIN
 from benchmarks.recordings import COUNT, QUICK_COUNT, TOP, add_recording, recorded
 from edge_drafter import Mode
 from speculation.frames import Frame, decode_frames
+from speculation.progress import progress
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
@@ -119,7 +119,7 @@ def measured(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Recording]]:
     """Return every arm's figures, and the recording with its drafts."""
     found: dict[str, list[list[Seen]]] = {name: [] for name in ARMS}
-    for step, question in zip(tqdm(recording.steps, unit="frame", disable=None), asked, strict=True):
+    for step, question in zip(progress(recording.steps, unit="frame"), asked, strict=True):
         views = {view: seen(each, question, step.tokens, view != BLIND) for view, each in sessions.items()}
         for name, chosen in ARMS.items():
             found[name].append([views[view] for view in chosen])

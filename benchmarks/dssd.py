@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from edge_drafter import DraftingConfig, Mode, StepResult
 from speculation.acceptance import expected_tokens
+from speculation.progress import progress
 from speculation.sampling import Coupled, SamplingScheme, Sparse, Split, Whole
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.formulas import dsd_s, dssd_s
@@ -177,7 +177,7 @@ def compared(
     runs = [(name, place) for place in first.values() for name in SCHEMES]
     traffic = {
         (name, place[2]): Traffic.of(decoded(pair, SCHEMES[name], place, target_s, vocabulary, answers))
-        for name, place in tqdm(runs, unit="run", desc=label, disable=None)
+        for name, place in progress(runs, unit="run", desc=label)
     }
     for place in places:
         ntt_ms, rate, gamma = place

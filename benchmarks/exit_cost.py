@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
 from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from spec_vlm_nav.graph import PROJECT
 from speculation.exits import ExitHeads, Head
+from speculation.progress import progress
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.figures import spread
@@ -39,7 +39,7 @@ def spaced(count: int, layers: int) -> list[int]:
 def measure(vlm: Vlm, tokens: int, whole_layers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the figures of every number of exits; `tokens` are the short list's, `whole_layers` as in `figures`."""
     entries = []
-    for count in tqdm(options.counts, unit="count", disable=None):
+    for count in progress(options.counts, unit="count"):
         heads = ExitHeads(vlm, spaced(count, vlm.num_layers), options.rank)
         heads.set_short_list(np.linspace(0, vlm.vocabulary - 1, tokens).astype(np.int64).tolist())
         how = {"drafted": options.gamma, "context": options.context, "repeats": options.repeats, "seed": count}

@@ -18,8 +18,6 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks.recordings import (
     COUNT,
     QUICK_COUNT,
@@ -31,6 +29,7 @@ from benchmarks.recordings import (
     source,
 )
 from edge_drafter import Mode
+from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Arm, Run
 from vlm_nav_evaluation.formulas import SYSTEMS
@@ -166,7 +165,7 @@ def run(options: argparse.Namespace) -> None:
     timings: Timings = changed(ORIN.with_cost(options.cost), options.times, "--times")
     search, shown = split(recording)
     tuned_on = len(search.steps)
-    drafting = {arm.name: drafting_of(arm, search, timings) for arm in tqdm(arms(True), unit="arm", disable=None)}
+    drafting = {arm.name: drafting_of(arm, search, timings) for arm in progress(arms(True), unit="arm")}
     by_name = {
         arm.name: replace(arm, changes={**arm.changes, **(changes_of(arm.mode, text) if text else {})})
         for arm, text in zip(arms(True), drafting.values(), strict=True)

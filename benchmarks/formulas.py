@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from benchmarks.recordings import add_cost
 from speculation.acceptance import expected_tokens
+from speculation.progress import progress
 from vlm_nav_evaluation import formulas
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Arm
@@ -105,7 +105,7 @@ def speed_ups(steps: int, tokens: int, cost: str = DEFAULT_COST) -> dict[str, di
     `Timings.with_cost`; the formulas have none.
     """
     found = {}
-    for name, system in tqdm(SYSTEMS.items(), unit="system", disable=None):
+    for name, system in progress(SYSTEMS.items(), unit="system"):
         acceptance = formulas.acceptance_for(system.tau, GAMMA)
         source = Synthetic(tokens, acceptance, miss=system.miss, mean_exit=system.mean_exit, layers=system.layers)
         ours, profiled = (
@@ -132,7 +132,7 @@ def pipelines(steps: int, tokens: int, cost: str = DEFAULT_COST) -> dict[str, di
     Eq. 9 has the row's own times; virtual time those of its stop-and-wait row, in which nothing is hidden.
     """
     found = {}
-    for row in tqdm(PICOSPEC, unit="row", disable=None):
+    for row in progress(PICOSPEC, unit="row"):
         gamma = row.gamma if row.accepted <= row.gamma else row.gamma_of_both
         acceptance = replace(row, gamma=gamma).acceptance
         verify_s = 1.0 / row.cloud_rate
@@ -214,7 +214,7 @@ def run(options: argparse.Namespace) -> None:
     cost = GO2.with_cost(options.cost).cost_words
     rtts_s = [each / 1e3 for each in (QUICK_RTTS_MS if options.quick else RTTS_MS)]
     trips = [replace(GO2, one_way_s=rtt_s / 2.0) for rtt_s in rtts_s]
-    found = [virtual(MODES, source, options.steps, timings) for timings in tqdm(trips, disable=None)]
+    found = [virtual(MODES, source, options.steps, timings) for timings in progress(trips)]
     ours = {mode: [each[mode]["token_s"] for each in found] for mode in MODES}
     lines = {mode: [answer_s(mode, times, source.rates[0], source.miss) / TOKENS for times in trips] for mode in MODES}
     print(f"Early Exits, Tables 4, 5, 6 and 8; {options.steps} synthetic answers of {source.tokens} tokens")

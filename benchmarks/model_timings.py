@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import time_forward
 from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from speculation.exits import ExitHeads, Head
+from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import Inputs
@@ -104,7 +104,7 @@ def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) 
     times: dict[str, dict[str, float | None]] = {}
     cases = [(batch, length) for batch in options.batches for length in options.lengths]
     cache: KVCache | None = None
-    for batch, length in tqdm(cases, unit="case", desc=vlm.name, disable=None):
+    for batch, length in progress(cases, unit="case", desc=vlm.name):
         row = times.setdefault(str(batch), {})
         try:
             if cache is None or cache.rows != batch:

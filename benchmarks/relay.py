@@ -17,8 +17,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from tqdm import trange
-
 from cloud_verifier.cluster.directory import Directory, Phase, Status
 from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.post import open_post
@@ -28,6 +26,7 @@ from cloud_verifier.config import Link
 from cloud_verifier.door.supervisor import Door
 from edge_drafter.link import LinkConfig, ZmqLink
 from speculation import wire
+from speculation.progress import progress
 from speculation.wire import BeginStep, Commit, Hello, Ping, Pong, Welcome
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.figures import spread
@@ -117,7 +116,7 @@ def run(options: argparse.Namespace) -> None:
             if not link.wait_nominal(LIMIT_S):
                 raise RuntimeError(link.why)
         times: dict[str, list[float]] = {f"{size}, {way}": [] for size in SIZES for way in links}
-        for step in trange(options.count, disable=None):
+        for step in progress(range(options.count)):
             for size, octets in SIZES.items():
                 for way, link in links.items():
                     times[f"{size}, {way}"].append(trip(link, step, octets))

@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from speculation.profiles import load_profile, load_profiles
+from speculation.progress import progress
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
@@ -263,7 +263,7 @@ class Fleets:
                 }
             stack.enter_context(pinned(robot_cores))
             turns = list(itertools.product(range(options.rounds), options.robots))
-            for number, robots in tqdm(turns, desc=profile, unit="round", disable=None):
+            for number, robots in progress(turns, desc=profile, unit="round"):
                 found = {}
                 for arm in random.Random(f"{options.seed} {number} {robots}").sample(arms, len(arms)):
                     config = edge_config(options, addresses[arm.policy], mode=arm.mode, profile=profile)

@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from edge_drafter import Mode
+from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.plots import COLOURS, add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import MS, Column, figures_table
@@ -145,7 +145,7 @@ def survey(settings: Sequence[Setting]) -> dict[str, dict[str, float]]:
         return same[key]
 
     runs: dict[str, list[dict[str, float]]] = {}
-    for setting in tqdm(settings, unit="setting", leave=False, disable=None):
+    for setting in progress(settings, unit="setting", leave=False):
         runs.setdefault(setting.name, []).append(compared(setting, search))
     return {name: {key: median(run[key] for run in found) for key in found[0]} for name, found in runs.items()}
 

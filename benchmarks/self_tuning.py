@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks.break_even import declared
 from benchmarks.recordings import add_cost, add_source, source
 from edge_drafter import Mode
+from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import summary
@@ -107,7 +106,7 @@ def run(options: argparse.Namespace) -> None:
     if options.quick:
         places = dict(list(places.items())[:QUICK])
     places = {"Go2": load_timings("go2", options.cost), **places}
-    rows = {name: at(recording, timings) for name, timings in tqdm(places.items(), unit="place", disable=None)}
+    rows = {name: at(recording, timings) for name, timings in progress(places.items(), unit="place")}
     print(
         f"{len(recording.steps)} answers; times faster than cloud\n{figures_table('T_p/T_q, T_c/T_q', rows, COLUMNS)}"
     )

@@ -14,12 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks import recordings
 from benchmarks.recordings import TOP, add_as_shipped, changed, fields_help
 from edge_drafter import Mode
 from speculation.profiles import DeviceProfile, load_profile
+from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
 from vlm_nav_evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
@@ -110,7 +109,7 @@ def run_modes(options: argparse.Namespace) -> int:
     changes = {"gamma": options.gamma, "text": options.drafting, "fed": options.fed}
     entries = [
         at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, not options.as_shipped, **changes)
-        for rtt_s in tqdm(round_trips, unit="round trip", disable=None)
+        for rtt_s in progress(round_trips, unit="round trip")
     ]
     name = options.recording.name if options.recording is not None else recording.notes["synthetic"]
     print(f"{len(recording.steps)} steps of {name}\n{timings}\nvirtual time, {drafted_as(options)}")

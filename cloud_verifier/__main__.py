@@ -24,6 +24,7 @@ from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.serving import need, pages_served
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.work import ModelInfo
+from speculation import early_end
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.grammar import grammars_of
 from speculation.settings import add_flags, fields_of, from_flags
@@ -76,6 +77,7 @@ def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
 
     if not 0.1 <= interval_s <= 3600.0:
         raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
+    early_end.over()
     show(urls, interval_s, once)
 
 
@@ -201,7 +203,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             info.name, info.fingerprint, size, info.num_layers, list(info.exit_layers) or "none", config.model.dtype,
             config.model.device, door.address, profile.name,
         )  # fmt: skip
-        server.run()
+        server.run(config.monitoring.hang_s)
         if trace is not None and config.output.trace is not None:
             trace.write(config.output.trace)
     finally:
@@ -289,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "top":
             watch(**options)
         elif command == "keygen":
-            from cloud_verifier.security import make_keys, make_next_key, switch_keys
+            from cloud_verifier.security import make_keys, make_next_key, purpose, switch_keys
 
             folder = options["keys"]
             if options["next_server"]:
@@ -297,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 made = switch_keys(folder) if options["switch_server"] else make_keys(folder, options["client"])
             for path in made:
-                print(path)
+                print(f"{path}: {purpose(path)}")
         else:
             os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))
             if not options["allow_download"]:

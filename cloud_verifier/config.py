@@ -306,7 +306,12 @@ class Monitoring(Settings, frozen=True):
     ] = "127.0.0.1"
     hang_s: Annotated[
         float,
-        Meta(ge=1.0, le=3600.0, description="seconds without a sign of the engine after which /health answers 503"),
+        Meta(
+            ge=1.0,
+            le=3600.0,
+            description="seconds without a sign of the engine after which /health answers 503, and robots are not "
+            "told any more that it works",
+        ),
     ] = 60.0
     otlp: Annotated[
         str | None,

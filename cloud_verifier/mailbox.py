@@ -226,6 +226,7 @@ class Mailbox:
         router.tcp_keepalive_idle, router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = 10, 2, 3
         if self._listener is not None:
             router.setsockopt(zmq.USE_FD, os.dup(self._listener))
+        router.ipv6 = "[" in address
         router.bind(address)
 
     def _close(self) -> None:

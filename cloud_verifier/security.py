@@ -53,6 +53,19 @@ def make_keys(folder: Path, client: str = "client") -> list[Path]:
     return [path for pair in made for path in pair]
 
 
+def purpose(path: Path) -> str:
+    """Return what a file that was made here is for, and where it belongs."""
+    robot = path.name.partition(".")[0]
+    if robot == SERVER:
+        secret, public = "the verifier's secret; it stays here, no robot gets it", "copy it to every robot"
+    elif robot == NEXT:
+        secret, public = "the verifier's next secret; it stays here, no robot gets it", "copy it to every robot"
+    else:
+        secret = f"secret of the robot {robot}; copy it to that robot alone, beside {SERVER}.key"
+        public = f"lets the robot {robot} in; it stays here"
+    return secret if path.name.endswith(SECRET) else public
+
+
 def make_next_key(folder: Path) -> list[Path]:
     """Make the certificate that is to replace the server's. Returns the files made; the first is for the robots.
 

@@ -7,6 +7,7 @@ more, a slow reader loses its early tokens first and its session last. Frames ar
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,6 +50,10 @@ SILENT_S = 6.0
 """An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
 REPORT_S = 0.25
 """How often the server reports how it stands, where that is wanted; one that hangs does not."""
+WORKING_S = 0.5
+"""How often a robot that gets no commit hears that the verifier works for it: far below its patience."""
+HELD_UP_S = 0.3
+"""For so long no message is read before a thread says in place of the server's own that it works."""
 DRAINING, SHED, STOPPED = "it is being drained", "others have more room", "the verifier was stopped"
 
 
@@ -124,13 +129,24 @@ class Server:
         self._begun_at = clock()
         self._reported_at = self._begun_at - REPORT_S
         self._busy = self._evicted = self._ignored = 0
+        self._tell_at = self._begun_at
 
-    def run(self) -> None:
-        """Serve until `stop`, then end every step under way, or send it elsewhere in a cluster, and log a summary."""
+    def run(self, hang_s: float | None = None) -> None:
+        """Serve until `stop`, then end every step under way, or send it elsewhere in a cluster, and log a summary.
+
+        While an image or a layer takes long, a thread tells robots that their verifier works, for `hang_s` seconds at
+        most: what takes longer hangs. None: nobody does, as for a `Post` that may be used by one thread only.
+        """
         if not self._draining:  # as soon as the models were there
             self.figures.phase = Phase.SERVING
-        while not self._stopping:
-            self.turn()
+        ended = threading.Event()
+        if hang_s is not None:
+            threading.Thread(target=self._stand_in, args=(hang_s, ended), name="working", daemon=True).start()
+        try:
+            while not self._stopping:
+                self.turn()
+        finally:
+            ended.set()
         self._preparation.close()
         for session in self._sessions.all:
             step = self._scheduler.step(session.index)
@@ -195,6 +211,8 @@ class Server:
             now = self.figures.beat = self._clock()
             if self.figures.due(now):
                 self._publish(now)
+            if now >= self._tell_at:
+                self._tell(now)
             if steps and not self._forwards.is_wanted(steps):
                 return
             if self._report is not None and now - self._reported_at >= REPORT_S:
@@ -207,6 +225,34 @@ class Server:
                 return
             times = [t for t in (until, due, self._exits.next_time(now)) if t is not None]
             self._mailbox.wait(min(times) - now)
+
+    def _tell(self, now: float, held_up: bool = False) -> None:
+        """Tell robots that got no commit of late that their verifier works for them; in any thread.
+
+        `held_up`: nobody reads messages. So a draft may have come for a step that seems to wait for one, and those
+        without a step get a sign of life in place of answers to their pings.
+        """
+        self._tell_at = now + WORKING_S / 2
+        for session in self._sessions.all:
+            step, peer = self._scheduler.step(session.index), session.peer
+            stage = None if step is None else step.stage
+            if step is not None and stage is None and held_up and not step.done:
+                stage = wire.Stage.QUEUED
+            if peer is None:
+                continue
+            if step is not None and stage is not None:
+                if now - max(session.told_at, step.begun_at, step.committed_at) >= WORKING_S:
+                    session.told_at = now
+                    self._mailbox.send(peer, wire.Working(step.number, stage), droppable=True)
+            elif held_up:
+                self._mailbox.send(peer, wire.Ping(0), droppable=True)
+
+    def _stand_in(self, hang_s: float, ended: threading.Event) -> None:
+        """Tell robots that their verifier works while the server's thread cannot."""
+        while not ended.wait(HELD_UP_S):
+            now = self._clock()
+            if HELD_UP_S <= now - self.figures.beat <= hang_s:
+                self._tell(now, held_up=True)
 
     def _next_time(self, now: float) -> float | None:
         """Return when there will be work without any further message; None for never."""

@@ -39,6 +39,8 @@ class Session:
     """When something last came or was sent."""
     last_received: float
     """When something last came."""
+    told_at: float = 0.0
+    """When its robot was last told that its step is worked on."""
     client: str = ""
     """Whose key its robot has; empty where there are no keys."""
     sampling: SamplingScheme = GREEDY
@@ -170,7 +172,7 @@ class SessionTable:
         if index is None:
             raise ValueError(f"all {self.limit} sessions are taken")
         self.opened += 1
-        session = Session(self.opened, secrets.token_hex(8), index, peer, now, now, client)
+        session = Session(self.opened, secrets.token_hex(8), index, peer, now, now, client=client)
         self._sessions[index] = self._peers[peer] = session
         return session
 

@@ -39,6 +39,7 @@ from speculation.wire import (
     Features,
     Fetch,
     Idle,
+    Stage,
     begin_digest,
     extend_digest,
     parents_of,
@@ -96,6 +97,7 @@ class Step:
         """When it last became ready for a prefill or a pass."""
         self.committed_at = now
         """When its latest commit left or, before the first, its prefill was done."""
+        self._question = self._asked(begin)
         self.begin: BeginStep | None = begin
         """What it began with, until its prefill is done."""
         self.prompt_tokens = 0
@@ -192,6 +194,16 @@ class Step:
     def can_prefill(self) -> bool:
         """Whether its prefill may run now."""
         return self.pending and self.inputs is not None and not self.suspended
+
+    @property
+    def stage(self) -> Stage | None:
+        """What is being done for its edge; None where nothing is: it is done, or it is its edge's turn."""
+        if self.done or self.suspended or self.open is not None:
+            return None
+        if self.pending:
+            return Stage.QUEUED if self.inputs is None else Stage.PROMPT if self.encoded else Stage.FRAMES
+        waits = self.row is None and self._best is None and self.idle is Idle.WAIT
+        return None if waits else Stage.ANSWER
 
     @property
     def free(self) -> bool:
@@ -315,15 +327,24 @@ class Step:
 
     def continues(self, begin: BeginStep, digest: bytes) -> bool:
         """Whether `begin`, whose empty answer has `digest`, asks again for this very step, from a position that this
-        answer has passed.
+        answer has passed: under its number or, of an edge that had lost its link, the same question under the next one.
 
         Not where a token is left to an edge that may have forgotten what to sample it from: drafting again repeats it.
+        Nor, under another number, where the drafts of before are judged in company that the edge may have forgotten.
         """
-        if begin.step != self.number or len(begin.committed) > self.position or begin.max_tokens != self.max_tokens:
+        if len(begin.committed) > self.position or begin.max_tokens != self.max_tokens or self.open is not None:
             return False
-        if self.open is not None:
-            return False
+        if begin.step != self.number:
+            if not begin.trace or self._asked(begin) != self._question:
+                return False
+            if self.sampling.one_chain and not self.pending:
+                return False
         return extend_digest(digest, begin.committed) == self._digests[len(begin.committed)]
+
+    @staticmethod
+    def _asked(begin: BeginStep) -> tuple[bytes, int, int, bool]:
+        """Return what makes two messages of one digest one question: its trace, and who drafts for it."""
+        return begin.trace, begin.self_draft, begin.self_depth, begin.features
 
     def repeat(self, start: int, round: int) -> list[Commit]:
         """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done.
@@ -364,6 +385,11 @@ class Step:
     def resume(self, begin: BeginStep, now: float) -> None:
         """Its edge begins the step, or asks for it again."""
         self._kept = None
+        if begin.step != self.number:
+            # Its rounds count from 1 again, and what a pass under way commits answers none of them.
+            self.number = begin.step
+            self._held.clear()
+            self.tree = replace(self.tree, round=0)
         self.idle = begin.idle
         self.early_wanted = begin.early
         """Whether exits are of use to its edge."""

@@ -208,7 +208,12 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         float, Meta(ge=0, description="an unanswered draft is repeated after so many seconds; rounds are idempotent")
     ] = 2.0
     patience_s: Annotated[
-        float, Meta(ge=0, description="no commit for so many seconds is a lost link, even if pings are answered")
+        float,
+        Meta(
+            ge=0,
+            description="so many seconds without a commit, and without word that the verifier works on the step, are a "
+            "lost link, even if pings are answered; in every mode with a link",
+        ),
     ] = 20.0
 
     def __post_init__(self) -> None:
@@ -224,7 +229,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, mode: Mode | str, text: str = "", **changes: Any) -> DraftingConfig:
-        """Return the settings of `mode` with `changes`, and with those of `read_changes(text)` where it drafts at all.
+        """Return the settings of `mode` with `changes`, and with those of `read_changes(text)`, of which one that does
+        not draft takes `OF_ANY_LINK` alone.
 
         Raises ValueError for an unknown mode, naming the known ones, and for what `text` gets wrong.
         """
@@ -233,7 +239,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         except ValueError:
             raise ValueError(f"mode is {str(mode)!r}; known modes are {', '.join(m.value for m in Mode)}") from None
         given = read_changes(text)
-        return cls(**{**mode.changes, **changes, **(given if mode.drafts else {})})
+        taken = given if mode.drafts else {name: given[name] for name in OF_ANY_LINK if name in given}
+        return cls(**{**mode.changes, **changes, **taken})
 
     def check_sampling(self, sampling: SamplingScheme) -> None:
         """Raise ValueError where drafts of these settings cannot be judged by the rule of `sampling`.
@@ -280,6 +287,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
 
 WHO_DECODES = ("drafts", "self_draft")
 """Fields that make another mode of a mode; `read_changes` leaves them alone."""
+OF_ANY_LINK = ("patience_s",)
+"""Fields that hold for modes that do not draft, too."""
 _CHANGEABLE = {field.name: field for field in fields_of(DraftingConfig) if field.name not in WHO_DECODES}
 
 

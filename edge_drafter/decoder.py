@@ -371,7 +371,8 @@ class EdgeDecoder:
                 if stop.cause is Interruption.CANCELLED:
                     raise Cancelled(why) from None
                 if stop.cause is Interruption.DEADLINE:
-                    raise AnswerLate(f"no complete answer within the deadline of {limit:g} s") from None
+                    _, then, doing = why.partition("; ")
+                    raise AnswerLate(f"no complete answer within the deadline of {limit:g} s{then}{doing}") from None
                 if stop.code in BAD_REQUEST:
                     raise ValueError(why) from None
                 if stop.cause in (Interruption.UNREADABLE, Interruption.FAILED):

@@ -51,6 +51,7 @@ from speculation.wire import (
     Redirect,
     Welcome,
     WireError,
+    Working,
     check_tokens,
     decode,
     encode,
@@ -71,7 +72,7 @@ PINGS = 64
 MALFORMED_LOG_S = 1.0
 LEAVE_S = 0.1
 """A place where nobody accepts connections, or that ended one, is left after so long where there is another one."""
-STEP_KINDS = (Commit, EarlyTokens, EndStep, Features)
+STEP_KINDS = (Commit, EarlyTokens, EndStep, Features, Working)
 FINAL = frozenset(
     {
         FaultCode.PROTOCOL_MISMATCH,
@@ -192,6 +193,8 @@ class ZmqLink:
         """Of the link's thread; others may read it."""
         self._moves = False
         """Whether the next connection is due, to the route's place."""
+        self._unresolved = False
+        """Whether it counts as refused because the verifier's name has no address."""
         self._prefix = b""
         self._again_at = -math.inf
         """When a verifier that was full, or that is one redirect too many, may be asked again."""
@@ -364,6 +367,9 @@ class ZmqLink:
     def _serve(self, connection: LinkSocket) -> None:
         """Use one connection until it has been silent too long, or another one is due."""
         self._moves = False
+        if self._unresolved and not connection.unresolved:
+            self._unresolved = False
+            self._become(LinkState.CONNECTING, f"looking for a verifier at {self._route.place.address}")
         hello_at = ping_at = opened = self._clock()
         pings: dict[int, float] = {}
         nonces = itertools.count(1)
@@ -391,11 +397,13 @@ class ZmqLink:
                     hello_at = now
                 if self._moves:
                     return
+            if not self._greeted and connection.absence:
+                self._explain(connection)
             quiet = now - max(opened, self._received_at or opened, -math.inf if self._greeted else self._again_at)
             ended = connection.lost and self._route.has_others and now - opened > LEAVE_S
             if quiet > limit or ended:
                 # A new connection, because the old one may wait minutes for a network that is gone.
-                self._fall_silent(quiet, ended and quiet <= limit, connection.refusal)
+                self._fall_silent(quiet, ended and quiet <= limit, connection)
                 self._route.leave()
                 self._again_at = max(self._again_at, self._route.full_until)
                 return
@@ -548,11 +556,11 @@ class ZmqLink:
         model = self._welcome.model if self._welcome is not None else ""
         self._become(LinkState.NOMINAL, f"the verifier at {self._route.place.address} serves {printable(model, 64)}")
 
-    def _fall_silent(self, seconds: float, ended: bool, refusal: str) -> None:
+    def _fall_silent(self, seconds: float, ended: bool, connection: LinkSocket) -> None:
         """Note silence, or that the connection `ended`.
 
-        A link that is silent, or refused, stays so with its first reason until a verifier answers. `refusal`: why the
-        handshake failed, which is a better reason than that.
+        A link that is silent, or refused, stays so with its first reason until a verifier answers. Why a handshake
+        failed is a better reason than that.
         """
         where = f"the verifier at {self._route.place.address}"
         if self._greeted:
@@ -561,12 +569,22 @@ class ZmqLink:
                 self._become(LinkState.CONNECTING, f"{where} ended the connection")
             else:
                 self._become(LinkState.SILENT, f"nothing received from {where} for {seconds:.1f} s")
-        elif refusal:
+        elif connection.refusal:
             state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
-            self._become(state, refusal)
+            self._become(state, connection.refusal)
         elif self._state in (LinkState.CONNECTING, LinkState.BUSY):
-            why = f"no verifier answers at {self._route.place.address}; is it running there?"
+            why = connection.absence or f"no verifier answers at {self._route.place.address}; is it running there?"
             self._become(LinkState.CONNECTING, why)
+
+    def _explain(self, connection: LinkSocket) -> None:
+        """Say why nobody is reached before silence shows it. A name without an address is final for now, as a refusal,
+        for a robot that was never served: waiting rarely changes it."""
+        final = connection.unresolved and self._welcome is None and not self._route.has_others
+        if final:
+            self._unresolved = True
+            self._become(LinkState.REFUSED, connection.absence)
+        elif self._state is LinkState.CONNECTING:
+            self._become(LinkState.CONNECTING, connection.absence)
 
     def _become(self, state: LinkState, why: str, turns_away: bool = False) -> None:
         """Change the state. `turns_away`: the step that was begun last is turned away."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from speculation.address import host_of, resolve
 from speculation.connection import Undelivered, give_back_memory, hang_up
 from speculation.links import LinkConditions
 from speculation.wire import MAX_MESSAGE_BYTES
@@ -67,12 +68,18 @@ class LinkSocket:
         self._key, self._next_key_at = 0, math.inf
         self.refusal = ""
         """Why the last handshake failed, with what to do about it; empty where it did not, or none was begun."""
+        self.absence = ""
+        """Why there is nobody to shake hands with, as far as is known; empty where there is, or may be."""
+        self.unresolved = False
+        """Whether that is because the verifier's name has no address."""
+        self._tries = 0
         self.is_new = False
         """Whether a connection was made since whoever reads this has cleared it; the verifier knows none by itself."""
         self._open()
 
     def _open(self) -> None:
-        self._ended = False
+        self._ended = self._accepted = self.unresolved = False
+        self.absence = ""
         dealer = self._context.socket(zmq.DEALER)
         self._monitor = dealer.get_monitor_socket(EVENTS)
         dealer.linger = 0
@@ -85,7 +92,11 @@ class LinkSocket:
             if self._curve is not None:
                 servers, dealer.curve_publickey, dealer.curve_secretkey = self._curve
                 dealer.curve_serverkey = servers[self._key % len(servers)]
-            dealer.connect(self._address)
+            place = self._resolved()
+            dealer.ipv6 = "[" in place
+            dealer.connect(place)
+        except ValueError as error:
+            self.absence, self.unresolved, self._ended = f"verifier {self._address}: {error}", True, True
         except zmq.ZMQError as error:  # a verifier may send the robot to what is no address
             _log.warning("cannot connect to %s: %s", self._address, error)
             self._ended = True
@@ -95,6 +106,17 @@ class LinkSocket:
         self._waiting_bytes = 0
         self._watch_at, self._trim_at = -math.inf, math.inf
         self._more = False
+
+    def _resolved(self) -> str:
+        """Return the address with one of the numbers that its name has; ZeroMQ would look it up without a word.
+
+        Raises ValueError where it has none.
+        """
+        host = host_of(self._address)
+        if not host:
+            return self._address
+        places = resolve(host)
+        return f"tcp://{places[self._tries % len(places)]}:{self._address.rpartition(':')[2]}"
 
     @property
     def lost(self) -> bool:
@@ -143,6 +165,8 @@ class LinkSocket:
         self.close()
         if curve is None or self._curve is None or curve[0] != self._curve[0]:
             self._key = 0
+        # A name may have several numbers, and the verifier listen at one of them.
+        self._tries = self._tries + 1 if self._ended and address == self._address else 0
         self.refusal, self._next_key_at = "", math.inf
         self._address, self._curve = address, curve
         self._open()
@@ -165,6 +189,12 @@ class LinkSocket:
         self._close()
         self._open()
         self._stuck = stuck
+
+    def _note_connection(self, event: int) -> None:
+        """Note whether anybody accepts connections."""
+        self._accepted = self._accepted or event == zmq.EVENT_CONNECTED
+        nobody = "nobody accepts connections there; is it running, and is the port right?"
+        self.absence = "" if self._accepted else f"no verifier answers at {self._address}: {nobody}"
 
     def _note_handshake(self, event: int) -> None:
         """Note how a handshake ended; a verifier with another key never learns whose robot this is."""
@@ -220,6 +250,7 @@ class LinkSocket:
                 if connected or event["event"] in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED):
                     self._undelivered = Undelivered(int(event["value"])) if connected else None
                     self._ended = not connected
+                    self._note_connection(event["event"])
                 else:
                     self._note_handshake(event["event"])
         if time.monotonic() >= self._next_key_at:

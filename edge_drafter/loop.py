@@ -35,10 +35,18 @@ from speculation.wire import (
     Features,
     Fetch,
     Idle,
+    Stage,
+    Working,
     frames_of,
 )
 
 NO_DEADLINE_S = 3600.0
+DOING = {
+    Stage.QUEUED: "has not begun with it",
+    Stage.FRAMES: "was at the frames",
+    Stage.PROMPT: "was at the prompt",
+    Stage.ANSWER: "was at the answer",
+}
 
 
 class StepLoop:
@@ -63,6 +71,10 @@ class StepLoop:
         self._bytes = (link.bytes_up, link.bytes_down)
         self._commit_received_at = step.started
         """When the last commit arrived, repeated ones too."""
+        self._heard_at = step.started
+        """When the verifier last committed, or said that it works for this step."""
+        self._stage: Stage | None = None
+        """What the verifier was last said to be doing."""
         self._repeated_at = step.started
         """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
@@ -202,7 +214,7 @@ class StepLoop:
         step, number = self._step, self._step.request.step
         match message:
             case Commit() if message.step == number:
-                self._commit_received_at = step.clock()
+                self._commit_received_at = self._heard_at = step.clock()
                 taken = step.answer.take(message)
                 for place, (commit, tokens) in enumerate(taken, start=1):
                     step.stats.add_passes(commit)
@@ -219,6 +231,8 @@ class StepLoop:
             case Fault() if message.step is None or message.step == number:
                 why = f"the verifier refuses: {printable(message.message)}"
                 raise self._interrupted(Interruption.REFUSED, why, message.code)
+            case Working() if message.step == number:
+                self._heard_at, self._stage = step.clock(), message.stage
             case EndStep() if message.step == number:
                 why = f"the verifier ended the step: {printable(message.reason)}"
                 raise self._interrupted(Interruption.REFUSED, why)
@@ -291,17 +305,23 @@ class StepLoop:
         self._check_wanted()
         now = step.clock()
         if step.is_late(now):
-            raise self._interrupted(Interruption.DEADLINE, step.too_late)
-        if now >= self._commit_received_at + step.config.patience_s:
-            silence = now - self._commit_received_at
-            message = f"the verifier committed nothing for {silence:.1f} s (limit {step.config.patience_s:g} s)"
+            doing = "" if self._stage is None else f"; the verifier {DOING[self._stage]}"
+            raise self._interrupted(Interruption.DEADLINE, step.too_late + doing)
+        if now >= self._heard_at + step.config.patience_s:
+            self._poll()  # what came while a forward of this side ran
+            if step.answer.done or (silence := step.clock() - self._heard_at) < step.config.patience_s:
+                return
+            message = (
+                f"the verifier committed nothing for {silence:.1f} s and did not say that it works on the step "
+                f"(patience_s {step.config.patience_s:g})"
+            )
             message += self._unread
             raise self._interrupted(Interruption.LINK_LOST, message)
 
     def _wait_s(self, now: float) -> float:
         """Return how long there is nothing to do but to wait for a message."""
         step = self._step
-        times = [self._commit_received_at + step.config.patience_s]
+        times = [self._heard_at + step.config.patience_s]
         if step.request.deadline_s is not None:
             times.append(step.started + step.request.deadline_s)
         if step.config.drafts:

@@ -18,7 +18,7 @@ from speculation.wire import Redirect
 
 KEY_CHARS = 40
 """Of a CURVE key (z85)."""
-_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?\]")
 MOST_HOPS, HOPS_S = 8, 2.0
 """Redirects that are followed at once in so many seconds; more would be sending the robot round in circles."""
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from speculation.wire import MAX_FRAME_PIXELS, Jpegs, frames_of
 
@@ -23,6 +24,23 @@ SCALED_QUALITY = 90
 """Of a frame that is scaled before it is sent."""
 _JPEG_PART = 1 << 12
 """Bytes of a JPEG that are decoded between two looks at the clock."""
+
+_END = b"\xff\xd9"
+_PADDING = 64
+"""Bytes behind the end of a JPEG that a driver may have filled up."""
+_MORE = bytes(range(1, 65)) * 4
+_ORIENTATION = 0x0112
+"""EXIF tag."""
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_ITS_SIDE = (5, 6, 7, 8)
 
 Frame = npt.NDArray[np.uint8]
 """RGB [H, W, 3]."""
@@ -45,22 +63,46 @@ class _TimedBytes(io.BytesIO):
         return super().read(size)
 
 
-def _open(file: io.BytesIO) -> ImageFile.ImageFile:
-    """Read a JPEG's header. Raises OSError, SyntaxError, ValueError or DecompressionBombError for anything else."""
-    return Image.open(file, formats=["JPEG"])
+def _open(file: io.BytesIO) -> JpegImageFile:
+    """Read a JPEG's header, whatever size it claims. Raises OSError, SyntaxError or ValueError for anything else."""
+    return JpegImageFile(file)
 
 
-def is_jpeg(data: bytes) -> bool:
-    """Return whether a frame decodes, at an eighth of its size: a small part of what a whole one costs."""
+def turned(image: Image.Image) -> Image.Image:
+    """Return a picture as its EXIF orientation says that it is to be seen, as transformers' processors do.
+
+    Metadata that cannot be read says nothing.
+    """
+    how = _TURNS.get(_orientation(image))
+    return image if how is None else image.transpose(how)
+
+
+def _orientation(image: Image.Image) -> int:
     try:
-        with _open(_TimedBytes(data, DECODE_LIMIT_S, time.monotonic)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return False
-            image.draft("L", (max(1, image.width // 8), max(1, image.height // 8)))
-            image.load()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return False
-    return True
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:
+        # What strangers write there makes the parser raise anything.
+        return 1
+
+
+def _ended(data: bytes) -> bytes:
+    """Return a JPEG with the marker of its end, which many cameras leave out.
+
+    One whose picture is not all there stays as it is, so that its decoder refuses it: bytes before the end change what
+    is seen only where pixels are still to come.
+    """
+    if data.endswith(_END) or _END in data[-_PADDING:]:
+        return data
+    decoded = []
+    for more in (b"", _MORE):
+        try:
+            with _open(_TimedBytes(data + more + _END, DECODE_LIMIT_S, time.monotonic)) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    return data
+                decoded.append(image.convert("RGB").tobytes())
+        except (OSError, SyntaxError, ValueError):
+            return data
+    return data + _END if decoded[0] == decoded[1] else data
 
 
 def check_pixels(jpeg: Jpegs, most: int) -> None:
@@ -80,12 +122,15 @@ def check_pixels(jpeg: Jpegs, most: int) -> None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
-    """Return the height and width in a JPEG's header; no pixel is decoded. Raises ValueError for anything else."""
+    """Return the height and width of a JPEG as it is seen, by its header; no pixel is decoded.
+
+    Raises ValueError for anything else.
+    """
     try:
         image = _open(io.BytesIO(data))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
-    return image.height, image.width
+    return (image.width, image.height) if _orientation(image) in _ON_ITS_SIDE else (image.height, image.width)
 
 
 def scale_jpeg(data: bytes, height: int, width: int) -> bytes:
@@ -106,10 +151,10 @@ def decode_jpeg(
     clock: Callable[[], float] = time.monotonic,
     at_least: tuple[int, int] | None = None,
 ) -> Frame:
-    """Return the RGB pixels [H, W, 3] of a JPEG.
+    """Return the RGB pixels [H, W, 3] of a JPEG, turned as its EXIF orientation says.
 
     `at_least`: a height and width; the picture comes at a half, a quarter or an eighth of its size, where that is as
-    large.
+    large. (1, 1) finds out whether a frame decodes, for a small part of what a whole one costs.
 
     Raises ValueError, in one sentence, for anything else, for more than MAX_PIXELS pixels or MAX_SCANS scans, and when
     decoding takes longer than `limit_s` seconds on `clock`.
@@ -119,14 +164,14 @@ def decode_jpeg(
     if scans > MAX_SCANS:
         raise ValueError(f"image of {len(data)} bytes has {scans} scans, the limit is {MAX_SCANS}")
     try:
-        image = _open(_TimedBytes(data, limit_s, clock))
+        image = _open(_TimedBytes(_ended(data), limit_s, clock))
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
         if at_least is not None:
-            image.draft("RGB", at_least[::-1])
+            image.draft("RGB", at_least if _orientation(image) in _ON_ITS_SIDE else at_least[::-1])
         image.decodermaxblock = _JPEG_PART
-        return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        return np.asarray(turned(image.convert("RGB")))
+    except (OSError, SyntaxError) as error:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
 
 

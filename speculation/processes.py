@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
+from speculation import early_end
+
 
 @contextmanager
 def terminable() -> Iterator[None]:
@@ -22,6 +24,7 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    early_end.over()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -20,7 +20,7 @@ from typing import Annotated, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 8
+PROTOCOL = 9
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -98,6 +98,15 @@ class Idle(IntEnum):
     WAIT = 0
     DECODE = 1
     LEDGER = 2
+
+
+class Stage(IntEnum):
+    """What a verifier is doing for a step: it waits for its turn, or frames, prompt or answer are being computed."""
+
+    QUEUED = 0
+    FRAMES = 1
+    PROMPT = 2
+    ANSWER = 3
 
 
 class Grammar(IntEnum):
@@ -416,6 +425,16 @@ class Redirect(Message, tag=14, frozen=True):
     reason: Text = ""
 
 
+class Working(Message, tag=15, frozen=True):
+    """Cloud to edge, twice a second where no commit comes: the step is not lost, and this is being done for it.
+
+    It also comes while a forward pass runs, which may take longer than a robot waits in silence.
+    """
+
+    step: Step
+    stage: Stage
+
+
 # A new message is a struct above and its name here.
 AnyMessage: TypeAlias = (
     Hello
@@ -432,6 +451,7 @@ AnyMessage: TypeAlias = (
     | Busy
     | Features
     | Redirect
+    | Working
 )
 
 _BY_TAG: dict[object, type[Message]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMessage)}

@@ -12,7 +12,7 @@ NEW_MESSAGE = """
 import importlib.util, pathlib, random, sys
 path = pathlib.Path("speculation/wire.py")
 text = path.read_text(encoding="utf-8")
-struct = '''class Battery(Message, tag=15, frozen=True):
+struct = '''class Battery(Message, tag=16, frozen=True):
     left: Probability
 
 

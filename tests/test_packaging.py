@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -329,3 +330,52 @@ def test_a_python_without_the_project_says_what_to_source(tmp_path: Path) -> Non
     assert sentence.startswith("ImportError: spec_vlm_nav needs speculation and msgspec, which ")
     assert sys.executable in sentence
     assert "make setup" in sentence and "source ros_ws/install/setup.bash" in sentence
+
+
+NEWEST_TRANSFORMERS = "5.24"
+"""The newest release of which the tests of models, exactness and training were run, beside the pinned one."""
+
+
+def test_transformers_is_allowed_up_to_what_was_tested() -> None:
+    major, minor = map(int, NEWEST_TRANSFORMERS.split("."))
+    required = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"transformers>=5.20,<{major}.{minor + 1}",' in required
+    pins = [line for path in (ROOT / "constraints").glob("py3*.txt") for line in path.read_text().splitlines()]
+    for pin in (pin for pin in pins if pin.startswith("transformers==")):
+        assert (5, 20) <= tuple(map(int, pin.removeprefix("transformers==").split(".")))[:2] <= (major, minor)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which another project's packages come before ours; importing one fails."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for name in ("simulation", "evaluation", "tests", "benchmarks", "scripts"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"raise ImportError('the foreign {name}')\n", encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "-m vlm_nav_evaluation --help",
+        "-m vlm_nav_evaluation.demo --help",
+        "-m vlm_nav_simulation --help",
+        "-m benchmarks --help",
+        "-m benchmarks.exactness --help",
+        "-m tests.fuzz --help",
+        "scripts/dashboard_picture.py --help",
+        "-m pytest --collect-only -q tests/fuzz/test_fuzz.py",
+    ],
+)
+def test_foreign_packages_of_common_names_do_not_matter(command: str, foreign: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, env=foreign, timeout=300, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_foreign_packages_do_not_matter_to_a_node(foreign: dict[str, str]) -> None:
+    node = ROOT / "ros_ws" / "install" / "spec_vlm_nav" / "lib" / "spec_vlm_nav" / "find"
+    if not node.exists():
+        pytest.skip("the workspace is not built; run scripts/setup.sh")
+    done = subprocess.run([str(node), "--help"], cwd="/", env=foreign, timeout=300, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

@@ -12,6 +12,8 @@ import jinja2
 from matplotlib.figure import Figure
 from PIL import Image, UnidentifiedImageError
 
+from speculation.frames import turned
+
 FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
 THUMBNAIL, JPEG_QUALITY = 360, 82
 PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
@@ -63,7 +65,7 @@ def embedded(data: bytes) -> str:
 def read_image(data: bytes | None) -> Image.Image | None:
     """Return a camera frame in RGB; None where it does not decode."""
     try:
-        return Image.open(io.BytesIO(data or b"")).convert("RGB")
+        return turned(Image.open(io.BytesIO(data or b"")).convert("RGB"))
     except (UnidentifiedImageError, OSError):
         return None
 

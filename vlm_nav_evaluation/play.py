@@ -28,7 +28,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the graph until the bag is over, then print its figures. Raises ValueError or StartError, in a sentence."""
-    check_recording(options.bag)
+    options.bag = options.bag.expanduser()
+    check_recording(options.bag, options.camera_topic, "--camera-topic")
     new = options.out / "bag"
     if is_inside(options.bag, new):
         raise ValueError(f"--out {options.out} would replace the bag that is played; name another folder")

@@ -16,10 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.runner import Log, Runner
+from speculation.progress import progress
 from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.setting import machine
 from vlm_nav_evaluation.tables import Column, figures_table
@@ -102,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", READY_LIMIT_S)
         began, every = time.monotonic(), options.steps // SAMPLES
-        with tqdm(total=options.steps, unit="step", disable=None) as bar:
+        with progress(total=options.steps, unit="step") as bar:
             goal = observer.send(options.instruction, 3600.0, dry_run=True)
             while answers < options.steps:
                 before = answers

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
+from speculation.progress import progress
 from vlm_nav_simulation.camera import CameraKind
 from vlm_nav_simulation.episode import oracle_policy, run_episode
 from vlm_nav_simulation.gl import mujoco
@@ -64,7 +63,7 @@ def machine() -> str:
 
 def measure(seconds: float = 1.0, size: int = 224) -> list[Rate]:
     """Measure everything that works here, each for seven stretches of `seconds`."""
-    return list(tqdm(_rates(seconds, size), total=7, unit="rate", disable=None))
+    return list(progress(_rates(seconds, size), total=7, unit="rate"))
 
 
 def _rates(seconds: float, size: int) -> Iterator[Rate]:

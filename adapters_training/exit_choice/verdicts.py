@@ -18,10 +18,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from speculation.acceptance import Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
+from speculation.progress import progress
 from speculation.sampling import Greedy
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
@@ -153,7 +153,7 @@ def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity:
     counts = np.zeros(vlm.vocabulary, dtype=np.int64)
     session = VlmSession(vlm, capacity)
     with _room():
-        for text, image in tqdm(prompts, desc="answers for the short list", unit="prompt", disable=None):
+        for text, image in progress(prompts, desc="answers for the short list", unit="prompt"):
             np.add.at(counts, [token for token, _ in session.greedy(text, image, max_tokens)], 1)
     return counts
 
@@ -175,7 +175,7 @@ def measure(
     recorder = _Recorder(heads, vlm.eos)
     answerer = _Answerer(vlm, draft, gamma, max_tokens, capacity, recorder)
     with _room():
-        for text, image in tqdm(prompts, desc="verdicts", unit="prompt", disable=None):
+        for text, image in progress(prompts, desc="verdicts", unit="prompt"):
             answerer.answer(text, image)
     return recorder.verdicts()
 

@@ -27,6 +27,7 @@ from adapters_training.exits.batches import Maker, Run
 from adapters_training.exits.config import FREE, FrozenTargetConfig, Schedule
 from adapters_training.exits.preparation import C, Prepared
 from adapters_training.files import read_checkpoint, resumable, write_checkpoint
+from speculation.progress import progress
 
 CHECKPOINT_FILE = "checkpoint.pt"
 END_SHARE = 0.02
@@ -167,8 +168,8 @@ class Trainer(ABC, Generic[C]):
         device = self.prepared.accelerator.device
         on_gpu, workers = device.type == "cuda", devices.workers(config.workers, device)
         begun = saved = time.monotonic()
-        bar = tqdm(total=self.steps, initial=self.step, unit="step", desc=self.name,
-                   mininterval=2.0, disable=not first)  # fmt: skip
+        bar = progress(total=self.steps, initial=self.step, unit="step", desc=self.name,
+                       mininterval=2.0, hidden=not first)  # fmt: skip
         with bar:
             for batches in self._run.stream(self.step, self.steps, workers, pinned=on_gpu):
                 done = self.learn(batches)

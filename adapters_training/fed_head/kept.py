@@ -20,13 +20,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from adapters_training.exits.preparation import Prepared
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.files import replacing
 from adapters_training.packing import IGNORE
+from speculation.progress import progress
 from speculation.vlm.memory import gigabytes
 
 PART = 64
@@ -110,7 +110,7 @@ class KeptRuns:
     def _compute(self, prepared: Prepared[FedHeadConfig], prompt_tokens: int) -> None:
         index, count = prepared.accelerator.process_index, prepared.accelerator.num_processes
         missing = [part for part in range(index, len(self._parts), count) if not self._path(part).exists()]
-        for place, part in enumerate(tqdm(missing, unit="part", desc="target", disable=index > 0)):
+        for place, part in enumerate(progress(missing, unit="part", desc="target", hidden=index > 0)):
             with replacing(self._path(part)) as file:
                 save_file(self._part(prepared, part, prompt_tokens), str(file))
             if not place:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from adapters_training import wording
 from adapters_training.files import replacing
 from adapters_training.records import Task, read_shard, shards
 from speculation.predictor import FEATURES, features
+from speculation.progress import progress
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
 
@@ -104,7 +104,7 @@ def log(draft: Vlm, target: Vlm, data: Path, out: Path, config: LogConfig) -> Dr
         _check_header(old, header)
     shares = [len(range(place, config.frames, len(paths))) for place in range(len(paths))]
     decoder = _Decoder(draft, target, config)
-    with tqdm(total=config.frames, unit="frame", desc="drafts", mininterval=2.0, disable=None) as bar:
+    with progress(total=config.frames, unit="frame", desc="drafts", mininterval=2.0) as bar:
         for path, share in zip(paths, shares, strict=True):
             file = out / f"drafts-{path.stem}.npz"
             if not file.exists():

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from adapters_training.predictor.drafts import Drafts
 from speculation.predictor import FEATURES, Layer, Predictor
+from speculation.progress import progress
 
 Rows = npt.NDArray[np.float64]
 MLP, LOGISTIC, TREES, CONFIDENCE = "mlp", "logistic", "trees", "confidence"
@@ -78,7 +78,7 @@ def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, conf
     optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     loss_of = nn.BCEWithLogitsLoss()
     best, best_loss, since = _weights(network), math.inf, 0
-    bar = tqdm(range(config.epochs), unit="epoch", desc=MLP, mininterval=2.0, disable=None)
+    bar = progress(range(config.epochs), unit="epoch", desc=MLP, mininterval=2.0)
     for epoch in bar:
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed * 1_000_003 + epoch))
         for chosen in torch.split(order, BATCH):

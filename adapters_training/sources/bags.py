@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rosbags.highlevel import AnyReader
-from rosbags.typesys import Stores, get_typestore
-
 from adapters_training.sources import ASSISTANT, USER, Sample, Spool, Turn
+from adapters_training.sources.rosbag2 import BagReader
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import NavigationAction, compose, parse_answer
 
@@ -34,8 +32,8 @@ class _Answer:
 class RecordedBag:
     """The answered frames of a bag. Their JPEGs wait in a temporary file, so a long bag fills no memory.
 
-    `guide` explains the robot to a target that was not trained on its actions. Raises ValueError, in a sentence, for
-    what is no bag, is damaged, or holds no answered frame.
+    `guide` explains the robot to a target that was not trained on its actions. What a bag that was cut off has lost is
+    one of its `problems`. Raises ValueError, in a sentence, for what is no bag or is damaged within.
     """
 
     has_images = True
@@ -45,13 +43,10 @@ class RecordedBag:
         self._guide = guide
         self._frames = Spool()
         self._answers: list[_Answer] = []
-        try:
-            with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as bag:
-                answers = self._read_answers(bag)
-                self._read_frames(bag, answers)
-        except Exception as error:  # the library raises whatever a damaged file makes its parser stumble over
-            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            raise ValueError(f"bag {path} cannot be read: {reason}") from None
+        with BagReader(path) as bag:
+            self.problems += bag.problems
+            answers = self._read_answers(bag)
+            self._read_frames(bag, answers)
         self._frames.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")
@@ -63,7 +58,7 @@ class RecordedBag:
         turns = (Turn(USER, answer.prompt), Turn(ASSISTANT, answer.text))
         return Sample(turns, f"{self.path}: answer {index + 1}", self._frames[index])
 
-    def _read_answers(self, bag: Any) -> dict[int, _Answer]:
+    def _read_answers(self, bag: BagReader) -> dict[int, _Answer]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
         answers: dict[int, _Answer] = {}
         asked = {} if self._guide else self._read_prompts(bag)
@@ -88,7 +83,7 @@ class RecordedBag:
                 done.append(action)
         return answers
 
-    def _read_prompts(self, bag: Any) -> dict[int, str]:
+    def _read_prompts(self, bag: BagReader) -> dict[int, str]:
         """Return the prompts that were asked by the stamp of their frame in ns; what cannot be read is a problem."""
         prompts: dict[int, str] = {}
         for topic, message in _messages(bag, lambda topic, kind: _is_text(topic, kind, "prompt")):
@@ -99,7 +94,7 @@ class RecordedBag:
                 self.problems.append(f"{self.path}: a prompt on {topic} is no JSON with stamp_ns and prompt: {error!r}")
         return prompts
 
-    def _read_frames(self, bag: Any, answers: dict[int, _Answer]) -> None:
+    def _read_frames(self, bag: BagReader, answers: dict[int, _Answer]) -> None:
         """Move every answer that has a frame from `answers` to this source's records."""
         for topic, message in _messages(bag, lambda _, kind: kind in (COMPRESSED, RAW)):
             stamp = _stamp(message)
@@ -115,11 +110,10 @@ class RecordedBag:
             self._answers.append(answers.pop(stamp))
 
 
-def _messages(bag: Any, wanted: Any) -> Iterator[tuple[str, Any]]:
-    connections = [connection for connection in bag.connections if wanted(connection.topic, connection.msgtype)]
-    if connections:
-        for connection, _, raw in bag.messages(connections):
-            yield connection.topic, bag.deserialize(raw, connection.msgtype)
+def _messages(bag: BagReader, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Any]]:
+    topics = [topic.name for topic in bag.topics.values() if wanted(topic.name, topic.kind)]
+    for topic, _, message in bag.decoded(topics):
+        yield topic, message
 
 
 def _is_instruction(topic: str, kind: str) -> bool:

@@ -16,6 +16,7 @@ from adapters_training.sources import Sample, Source
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.conversations import ConversationFile
 from adapters_training.sources.lerobot import LeRobotAnswers, is_lerobot
+from adapters_training.sources.rosbag2 import is_bag
 from adapters_training.sources.shards import ShardFolder
 
 SHOWN_PROBLEMS = 5
@@ -102,10 +103,8 @@ def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...]
         return ConversationFile(path, images, forbidden)
     if is_lerobot(path):
         return LeRobotAnswers(path, guide, forbidden)
-    if path.suffix in (".mcap", ".db3") or (path / "metadata.yaml").exists():
-        return RecordedBag(path if path.is_dir() or path.suffix == ".mcap" else path.parent, guide)
-    if path.is_dir() and any(path.glob("*.mcap")):
-        raise ValueError(f"--{name} {path} is a bag without metadata.yaml: give its .mcap file, or reindex it")
+    if is_bag(path):
+        return RecordedBag(path, guide)
     if path.is_dir():
         return ShardFolder(path, guide, form)
     raise ValueError(f"--{name} {path} is data of no known kind: give {_KINDS}")

@@ -11,12 +11,12 @@ from statistics import median
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from adapters_training.exit_choice.timing import Clock, clock_of
 from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import Configuration
 from speculation.pass_cost import Floats
+from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import (
     NO_PLACES,
@@ -65,7 +65,7 @@ class Profiler:
         """Return the median seconds of each configuration [n], measured in a random order."""
         seconds = np.zeros(len(configurations))
         order = self._rng.permutation(len(configurations)).tolist()
-        for index in tqdm(order, unit="configuration", disable=None):
+        for index in progress(order, unit="configuration"):
             seconds[index] = self._median(configurations[index])
         return seconds
 
@@ -74,7 +74,7 @@ class Profiler:
         merge = int(self._vlm.processor.images.merge_size)
         sides = [each for each in sides if each[0] * each[1] + WORDS <= self._vlm.context]
         found = []
-        for rows, columns in tqdm(sides, unit="image", disable=None):
+        for rows, columns in progress(sides, unit="image"):
             inputs = self._image_inputs((1, rows * merge, columns * merge))
             cache = KVCache(self._vlm, 1, len(inputs.ids))
             encodes, prefills = [], []

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.at_best import at_best
 from benchmarks.decoding.common import VIRTUAL, declared, save
@@ -24,6 +23,7 @@ from edge_drafter import Mode
 from edge_drafter.config import read_changes
 from edge_drafter.decoder import EdgeDecoder
 from speculation.profiles import load_profile
+from speculation.progress import progress
 from vlm_nav_evaluation.action_time import Words, action_s, arrivals, words_of
 from vlm_nav_evaluation.experiment.run import Answer, Question, Run
 from vlm_nav_evaluation.plots import keep
@@ -175,7 +175,7 @@ def on_virtual_time(
     """
     first, shown = split(recording) if tuned else (None, recording)
     alone, text = {"recording": with_perfect_draft(shown)}, changes.pop("text", "")
-    for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=timings.name, disable=None):
+    for rtt_ms in progress(rtts_ms, unit="round trip", desc=timings.name):
         at = replace(timings, one_way_s=rtt_ms / 2e3)
         arms, drafting = arms_at_best((*LINKED, LAYER_SPLIT), first, at, text, **changes)
         arms = [replace(arm, changes={**alone, **arm.changes}) if arm.mode == EDGE else arm for arm in arms]

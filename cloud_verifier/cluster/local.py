@@ -203,12 +203,14 @@ class LocalCluster:
 def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot."""
     stopping: list[int] = []
-    with closing(LocalCluster(options, config, settings, scaling)) as cluster:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, lambda number, _: stopping.append(number))
-        with pages_served(config.monitoring, cluster.watched):
-            while not stopping:
-                cluster.turn()
+    for signum in (signal.SIGTERM, signal.SIGINT):  # before replicas are started, which would be left behind
+        signal.signal(signum, lambda number, _: stopping.append(number))
+    with (
+        closing(LocalCluster(options, config, settings, scaling)) as cluster,
+        pages_served(config.monitoring, cluster.watched),
+    ):
+        while not stopping:
+            cluster.turn()
 
 
 def take_events(supervisor: Supervisor, manager: Manager, now: float) -> None:

@@ -33,7 +33,7 @@ from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.monitoring.doors import WatchedDoor
 from cloud_verifier.monitoring.serving import pages_served
-from speculation.address import is_loopback
+from speculation.address import bracketed, is_loopback
 from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
@@ -96,7 +96,7 @@ class ReplicaActor:
     def __init__(self, name: str, plan: Plan) -> None:
         ray = _ray()
         self._name, self._directory = name, None
-        host = plan.bind_host if plan.local else ray.util.get_node_ip_address()
+        host = plan.bind_host if plan.local else bracketed(ray.util.get_node_ip_address())
         self._supervisor = Supervisor(plan.secret, host)
         place = int(name.rpartition("-")[2]) - 1
         port = str(plan.first_port + place) if plan.first_port else "*"
@@ -321,14 +321,19 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
     Where Ray is started here, everything ends with this process; else this is one door, and the others stay.
     """
     ray = _ray()
+    stopping: list[int] = []
+
+    def end_by_signal() -> None:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda number, _: stopping.append(number))
+
+    end_by_signal()
     try:
         # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
         ray.init(address=settings.address or "local", namespace=NAMESPACE, include_dashboard=False)
     except Exception as error:
         raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
-    stopping: list[int] = []
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda number, _: stopping.append(number))
+    end_by_signal()  # Ray has handlers of its own
     try:
         if not settings.stop:
             with contextlib.ExitStack() as ends:

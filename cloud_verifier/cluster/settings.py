@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.config import Link, Settings, StartError
-from speculation.address import host_of
+from speculation.address import bracketed, host_of
 
 WILDCARDS = ("0.0.0.0", "*", "[::]")
 DRAIN_S = 10.0
@@ -122,4 +122,4 @@ class ClusterSettings(Settings, frozen=True):
         host = self.host or host_of(link.bind, any_port=True)
         if host in WILDCARDS:
             raise StartError(f"--bind {link.bind}: give --host, the name or address by which robots reach this machine")
-        return host
+        return bracketed(host)

@@ -5,6 +5,7 @@ Robots that connect while there is no door wait in the kernel's queue for the ne
 
 from __future__ import annotations
 
+import errno
 import os
 
 import zmq
@@ -25,13 +26,17 @@ def listen(address: str) -> tuple[int | None, str]:
     socket = context.socket(zmq.ROUTER)
     monitor = socket.get_monitor_socket(zmq.EVENT_LISTENING)
     try:
+        socket.ipv6 = "[" in address
         socket.bind(address)
         descriptor = os.dup(int(parse_monitor_message(monitor.recv_multipart())["value"]))
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes)
         return descriptor, endpoint.rstrip(b"\0").decode()
     except zmq.ZMQError as error:
-        raise StartError(f"--bind {address}: {error.strerror or error}") from None
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL):
+            reason = "no interface of this machine has this name or address"
+        raise StartError(f"--bind {address}: {reason}") from None
     finally:
         socket.disable_monitor()
         monitor.close(linger=0)

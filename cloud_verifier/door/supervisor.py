@@ -322,7 +322,10 @@ class Door:
         passed = (theirs.fileno(),) if self._listener is None else (theirs.fileno(), self._listener)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, env=environment)
+            # In a session of its own: a Ctrl-C reaches all processes of a terminal, this one perhaps while it starts.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=passed, env=environment, start_new_session=True
+            )
         with self._using:
             self._lose()
             self._process, self.pid = process, process.pid

@@ -54,6 +54,7 @@ class HttpServer:
     """Serves `pages` by their path until `close`. Raises StartError where the address cannot be used."""
 
     def __init__(self, address: str, port: int, pages: Mapping[str, Page]) -> None:
+        address = address.strip("[]")
         try:
             self._server = _Server((address, port), _handler(pages))
         except (OSError, OverflowError) as error:

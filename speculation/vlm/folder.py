@@ -28,7 +28,8 @@ INT8_GROUPS = "spec_vlm_nav_int8"
 INT8_FILE = "model.int8.safetensors"
 SCALE_SUFFIX = ".int8_scale"
 DOWNLOAD_VARIABLE = "SPEC_VLM_NAV_DOWNLOAD"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_NAME = re.compile(r"(?:hf:/{1,2})?(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+_ADDRESS = re.compile(r"https?:/")
 _SNAPSHOT = re.compile(r"models--(?P<name>[^/\\]+)[/\\]snapshots[/\\][^/\\]+$")
 _NEEDED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 _LOGITS_SETTINGS = {
@@ -75,28 +76,34 @@ class StoredTensor:
 def find_model(name: Path | str, *, allow_download: bool = False) -> Path:
     """Return the folder that `name` means: a path, or a hub name such as Qwen/Qwen2-VL-2B-Instruct in the local cache.
 
-    Nothing is fetched unless `allow_download` or the environment variable SPEC_VLM_NAV_DOWNLOAD=1 is set. Raises
-    ModelFolderError, saying what to do, where there is neither.
+    A hub name may begin with hf:// and end with @REVISION, a branch, tag or commit. Nothing is fetched unless
+    `allow_download` or the environment variable SPEC_VLM_NAV_DOWNLOAD=1 is set. Raises ModelFolderError, saying what to
+    do, where there is neither.
     """
-    folder = Path(name)
-    text = folder.as_posix()
-    if folder.exists() or not _HUB_NAME.fullmatch(text):
+    folder = Path(name).expanduser()
+    if _ADDRESS.match(str(name)):
+        raise ModelFolderError(f"model {name} is an address; give a folder, or its name on the hub such as Qwen/NAME")
+    match = _HUB_NAME.fullmatch(str(name))
+    if folder.exists() or match is None:
         return folder
+    text, revision = match["name"], match["revision"]
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     fetch = allow_download or os.environ.get(DOWNLOAD_VARIABLE) == "1"
     try:
-        return Path(snapshot_download(text, local_files_only=not fetch, allow_patterns=_NEEDED))
+        found = snapshot_download(text, revision=revision, local_files_only=not fetch, allow_patterns=_NEEDED)
+        return Path(found)
     except (LocalEntryNotFoundError, HFValidationError):
         pass
     except Exception as error:
         # A hub that is down, unknown, gated or full each raises its own type.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelFolderError(f"model {text} cannot be fetched: {reason}") from None
+    wanted = f"{text} --revision {revision}" if revision else text
     raise ModelFolderError(
-        f"model {text} does not exist as a folder and is not in this machine's Hugging Face cache; fetch it with "
-        f"`hf download {text}`, or let it be fetched with --allow-download or {DOWNLOAD_VARIABLE}=1"
+        f"model {name} does not exist as a folder and is not in this machine's Hugging Face cache; fetch it with "
+        f"`hf download {wanted}`, or let it be fetched with --allow-download or {DOWNLOAD_VARIABLE}=1"
     )
 
 
@@ -119,7 +126,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     if not folder.is_dir():
         raise ModelFolderError(f"model folder {folder} does not exist; give the path of a model's folder")
-    path = folder / "config.json"
+    path, adapter = folder / "config.json", folder / "adapter_config.json"
+    if adapter.is_file():
+        # With peft installed transformers adds it to the weights, and nothing here would notice the other model.
+        raise ModelFolderError(_about_adapter(adapter, whole=path.is_file()))
     if not path.is_file():
         raise ModelFolderError(f"model folder {folder} has no config.json; give the path of a model's folder")
     try:
@@ -129,9 +139,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in SEEING + BLIND:
         raise ModelFolderError(
-            f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(SEEING + BLIND)}"
+            f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(SEEING + BLIND)} "
+            "(docs/models.md); for another family open an issue of the project with the model's name"
         )
     return dict(config)
+
+
+def _about_adapter(path: Path, whole: bool) -> str:
+    """Return why a folder with a LoRA adapter is refused; `whole`: it holds a model as well."""
+    merge = "merge it first: peft's merge_and_unload, then save_pretrained into a folder of its own"
+    if whole:
+        return (
+            f"model folder {path.parent} holds a LoRA adapter ({path.name}) beside a model, which is another one with "
+            f"it than without; {merge}, or, where the weights are merged already, move the adapter's files away"
+        )
+    try:
+        base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (ValueError, AttributeError):
+        base = None
+    return f"model folder {path.parent} is a LoRA adapter{f' of {base}' if base else ''}; {merge}"
 
 
 def check_attention(folder: Path, config: dict[str, Any]) -> None:
@@ -168,6 +194,12 @@ def weight_files(folder: Path) -> list[Path]:
     for name in names:
         if (folder / name).is_file():
             continue
+        shards = sorted(folder.glob("model-*-of-*.safetensors"))
+        if shards and not index.is_file():
+            raise ModelFolderError(
+                f"model folder {folder} has {len(shards)} shards of weights but no {index.name}, which says what is in "
+                "which; fetch that file, too"
+            )
         if any(folder.glob("pytorch_model*.bin")):
             raise ModelFolderError(
                 f"model folder {folder} has its weights as pickles (pytorch_model.bin), which may run any code; where "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -204,12 +206,20 @@ def _embeds(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> Ten
     return embeds
 
 
+@functools.cache
+def _cache_argument(layer: type[Module]) -> str:
+    """Return what a decoder layer calls its cache: transformers 5.24 has a new name, and 5.40 will not take the old."""
+    return "cache" if "cache" in inspect.signature(layer.forward).parameters else "past_key_values"
+
+
 def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
     writer = cache.writer(plan)
     # A language model alone has one position a token; without an image the three of M-RoPE are equal.
     mask = plan.mask if vlm.attention == "sdpa" else _additive(plan, embeds)
     rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
     hidden, layers = embeds, list(vlm.text.layers)
+    kind: Any = type(layers[0])
+    cached = {_cache_argument(kind): writer}
     for number, span in enumerate(cache.spans):
         # Nothing is copied where it is already, so one device costs nothing.
         writer.enter(number)
@@ -221,9 +231,9 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
                 hidden,
                 attention_mask=mask,
                 position_embeddings=rotary,
-                past_key_values=writer,
                 use_cache=True,
                 plan=plan,
+                **cached,
             )
             yield index, hidden
 

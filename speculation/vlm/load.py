@@ -76,6 +76,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+NO_KERNELS = ("no kernel image", "named symbol not found", "invalid device function", "unsupported PTX")
+"""What CUDA says where a package was built for other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +252,22 @@ def _listed(settings: dict[str, Any]) -> str:
 
 def _check_device(device: str) -> None:
     try:
-        torch.empty(0, device=device)
+        # An addition, too: a build without kernels for a GPU allocates on it all the same.
+        made = torch.ones(1, device=device) + 1
+        if made.device.type != "meta":
+            made.cpu()
     except (RuntimeError, AssertionError) as error:  # what torch raises where there is no such device
         reason = (str(error) or type(error).__name__).splitlines()[0]
         gpus = torch.cuda.device_count() if device.startswith("cuda:") else 0
         here = f"; GPUs here are cuda:0 to cuda:{gpus - 1}" if gpus else ""
-        raise ValueError(f"device {device}: {reason}{here}") from None
+        raise ValueError(f"device {device}: {reason}{here}{_remedy(reason)}") from None
+
+
+def _remedy(reason: str) -> str:
+    """Return what to do about a package that was built without kernels for a device; empty for other reasons."""
+    if not any(words in reason for words in NO_KERNELS):
+        return ""
+    return "; this build of PyTorch or bitsandbytes has no kernels for the device, on a Jetson install NVIDIA's builds"
 
 
 def _check_tokens(folder: Path, model: Any, processor: Processor) -> None:
@@ -342,14 +354,16 @@ def _load_model(
     except Exception as error:
         # transformers and safetensors raise many types here, and each means the same to the user who gave the folder.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}); fetch them again") from None
+        remedy = _remedy(reason) or "; fetch them again"
+        raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}){remedy}") from None
     # transformers fills what is missing with random numbers and only logs it.
     for what in ("missing_keys", "mismatched_keys"):
         if report[what]:
             example = sorted(map(str, report[what]))[0]
-            raise ModelFolderError(
-                f"model folder {folder}: weights do not fit config.json, {len(report[what])} {what} such as {example}"
-            )
+            why = f"model folder {folder}: weights do not fit config.json, {len(report[what])} {what} such as {example}"
+            if example.endswith("lm_head.weight"):
+                why += "; where the head is the embedding, set tie_word_embeddings to true, else fetch the model again"
+            raise ModelFolderError(why)
     if len(settings.devices) > 1:
         from accelerate.hooks import remove_hook_from_submodules  # late: one device needs none of it
 

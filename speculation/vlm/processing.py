@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ class Processor:
         """
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True) if sees else None
-        template = _read_template(folder) or tokenizer.chat_template or template
+        template = _read_template(folder) or _default_of(tokenizer.chat_template) or template
         if not template:
             raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
         return cls(tokenizer, images, template)
@@ -201,30 +202,42 @@ class Processor:
 def fit(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
     """Return the height and width in pixels that Qwen2-VL's processor resizes a frame to.
 
-    Sides are multiples of `unit`, and it has `least` to `most` pixels. What a frame may have been reduced to stays as
-    it is: where `most` is less than four times `least`, the processor's own rule (`smart_resize`) may enlarge it again.
-    Raises ValueError
-    for a frame that is more than 200 times longer than wide or the reverse.
+    Sides are multiples of `unit`, and it has `least` to `most` pixels; where `most` is less than four times `least` the
+    processor's rule may make it larger. Raises ValueError for a frame that is more than 200 times longer than wide or
+    the reverse.
     """
-    if height % unit == width % unit == 0 and height * width <= most <= (height + unit) * (width + unit):
-        return height, width
     resized: tuple[int, int] = smart_resize(height, width, unit, least, most)
     return resized
 
 
 def reduced(jpeg: Jpegs, unit: int, least: int, most: int) -> Jpegs:
-    """Return frames in the size that a processor with these values of `fit` would give them, so that it need not.
+    """Return smaller frames of which a processor with these values of `fit` makes the size that it would make of these.
 
     A frame of that size, one that would be enlarged or take more bytes, and one that cannot be read stay as they are.
     """
     return jpeg_of([_reduced(frame, unit, least, most) for frame in frames_of(jpeg)])
 
 
+def _enough(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
+    """Return the smallest size, of those tried, that `fit` resizes as it resizes this one."""
+    wanted = fit(height, width, unit, least, most)
+    if fit(*wanted, unit, least, most) == wanted:
+        return wanted
+    # Where least and most are close together the processor would enlarge its own result; of a picture with a few
+    # pixels more than `most`, and of the same proportions, it makes the same.
+    scale = math.sqrt(most / (height * width))
+    for percent in range(100, 151, 2):
+        size = math.ceil(height * scale * percent / 100), math.ceil(width * scale * percent / 100)
+        if size[0] < height and size[1] < width and fit(*size, unit, least, most) == wanted:
+            return size
+    return height, width
+
+
 @functools.lru_cache(maxsize=MAX_FRAMES)  # a question may hold frames of the one before
 def _reduced(jpeg: bytes, unit: int, least: int, most: int) -> bytes:
     try:
         height, width = jpeg_size(jpeg)
-        size = fit(height, width, unit, least, most)
+        size = _enough(height, width, unit, least, most)
         larger = size[0] > height or size[1] > width
         return jpeg if larger or size == (height, width) else min(scale_jpeg(jpeg, *size), jpeg, key=len)
     except ValueError:
@@ -258,5 +271,18 @@ def _read_template(folder: Path) -> str:
     if jinja.exists():
         return jinja.read_text(encoding="utf-8")
     if legacy.exists():
-        return str(json.loads(legacy.read_text(encoding="utf-8"))["chat_template"])
+        return _default_of(json.loads(legacy.read_text(encoding="utf-8"))["chat_template"])
     return ""
+
+
+def _default_of(templates: Any) -> str:
+    """Return a chat template, of several with names the one called default. Raises ValueError where none is."""
+    if isinstance(templates, str) or not templates:
+        return templates or ""
+    named = templates
+    if isinstance(templates, list):
+        named = {each.get("name"): each.get("template") for each in templates if isinstance(each, dict)}
+    if not isinstance(named, dict) or not isinstance(named.get("default"), str):
+        names = ", ".join(map(str, named)) if isinstance(named, dict) else type(templates).__name__
+        raise ValueError(f"chat_template has no template called default ({names}); write it to chat_template.jinja")
+    return str(named["default"])

@@ -58,7 +58,11 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
                 f"model folder {folder} is stored quantised ({stored}); leave quantisation at none or take the original"
             )
         if stored != INT8_GROUPS:
-            _need(STORED_PACKAGES[stored], f"model folder {folder} is stored quantised ({stored})", f", or {INSTEAD}")
+            _need(
+                STORED_PACKAGES[stored],
+                f"model folder {folder} is stored quantised ({stored}), which",
+                f", or take {INSTEAD}",
+            )
         return None
     if wanted is Quantisation.NONE:
         return None

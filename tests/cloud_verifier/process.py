@@ -22,7 +22,7 @@ from speculation import wire
 from speculation.exits import ExitHeads, Reliability
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, Hello, Ping, Pong
+from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, Hello, Ping, Pong, Working
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.forked import Forked
 
@@ -106,16 +106,16 @@ class Robot:
         self.socket.send(wire.encode(message))
 
     def receive(self) -> wire.AnyMessage:
-        """Return the next message that is no early token; answer pings on the way."""
+        """Return the next message that is neither an early token nor word of work; answer pings on the way."""
         while True:
             assert self.socket.poll(PATIENCE_MS), "the verifier is silent"
             message = wire.decode(self.socket.recv())
             if isinstance(message, Ping):
                 self.send(Pong(message.nonce))
-            elif not isinstance(message, EarlyTokens):
-                return message
-            else:
+            elif isinstance(message, EarlyTokens):
                 self.early.append(message)
+            elif not isinstance(message, Working):
+                return message
 
     def close(self) -> None:
         self.socket.close()

@@ -13,7 +13,7 @@ from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import WAITED_S
 from speculation.profiles import DeviceProfile
 from speculation.vlm.blocks import blocks_for
-from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping
+from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping, Stage, Working
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import FakeEngine, greedy
 
@@ -105,7 +105,8 @@ def test_a_step_that_finds_no_room_waits_in_line_and_a_third_is_told_when() -> N
     for peer in (b"a", b"b", b"c"):
         bench.welcome(peer)
     bench.ask(b"a", begin(max_tokens=TOKENS))
-    assert bench.ask(b"b", begin(max_tokens=TOKENS, idle=Idle.DECODE)) == []
+    waiting = bench.ask(b"b", begin(max_tokens=TOKENS, idle=Idle.DECODE))
+    assert waiting and set(waiting) == {Working(1, Stage.QUEUED)}
     (busy,) = bench.ask(b"c", begin(max_tokens=TOKENS))
     assert isinstance(busy, Busy) and busy.step == 1 and "others wait for theirs" in busy.message
     assert bench.ask(b"c", draft([1])) == [], "a draft that crossed it needs no answer"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.peers import REFUSALS_AT_ONCE
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server import SILENT_S
+from cloud_verifier.server import SILENT_S, WORKING_S
 from cloud_verifier.work import CapacityError, ModelInfo
 from speculation import wire
+from speculation.cancellation import Abandoned, Stop
 from speculation.profiles import DeviceProfile
 from speculation.prompts import Vocabulary
 from speculation.wire import (
@@ -35,6 +37,8 @@ from speculation.wire import (
     Idle,
     Ping,
     Pong,
+    Stage,
+    Working,
 )
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, FakeSelfDraft, greedy
@@ -745,3 +749,75 @@ def test_the_trace_has_a_span_for_every_stage() -> None:
     spans = {span.name: span for span in bench.trace.spans}
     assert set(spans) == {"encode", "prefill", "verify", "step"}
     assert spans["verify"].end - spans["verify"].start == pytest.approx(0.4, abs=0.01)
+
+
+class Watching(FakeEngine):
+    """Calls `during` in the midst of each encoding, and counts them."""
+
+    encodings = 0
+    during: Callable[[], None] = staticmethod(lambda: None)
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        self.encodings += 1
+        self.during()
+        if stop is not None and stop():
+            raise Abandoned
+        super().encode(index, stop)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_robot_that_lost_its_link_takes_up_a_prefill_that_still_runs(same: bool) -> None:
+    """Its question comes under the next number, from another address; it is one question by its trace."""
+    bench = Bench(engine=(engine := Watching()))
+    token = bench.welcome(b"old").session
+    trace = b"t" * wire.TRACE_BYTES
+
+    def reconnect() -> None:
+        engine.during = lambda: None
+        bench.send(b"new", Hello(HELLO.tokenizer, VOCABULARY, resume=token))
+        bench.send(b"new", begin(2, idle=Idle.DECODE, max_tokens=8, trace=trace if same else b"u" * wire.TRACE_BYTES))
+
+    engine.during = reconnect
+    bench.ask(b"old", begin(1, idle=Idle.DECODE, max_tokens=8, trace=trace))
+    commits = [message for message in bench.received(b"new") if isinstance(message, Commit)]
+    assert tokens_of(commits) == greedy("long", JPEG, 8) and {commit.step for commit in commits} == {2}
+    assert engine.encodings == (1 if same else 2)
+
+
+def test_an_answer_that_went_on_while_its_robot_was_away_is_not_begun_again() -> None:
+    bench = Bench(engine=(engine := Watching()))
+    token = bench.welcome(b"old").session
+    trace = b"t" * wire.TRACE_BYTES
+    first = tokens_of(bench.ask(b"old", begin(1, idle=Idle.DECODE, max_tokens=8, trace=trace)))
+    bench.ask(b"new", Hello(HELLO.tokenizer, VOCABULARY, resume=token))
+    again = bench.ask(b"new", begin(2, idle=Idle.DECODE, max_tokens=8, trace=trace, committed=first[:3]))
+    assert tokens_of(again) == first[3:] == greedy("long", JPEG, 8)[3:] and engine.encodings == 1
+    # Another question about the same frame is computed, whatever is known.
+    bench.ask(b"new", begin(3, idle=Idle.DECODE, max_tokens=8, trace=b"u" * wire.TRACE_BYTES))
+    assert engine.encodings == 2
+
+
+def test_a_robot_hears_what_is_being_done_where_no_commit_comes() -> None:
+    """Not while it is the robot's turn: a draft that was lost is the robot's to repeat."""
+    bench = Bench(profile=DeviceProfile("slow", verify_s=4.0))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(1, max_tokens=3))
+    assert not [message for message in bench.received(b"a") if isinstance(message, Working)]
+    bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))
+    said = [(at, message) for at, _, message in bench.post.sent if isinstance(message, Working)]
+    assert len(said) >= 12 and {(message.step, message.stage) for _, message in said} == {(2, Stage.ANSWER)}
+    assert all(later - earlier >= WORKING_S for (earlier, _), (later, _) in pairwise(said))
+
+
+def test_while_nobody_reads_messages_every_robot_gets_a_sign_of_life() -> None:
+    """The one whose step waits for a draft, too: perhaps it has come."""
+    bench = Bench(CONFIG.changed(max_sessions=4))
+    for peer in (b"idle", b"waits", b"done"):
+        bench.welcome(peer)
+    bench.ask(b"waits", begin(1))
+    bench.ask(b"done", begin(1, idle=Idle.DECODE, max_tokens=1))
+    before = len(bench.post.sent)
+    bench.post.now += WORKING_S
+    bench.server._tell(bench.post.now, held_up=True)
+    said = {peer: message for _, peer, message in bench.post.sent[before:]}
+    assert said == {b"idle": Ping(0), b"waits": Working(1, Stage.QUEUED), b"done": Ping(0)}

@@ -171,6 +171,10 @@ def test_what_cannot_start_is_one_sentence(
 def test_keygen_makes_keys_and_help_names_the_defaults(tmp_path: Path) -> None:
     result = run("keygen", "--keys", str(tmp_path / "keys"))
     assert result.returncode == 0 and (tmp_path / "keys" / "client.key_secret").exists()
+    said = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+    assert {Path(path) for path in said} == {path for path in (tmp_path / "keys").rglob("*") if path.is_file()}
+    for path, what in said.items():
+        assert ("copy it to" in what) == (Path(path).name in ("server.key", "client.key_secret")), path
     assert run("keygen", "--keys", str(tmp_path / "keys")).returncode == 2
     text = run("serve", "--help").stdout
     assert "tcp://127.0.0.1:5555" in text and "{priority,newest,fifo,random}" in text

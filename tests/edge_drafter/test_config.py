@@ -91,7 +91,7 @@ sys.modules["edge_drafter.config"] = module
 exec(compile(text.replace("    FULL = (\\n", entry + "    FULL = (\\n"), str(path), "exec"), module.__dict__)
 
 import pkgutil
-import benchmarks, evaluation
+import benchmarks, vlm_nav_evaluation
 from edge_drafter import DraftingConfig, Mode
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav import graph
@@ -100,7 +100,7 @@ from tests.edge_drafter.fakes import Weather, alone, hashed_draft, hashed_target
 from tests.edge_drafter.test_drafter import Bench, request
 
 lists = {"launch files": graph.MODE.choices}
-for package in (benchmarks, evaluation):
+for package in (benchmarks, vlm_nav_evaluation):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if ".nodes" in found.name or found.name.endswith("__main__"):
             continue

@@ -89,7 +89,7 @@ def test_both_vision_towers_get_the_same_pixels(
     finally:
         decoder.close()
     small = sent[0].jpeg
-    assert len(frames_of(small)) == count and all(jpeg_size(each) == (28, 56) for each in frames_of(small))
+    assert len(frames_of(small)) == count and all(jpeg_size(each) == (54, 72) for each in frames_of(small))
     assert sum(map(len, frames_of(small))) < sum(map(len, frames_of(question))) / 5
     assert {message.jpeg for message in sent} == {small}
     there = VlmEngine(target, 1, 512).prepare(PROMPT, small)
@@ -129,7 +129,7 @@ def test_a_swap_test_looks_at_frames_as_they_are_sent(verifier: Verifier, draft:
         assert decoder.swap_test(PROMPT, "forward", picture(3), picture(4)) is not None
     finally:
         decoder.close()
-    assert [jpeg_size(frames_of(each)[0]) for each in seen] == [(28, 56)] * 2
+    assert [jpeg_size(frames_of(each)[0]) for each in seen] == [(54, 72)] * 2
 
 
 def test_more_frames_than_the_model_takes_are_refused_at_the_start(

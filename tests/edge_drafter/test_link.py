@@ -484,7 +484,46 @@ def test_a_welcome_from_another_tokenizer_is_refused(connect: Callable[..., ZmqL
 def test_nobody_there_is_said_in_words(connect: Callable[..., ZmqLink]) -> None:
     link = connect("tcp://127.0.0.1:9", silent_s=0.05)
     assert not link.wait_nominal(0.02)
-    eventually(lambda: "no verifier answers at tcp://127.0.0.1:9; is it running there?" in link.why)
+    eventually(lambda: "no verifier answers at tcp://127.0.0.1:9" in link.why)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://localhost:9"])
+def test_a_port_where_nobody_listens_is_said_before_silence_shows_it(
+    connect: Callable[..., ZmqLink], address: str
+) -> None:
+    link = connect(address, silent_s=60.0)
+    eventually(lambda: link.why.startswith(f"no verifier answers at {address}: nobody accepts connections there"))
+    assert link.state is LinkState.CONNECTING, "it may be started yet"
+
+
+def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By any system's name service: what the name has is given here."""
+    known: list[str] = []
+
+    def resolve(host: str) -> list[str]:
+        if not known:
+            raise ValueError(f"the name {host} does not resolve: check its spelling or DNS")
+        return known
+
+    monkeypatch.setattr("edge_drafter.link_socket.resolve", resolve)
+    port = verifier.address.rpartition(":")[2]
+    link = connect(f"tcp://robot-server:{port}", silent_s=0.3, allow_plain=True)
+    began = time.monotonic()
+    assert not link.wait_nominal(LIMIT_S) and time.monotonic() - began < LIMIT_S / 2
+    assert link.state is LinkState.REFUSED
+    assert "the name robot-server does not resolve: check its spelling or DNS" in link.why
+    # The first of its numbers leads nowhere.
+    known += ["127.0.0.9", "127.0.0.1"]
+    eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+def test_of_a_list_a_name_without_an_address_is_passed_over(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(f"tcp://nowhere.invalid:5555,{verifier.address}", allow_plain=True)
+    assert link.wait_nominal(LIMIT_S)
 
 
 def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(

@@ -1,18 +1,30 @@
-"""A robot's patience begins anew where its answer has grown, and is longer where another verifier may go on."""
+"""A robot's patience begins anew where its answer has grown, is longer where another verifier may go on, and counts
+silence, not work: a question whose prefill takes longer ends all the same, with one prefill."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from cloud_verifier.door.supervisor import Door
+from cloud_verifier.server import Server
+from cloud_verifier.work import ModelInfo
 from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import VerifierLost
+from edge_drafter.reply import AnswerLate, VerifierLost
+from speculation.cancellation import Stop
+from speculation.profiles import RAW
 from speculation.vlm.load import Vlm
 from speculation.wire import AnyMessage, BeginStep, Busy, Commit, begin_digest, extend_digest
+from tests.cloud_verifier.bench import CONFIG, JPEG
+from tests.cloud_verifier.fake_target import FakeEngine, greedy
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.test_busy import ANSWER, FullVerifier
 from tests.edge_drafter.test_decoder import PROMPT, config
@@ -88,3 +100,78 @@ def test_a_step_waits_for_longer_where_another_verifier_may_go_on(
     finally:
         edge.close()
         verifier.stop()
+
+
+@dataclass
+class SlowEyes(FakeEngine):
+    """Encodes a frame in `encode_s` seconds in which nothing else runs, as a vision tower does on a CPU."""
+
+    info: ModelInfo | None = None
+    encode_s: float = 0.0
+    encoded: int = 0
+
+    @property
+    def model(self) -> ModelInfo:
+        return self.info or super().model
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        self.encoded += 1
+        time.sleep(self.encode_s)
+        super().encode(index, stop)
+
+
+@contextmanager
+def serving(engine: SlowEyes, hang_s: float) -> Iterator[str]:
+    """Serve an engine behind a real door, in a thread, and give the address."""
+    door = Door("tcp://127.0.0.1:*")
+    server = Server(engine, CONFIG, RAW, door)
+    thread = threading.Thread(target=server.run, args=(hang_s,))
+    thread.start()
+    try:
+        yield door.address
+    finally:
+        server.stop()
+        thread.join()
+        door.close()
+
+
+def slow(vlm: Vlm, encode_s: float) -> SlowEyes:
+    info = replace(FakeEngine().model, tokenizer_fingerprint=vlm.tokenizer_fingerprint, vocabulary=vlm.vocabulary)
+    return SlowEyes(info=info, encode_s=encode_s)
+
+
+def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vlm) -> None:
+    """The verifier reads no message meanwhile, not even a ping: it says by another thread that it works."""
+    engine = slow(draft, encode_s=6.0)
+    with serving(engine, hang_s=60.0) as address:
+        edge = EdgeDecoder(config(Path(), address, mode="cloud", drafting="patience_s=2", max_tokens=8), vlm=draft)
+        try:
+            edge.connect(20.0)
+            result = edge.decode(PROMPT, JPEG)
+        finally:
+            edge.close()
+    assert list(result.tokens) == greedy(PROMPT, JPEG, 8)
+    assert (engine.encoded, result.stats.interruptions) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("hang_s", "deadline_s", "ends", "why"),
+    [
+        (1.0, 60.0, VerifierLost, "nothing received from"),
+        (60.0, 3.0, AnswerLate, "within the deadline of 3 s; the verifier was at the frames"),
+    ],
+)
+def test_a_verifier_that_hangs_is_lost_and_a_deadline_holds(
+    hang_s: float, deadline_s: float, ends: type[Exception], why: str, draft: Vlm
+) -> None:
+    engine = slow(draft, encode_s=9.0)
+    with serving(engine, hang_s) as address:
+        edge = EdgeDecoder(config(Path(), address, mode="cloud"), vlm=draft)
+        try:
+            edge.connect(20.0)
+            began = time.monotonic()
+            with pytest.raises(ends, match=why):
+                edge.decode(PROMPT, JPEG, deadline_s)
+            assert engine.encoded == 1 and time.monotonic() - began < engine.encode_s
+        finally:
+            edge.close()

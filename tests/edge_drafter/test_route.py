@@ -102,7 +102,7 @@ def test_no_more_than_so_many_redirects_are_followed_in_a_while(gaps: list[float
         ("", True, Redirect("tcp://10.0.0.7:7", OTHER), "this robot has no keys"),
         ("", True, Redirect("somewhere"), "is no address"),
         ("", True, Redirect("ipc:///tmp/socket"), "is no tcp://HOST:PORT"),
-        ("", True, Redirect("tcp://127.0.0.1:7,tcp://127.0.0.1:8"), "is no tcp"),
+        ("", True, Redirect("tcp://127.0.0.1:7,tcp://127.0.0.1:8"), "is no address"),
         ("", True, Redirect("tcp://127.0.0.1:*"), "is no address"),
     ],
 )

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tqdm import tqdm
+from speculation.progress import progress
 
 SIDES = ("server", "edge")
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     for name in sides:
         side = VerifierSide() if name == "server" else EdgeSide()
-        with tqdm(total=options.messages, unit=" messages", desc=name) as bar:
+        with progress(total=options.messages, unit=" messages", desc=name) as bar:
             try:
                 report = campaign(side, options.messages, options.seed, progress=bar.update)
             except Failed as failed:

@@ -45,7 +45,9 @@ from speculation.wire import (
     Ping,
     Pong,
     Redirect,
+    Stage,
     Welcome,
+    Working,
 )
 from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
 from tests.fuzz.campaign import Act, Broken, Choose
@@ -301,7 +303,7 @@ class Hostile:
                 self.begin = None
             case Fetch():
                 self.fetched = True
-            case Fault() | Welcome() | Commit() | EarlyTokens() | Features() | Busy() | Redirect():
+            case Fault() | Welcome() | Commit() | EarlyTokens() | Features() | Busy() | Redirect() | Working():
                 raise Broken(f"the robot sent {message}")
 
     def learn(self, payload: bytes) -> None:
@@ -336,6 +338,8 @@ class Hostile:
             return EndStep(step, text(rng))
         if draw < 0.464:
             return Redirect(rng.choice(REDIRECTED), rng.choice(("", "k" * 40)), rng.randbytes(4), text(rng))
+        if draw < 0.47:
+            return Working(rng.choice((step, step + 1)), rng.choice(list(Stage)))
         draft = self.drafts[-1] if self.drafts else None
         if draw < 0.65 and draft is not None:
             node = rng.randrange(-1, max(1, len(draft.tokens)))

@@ -19,11 +19,11 @@ from typing import Any
 from unittest import mock
 
 from greenlet import getcurrent
-from tqdm import tqdm
 
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.link import LinkConfig, ZmqLink
 from speculation.cancellation import Stop
+from speculation.progress import progress
 from speculation.wire import Hello
 from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy, next_token
 from tests.fuzz.campaign import Broken
@@ -303,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    with tqdm(total=options.faults, unit=" faults") as bar:
+    with progress(total=options.faults, unit=" faults") as bar:
         try:
             report = inject(options.faults, options.seed, bar.update)
         except Broken as broken:

@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-from tqdm import tqdm
-
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.link import LinkConfig, ZmqLink
+from speculation.progress import progress
 from tests.cloud_verifier.process import ANSWER, Target, Verifier, make_target, start
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.fuzz.edge import TimedModel
@@ -163,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=options.faults, unit=" faults") as bar:
+    with tempfile.TemporaryDirectory() as folder, progress(total=options.faults, unit=" faults") as bar:
         target = make_target(tiny_model(Path(folder) / "tiny", layers=4, seed=0), Path(folder))
         seconds = sorted(inject(target, options.faults, options.seed, bar.update))
     print(

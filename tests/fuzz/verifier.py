@@ -46,7 +46,9 @@ from speculation.wire import (
     Ping,
     Pong,
     Redirect,
+    Stage,
     Welcome,
+    Working,
 )
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft, greedy, next_token
 from tests.fuzz.campaign import Act, Broken, Choose
@@ -205,7 +207,8 @@ class Honest:
             self.answer, self.truth = [], greedy(f"question {self.answers}", IMAGE, 8)
         self.step += 1
         idle = list(Idle)[self.step % 3]
-        self.begin = BeginStep(self.step, f"question {self.answers}", IMAGE, list(self.answer), 8, idle)
+        trace = b"%016d" % self.answers  # by which an answer that was lost is taken up under the next number
+        self.begin = BeginStep(self.step, f"question {self.answers}", IMAGE, list(self.answer), 8, idle, trace=trace)
         self.at, self.round = now + 1.0, 0
         self.outbox.append(self.begin)
         if idle is not Idle.DECODE:
@@ -504,5 +507,6 @@ def _downward(rng: random.Random, vandal: Vandal) -> wire.AnyMessage:
             Busy(0.5, text(rng), vandal.step),
             Features(vandal.step, 0, [3, 4], bytes(24)),
             Redirect("tcp://127.0.0.1:1", "", b"ticket", text(rng)),
+            Working(vandal.step, rng.choice(list(Stage))),
         )
     )

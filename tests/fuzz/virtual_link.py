@@ -125,7 +125,8 @@ class Wire:
         """Where to."""
         self.lost = self.is_new = False
         """What a socket notes for its link: the other end has ended the connection; there is another one since."""
-        self.refusal = ""
+        self.refusal = self.absence = ""
+        self.unresolved = False
         """And why a handshake failed; none does here."""
 
     def deliver(self, payload: bytes) -> None:

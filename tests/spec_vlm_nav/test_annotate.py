@@ -146,10 +146,11 @@ def test_lines_fit_and_lose_no_word(words: list[str]) -> None:
         assert shown == word or (font.getlength(word) > 200.0 and word.startswith(shown.removesuffix("..")))
 
 
-def test_jpeg_in_jpeg_out_and_what_cannot_be_shown_is_refused() -> None:
-    done, data = cv2.imencode(".jpg", FRAME)
-    assert done
-    assert decode_jpeg(annotated_jpeg(bytes(data), MOVING, 300)).shape == (BAR + 300 + STRIP, 300, 3)
+def test_an_image_file_in_jpeg_out_and_what_cannot_be_shown_is_refused() -> None:
+    for kind in (".jpg", ".png"):
+        done, data = cv2.imencode(kind, FRAME)
+        assert done
+        assert decode_jpeg(annotated_jpeg(bytes(data), MOVING, 300)).shape == (BAR + 300 + STRIP, 300, 3)
     with pytest.raises(ValueError, match="does not decode"):
         annotated_jpeg(b"no image", MOVING)
     with pytest.raises(ValueError, match="width is 100; give at least 128"):

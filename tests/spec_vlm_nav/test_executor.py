@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,9 +25,9 @@ from spec_vlm_nav.executor import (
     Executor,
     Report,
 )
-from spec_vlm_nav.motion import MotionConfig
-from spec_vlm_nav.odometry import OdometrySample
-from spec_vlm_nav.safety import HARD_CAPS, ZERO
+from spec_vlm_nav.motion import FORGET_S, LAG_LIMIT_S, REACTION_S, MotionConfig
+from spec_vlm_nav.odometry import LONGEST_S, OdometrySample
+from spec_vlm_nav.safety import HARD_CAPS, ZERO, Limits, SlewLimiter
 
 CONFIG = MotionConfig()
 TICK_S, TIMEOUT_S = 0.02, 0.2
@@ -182,6 +183,7 @@ FAULTS: dict[str, Callable[[Robot], OdometrySample]] = {
     "jump to the goal": lambda robot: robot.sample(x=0.23),
     "half turn": lambda robot: robot.sample(yaw=3.0),
     "stamp goes back": lambda robot: robot.sample(stamp=-5.0),
+    "twist is NaN": lambda robot: replace(robot.sample(), twist=(0.0, math.nan, 0.0)),
 }
 
 
@@ -390,6 +392,228 @@ def test_after_a_halt_only_a_new_action_moves_the_robot() -> None:
     assert robot.moves
 
 
+class Late(Robot):
+    """A robot that speeds up as the bridge lets it, whose odometry arrives `lag` s late, and in bursts every `gap` s.
+
+    reaction: how late it obeys, s. drift: its odometry creeps sideways, m/s. wall: no further than this, m.
+    """
+
+    def __init__(
+        self,
+        lag: float = 0.0,
+        gap: float = 0.0,
+        reaction: float = 0.0,
+        shown: float = 1.0,
+        drift: float = 0.0,
+        wall: float = math.inf,
+    ) -> None:
+        self.lag, self.gap, self.drift, self.wall, self.side = lag, gap, drift, wall, 0.0
+        self._slew = SlewLimiter(Limits())
+        self._sent = deque([ZERO] * round(reaction / TICK_S))
+        self._waiting: deque[OdometrySample] = deque()
+        self._next = 0.0
+        super().__init__(shown)
+        self.pause(5.0)
+
+    def pause(self, seconds: float) -> None:
+        for _ in range(round(seconds / TICK_S)):
+            self.live()
+
+    def live(self, alive: tuple[str, ...] = NAMES, sample: OdometrySample | None = None, odometry: bool = True) -> None:
+        self._sent.append(self.executor.velocity)
+        wanted = self._sent.popleft()
+        if wanted == ZERO:
+            self._slew.reset()
+        velocity = self._slew.step(wanted, TICK_S)
+        self.now = round(self.now + TICK_S, 6)
+        self.yaw += velocity.wz * TICK_S
+        self.x = min(self.x + velocity.vx * math.cos(self.yaw) * TICK_S, max(self.wall, self.x))
+        self.side += (velocity.vx * math.sin(self.yaw) + self.drift) * TICK_S
+        for name in alive:
+            self.executor.on_heartbeat(name, self.now)
+        if odometry:
+            made = sample or self.sample()
+            self._waiting.append(replace(made, position=(made.position[0], self.shown * self.side, 0.3)))
+            if self.now >= self._next - 1e-9:
+                self._next = self.now + self.gap
+                while self._waiting and self._waiting[0].arrived + self.lag <= self.now + 1e-9:
+                    self.executor.on_odometry(replace(self._waiting.popleft(), arrived=self.now))
+        self.executor.tick(self.now)
+
+    def carry_out(self, kind: int, size: int) -> tuple[Report, float]:
+        """Carry out an action, and wait until all has come; return its end, and what the robot moved, m or rad."""
+        x, side, yaw = self.x, self.side, self.yaw
+        self.act(kind, size)
+        report = self.run(30.0)
+        self.pause(self.lag + 1.0)
+        return report, math.hypot(self.x - x, self.side - side) if kind == FORWARD else abs(self.yaw - yaw)
+
+
+@pytest.mark.parametrize(
+    ("lag", "gap", "reaction"),
+    [
+        (0.0, 0.0, 0.0),
+        (0.0, 0.22, 0.0),
+        (0.0, 0.2, 0.0),
+        (0.0, 0.0, 0.4),
+        (0.24, 0.0, 0.0),
+        (0.5, 0.0, 0.0),
+        (0.5, 0.22, 0.0),
+        (1.0, 0.0, 0.0),
+        (1.0, 0.22, 0.0),
+        (0.5, 0.0, 0.5),
+    ],
+)
+def test_odometry_in_bursts_and_late_is_driven_on_and_what_is_reported_was_walked(
+    lag: float, gap: float, reaction: float
+) -> None:
+    """Lag of 1 s: it walked 0.49 m, reported 0.09 m and was BLOCKED. Bursts: every action ended as NO_ODOMETRY."""
+    robot = Late(lag, gap, reaction)
+    for kind, size, goal in (
+        (FORWARD, SMALL, 0.25),
+        (FORWARD, MEDIUM, 0.5),
+        (LEFT, SMALL, math.radians(15)),
+        (RIGHT, LARGE, math.radians(45)),
+        (FORWARD, LARGE, 0.75),
+    ):
+        report, moved = robot.carry_out(kind, size)
+        assert (report.outcome, report.message) == (DONE, "")
+        assert report.progress == pytest.approx(moved, abs=0.011)
+        assert moved == pytest.approx(goal, abs=0.06 if kind == FORWARD else 0.08)
+        assert report.elapsed < 8.0
+    measured = robot.executor.response.lag
+    assert lag + reaction - REACTION_S - 1e-9 <= measured <= lag + reaction, "a reaction of the robot is no lag"
+    assert (f"is {measured:.2g} s late" in robot.executor.odometry_doubt) == (measured >= 0.1)
+    assert ("with gaps of 0.2" in robot.executor.odometry_doubt) == bool(gap)
+
+
+def test_a_motion_that_was_held_before_it_showed_does_not_make_odometry_late() -> None:
+    robot = Late()
+    for known in (False, True):
+        for _ in range(6):
+            robot.live(alive=("vlm_nav",))
+        x = robot.x
+        robot.act(FORWARD, MEDIUM)
+        for _ in range(30):
+            robot.live(alive=("vlm_nav",))
+        assert x < robot.x < x + 0.02 and not robot.moves
+        assert robot.run(30.0).outcome == DONE
+        assert (robot.executor.response.lag < 0.1) == known
+        assert robot.carry_out(FORWARD, MEDIUM)[0].outcome == DONE and robot.executor.response.lag == 0.0
+
+
+@pytest.mark.parametrize("lag", [2.0, 3.0])
+def test_a_lag_that_is_too_much_to_drive_with_is_said_and_measured_again_later(lag: float) -> None:
+    robot = Late(lag)
+    report, moved = robot.carry_out(FORWARD, SMALL)
+    assert report.outcome == NO_ODOMETRY and moved <= 0.25
+    assert f"s late, more than {LAG_LIMIT_S:g} s: too late to move on" in report.message
+    report, moved = robot.carry_out(FORWARD, SMALL)
+    assert (report.outcome, moved) == (NO_ODOMETRY, 0.0) and "too late to move on" in report.message
+    robot.pause(FORGET_S)
+    robot.lag = 0.0
+    robot.pause(0.5)
+    report, moved = robot.carry_out(FORWARD, SMALL)
+    assert report.outcome == DONE and report.progress == pytest.approx(moved, abs=0.011)
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.5, 1.0])
+def test_a_blocked_robot_is_found_also_on_late_odometry_and_pushes_no_longer_for_it(lag: float) -> None:
+    robot = Late(lag, wall=0.6)
+    assert robot.carry_out(FORWARD, MEDIUM)[0].outcome == DONE
+    pushed = 0.0
+    robot.act(FORWARD, LARGE)
+    while robot.executor.running:
+        pushed += robot.executor.velocity.vx * TICK_S
+        robot.live()
+    report = robot.report
+    assert report.outcome == BLOCKED and "something blocks the robot" in report.message
+    assert report.progress == pytest.approx(robot.x - 0.5, abs=0.06)
+    assert pushed <= CONFIG.forward_speed * CONFIG.blocked_after_s + 0.15
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize(("wall", "lag"), [(0.0, 0.0), (0.0, 1.0), (0.1, 1.0)])
+def test_a_robot_that_is_blocked_in_its_first_motion_stands_while_late_odometry_may_come(
+    wall: float, lag: float, size: int
+) -> None:
+    robot = Late(lag, wall=wall)
+    pushed = 0.0
+    robot.act(FORWARD, size)
+    while robot.executor.running:
+        pushed += robot.executor.velocity.vx * TICK_S
+        robot.live()
+    assert robot.report.outcome == BLOCKED
+    assert ("or more than 3.5 s late" in robot.report.message) == (not wall)
+    at_once = CONFIG.forward_speed * (CONFIG.blocked_after_s + 2 * TICK_S)
+    assert pushed <= (at_once if not wall else 1.5 * at_once), "at full speed until the lag is known"
+
+
+def test_the_next_motion_on_late_odometry_begins_where_the_one_before_ended() -> None:
+    robot = Late(1.0)
+    robot.carry_out(FORWARD, SMALL)
+    x = robot.x
+    robot.act(FORWARD, LARGE)
+    for _ in range(60):
+        robot.live()
+    robot.act(FORWARD, SMALL)
+    assert not robot.moves, "odometry does not show yet where it is"
+    begun = robot.x
+    report = robot.run()
+    assert report.outcome == DONE and begun - x > 0.1
+    assert robot.x - begun == pytest.approx(0.25, abs=0.05)
+    assert report.progress == pytest.approx(robot.x - begun, abs=0.011)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.22])
+@pytest.mark.parametrize("silent", ["odom", *NAMES])
+def test_bursts_let_odometry_be_silent_for_longer_and_nobody_else(silent: str, gap: float) -> None:
+    robot = Late(gap=gap)
+    robot.act(FORWARD, LARGE)
+    robot.pause(0.66)
+    assert robot.moves
+    alive = tuple(name for name in NAMES if name != silent)
+    since, x = robot.now, robot.x
+    while robot.moves:
+        robot.live(alive, odometry=silent != "odom")
+    limit = robot.executor.rhythm.limit if silent == "odom" else TIMEOUT_S
+    assert robot.now - since <= limit + TICK_S + 1e-6 and limit <= LONGEST_S
+    assert robot.x - x <= CONFIG.forward_speed * (TIMEOUT_S + TICK_S), "a longer limit has a lower speed"
+    assert (robot.executor.rhythm.limit > TIMEOUT_S) == bool(gap)
+
+
+def test_odometry_that_comes_too_seldom_says_how_often_it_has_to_come() -> None:
+    robot = Late(gap=0.48)
+    robot.act(FORWARD)
+    assert not robot.moves and robot.report.outcome == NO_ODOMETRY
+    assert "odometry comes every 0.48 s: at least 4 messages a second are needed" in robot.report.message
+
+
+def test_odometry_of_three_times_the_scale_is_named_with_the_first_action_and_ends_the_second() -> None:
+    """It passed for ten actions."""
+    robot = Late(shown=3.0)
+    report, moved = robot.carry_out(FORWARD, MEDIUM)
+    assert report.outcome == DONE and moved < 0.2
+    assert "odometry shows 0.48 m of 0.21 m commanded: its scale is wrong" in report.message
+    for kind, size in ((LEFT, SMALL), (FORWARD, SMALL)):
+        report, _ = robot.carry_out(kind, size)
+        assert report.outcome == NO_ODOMETRY and "its scale is wrong" in report.message
+    robot.shown = 1.0
+    robot.live(sample=replace(robot.sample(), position=(math.nan, 0.0, 0.0)))
+    robot.pause(1.0)
+    assert robot.carry_out(FORWARD, MEDIUM)[0] == replace(robot.report, outcome=DONE, message="")
+
+
+@pytest.mark.parametrize("kind", [FORWARD, LEFT])
+def test_odometry_that_creeps_sideways_ends_the_action_at_once(kind: int) -> None:
+    """A creep of 0.9 m/s passed for 4 s."""
+    robot = Late(drift=0.9)
+    robot.act(kind, LARGE)
+    report = robot.run(0.3)
+    assert report.outcome == NO_ODOMETRY
+    assert "that nobody commanded: it is wrong, or something pushes the robot" in report.message
+
+
 ANY = st.one_of(st.floats(-0.5, 0.5), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308]))
 
 
@@ -510,7 +734,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert (velocity.vx > 0.0) == (self.kind == FORWARD) and velocity.vy == 0.0
         assert self.kind == FORWARD or (velocity.wz > 0.0) == (self.kind == LEFT)
         assert abs(velocity.vx) <= CONFIG.forward_speed and abs(velocity.wz) <= CONFIG.turn_speed
-        assert all(robot.now - at <= TIMEOUT_S + 1e-9 for at in self.fed.values())
+        limits = dict.fromkeys(NAMES, TIMEOUT_S) | {"odom": robot.executor.rhythm.limit}
+        assert all(robot.now - at <= limits[name] + 1e-9 for name, at in self.fed.items())
+        assert velocity.vx * limits["odom"] <= CONFIG.forward_speed * TIMEOUT_S + 1e-9, "no further on silence"
         assert robot.now - self.sound_since >= 0.4
 
     @invariant()

@@ -126,6 +126,10 @@ class World:
     frame_period: float = 0.125
     camera_dies_at: float = math.inf
     camera_back_at: float = math.inf
+    problem: str = ""
+    """Of a camera that is dead."""
+    problems: int = 0
+    """How often somebody asked for it."""
     outcome: Callable[[int], Execution | None] | None = None
     """In place of a robot that walks."""
     answer_s: float = 0.5
@@ -190,6 +194,10 @@ class World:
         arrived = math.floor(self.now / self.frame_period) * self.frame_period
         dead = self.camera_dies_at <= arrived < self.camera_back_at
         return Frame(b"%.3f" % arrived, arrived, 0.0, None, self.place()) if arrived > moment and not dead else None
+
+    def camera_problem(self) -> str:
+        self.problems += 1
+        return self.problem and f"{self.problem} ({self.problems})"
 
     def place(self) -> PlanarPose | None:
         return self._pose(next(reversed(self.walks.values()))) if self.walks else self.pose
@@ -396,6 +404,15 @@ def test_a_dead_camera_holds_and_a_living_one_goes_on() -> None:
 def test_a_camera_that_stays_dead_is_named_in_the_result() -> None:
     result = World([LEFT], camera_dies_at=0.0).run(time_allowance_s=8.0)
     assert result.end is End.STALE_CAMERA
+    assert result.message == "the time allowance ran out without a fresh camera frame: no camera frame for 1 s"
+
+
+def test_what_is_wrong_with_the_camera_is_in_the_goals_result_and_named_once_a_second() -> None:
+    world = World([LEFT], camera_dies_at=0.0, problem="the frames are cut off")
+    result = world.run(time_allowance_s=8.0)
+    assert result.end is End.STALE_CAMERA
+    assert "no camera frame for 1 s: the frames are cut off" in result.message
+    assert 3 <= world.problems <= 8 and len(world.decisions) <= 9
 
 
 def test_blocked_again_and_again_is_an_obstacle_but_a_free_move_forgets() -> None:

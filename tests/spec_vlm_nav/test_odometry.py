@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spec_vlm_nav.odometry import FROZEN_S, RECOVERY_S, TOP_SPEED, OdometryCheck, OdometrySample
+from spec_vlm_nav.odometry import (
+    FROZEN_S,
+    LONGEST_S,
+    RECOVERY_S,
+    TOP_SPEED,
+    OdometryCheck,
+    OdometrySample,
+    Rhythm,
+    frames_problem,
+)
 
 PERIOD_S = 0.02
 
@@ -123,3 +132,63 @@ def test_whatever_arrives_gives_a_finite_pose_or_a_sentence(samples: list[Odomet
         pose = check.take(each)
         assert (pose is None) == bool(check.problem)
         assert pose is None or pose.finite
+
+
+@pytest.mark.parametrize(
+    ("gap", "limit", "named"),
+    [
+        (0.005, 0.2, False),
+        (0.1, 0.2, False),
+        (0.2, 0.3, False),
+        (0.23, 0.345, False),
+        (0.39, LONGEST_S, False),
+        (0.5, LONGEST_S, True),
+    ],
+)
+@pytest.mark.parametrize("burst", [1, 4])
+def test_the_silence_that_a_source_may_have_is_learned_from_how_it_comes(
+    gap: float, limit: float, named: bool, burst: int
+) -> None:
+    rhythm = Rhythm(0.2)
+    for index in range(60):
+        for within in range(burst):
+            rhythm.note(50.0 + index * gap + 0.001 * within)
+    assert rhythm.limit == pytest.approx(limit, abs=0.01)
+    assert bool(rhythm.problem) == named
+    assert not named or f"odometry comes every {rhythm.gap:.2g} s: at least 4 messages a second" in rhythm.problem
+
+
+def test_a_prompt_source_that_is_held_up_gets_no_longer_silence_and_bursts_that_end_are_forgotten() -> None:
+    rhythm, now = Rhythm(0.2), 50.0
+    for index in range(400):
+        now += 0.35 if index > 20 and index % 20 == 0 else 0.02
+        rhythm.note(now)
+        assert rhythm.limit == 0.2, "two of five seconds in gaps, on a full machine"
+    for _ in range(25):
+        now += 0.23
+        rhythm.note(now)
+    assert rhythm.limit == pytest.approx(0.345)
+    for _ in range(300):
+        now += 0.02
+        rhythm.note(now)
+    assert rhythm.limit == 0.2
+
+
+@pytest.mark.parametrize(
+    ("fixed", "body", "wrong"),
+    [
+        ("odom", "base_link", False),
+        ("utlidar_odom", "robot0/base_link", False),
+        ("map", "body", False),
+        ("", "", True),
+        ("odom", "", True),
+        ("odom", "odom", True),
+        ("base_link", "odom", True),
+        ("odom", "front_camera", True),
+        ("front_camera_optical_frame", "base_link", True),
+    ],
+)
+def test_frames_that_cannot_be_odometrys_are_named(fixed: str, body: str, wrong: bool) -> None:
+    problem = frames_problem(fixed, body)
+    assert bool(problem) == wrong
+    assert not wrong or f"child_frame_id {body!r} in header.frame_id {fixed!r}, expected 'base_link' in" in problem

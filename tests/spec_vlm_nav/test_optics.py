@@ -129,9 +129,23 @@ def test_no_field_of_view_is_the_whole_image() -> None:
     assert (u, v) == pytest.approx(tuple(points.ravel()), abs=1.0)
 
 
-def test_another_aspect_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ValueError, match=r"640 x 480 pixels, its calibration .* is of 1280 x 720"):
+def test_another_aspect_than_the_calibrations_is_refused_with_both_sizes_and_a_way_out() -> None:
+    words = r"640 x 480 pixels, its calibration .* is of 1280 x 720: .* or set fov_deg to 0.0 for its whole image"
+    with pytest.raises(ValueError, match=words):
         Optics(GO2, ViewSettings(), 640, 480)
+
+
+def test_the_whole_image_of_another_aspect_needs_no_calibration_and_has_none() -> None:
+    optics = Optics(GO2, ViewSettings(0.0, 320, 240), 640, 480)
+    assert optics.apply(with_dot(600, 300, 640, 480, 5)).shape == (240, 320, 3)
+    assert not optics.camera.matrix.any() and optics.camera.distortion == ()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2000, 8), (7, 7)])
+@pytest.mark.parametrize("fov", [0.0, 90.0])
+def test_a_source_that_is_no_view_is_refused(size: tuple[int, int], fov: float) -> None:
+    with pytest.raises(ValueError, match=f"{size[0]} x {size[1]} pixels is no view of a camera"):
+        Optics(GO2, ViewSettings(fov), *size)
 
 
 def test_another_size_than_it_was_made_for_is_refused() -> None:

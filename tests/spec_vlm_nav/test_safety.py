@@ -142,3 +142,12 @@ def test_the_last_stop_is_never_waited_for_past_its_time(silence: float) -> None
     woken = silence + watchdog.wait(silence)
     assert woken <= 0.2006 or silence > 0.15
     assert watchdog.wait(silence) > 0.0
+
+
+def test_one_of_them_may_be_silent_for_longer_and_the_others_may_not() -> None:
+    dogs = Watchdogs(("a", "b"), 0.2)
+    dogs.feed("a", 1.0)
+    dogs.feed("b", 1.0)
+    dogs.allow("a", 0.35)
+    assert dogs.next_in(1.1) == pytest.approx(0.1) and dogs.next_in(1.25) == pytest.approx(0.1)
+    assert dogs.silent(1.3) == ("b",) and dogs.silent(1.36) == ("a", "b")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from speculation.address import addresses_of, check_address, host_of, is_loopback
+from speculation.address import addresses_of, bracketed, check_address, host_of, is_loopback, resolve
 
 FLAGS = ("--keys DIR", "--allow-plain")
 
@@ -50,3 +52,25 @@ def test_only_a_server_takes_any_port() -> None:
 def test_a_list_of_addresses_is_separated_by_commas() -> None:
     assert addresses_of("tcp://a:1") == ("tcp://a:1",)
     assert addresses_of("tcp://a:1, tcp://b:2,") == ("tcp://a:1", "tcp://b:2", "")
+
+
+@pytest.mark.parametrize("host", ["[::1]", "[::]", "[fd00::2]", "[fe80::1%eth0]"])
+def test_an_ipv6_address_stands_in_brackets(host: str) -> None:
+    assert host_of(f"tcp://{host}:5555") == host and bracketed(host[1:-1]) == bracketed(host) == host
+    with pytest.raises(
+        ValueError, match=f"an IPv6 address stands in brackets; write {re.escape(f'tcp://{host}:5555')}"
+    ):
+        host_of(f"tcp://{host[1:-1]}:5555")
+
+
+@pytest.mark.parametrize("host", ["[]", "[1.2.3.4]x", "[::g]", "[::1", "a:b"])
+def test_what_only_looks_like_an_ipv6_address_is_none(host: str) -> None:
+    with pytest.raises(ValueError, match="is no address; write tcp://HOST:PORT"):
+        check_address(f"tcp://{host}:5555", True, True, FLAGS)
+
+
+def test_a_name_resolves_to_numbers_or_the_message_says_what_to_check() -> None:
+    assert resolve("127.0.0.1") == ["127.0.0.1"] and resolve("[fe80::1%eth0]") == ["[fe80::1%eth0]"]
+    assert "127.0.0.1" in resolve("localhost") or "[::1]" in resolve("localhost")
+    with pytest.raises(ValueError, match="the name nowhere.invalid does not resolve: check its spelling or DNS"):
+        resolve("nowhere.invalid")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import zlib
 from array import array
 from typing import Any
 
@@ -7,16 +9,32 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from speculation import images
 from speculation.frames import MAX_PIXELS, decode_jpeg
-from speculation.images import COMPRESSED, ENCODINGS, RAW, file_jpeg, pixels_jpeg, to_jpeg, to_pixels
+from speculation.images import (
+    COMPRESSED,
+    ENCODINGS,
+    RAW,
+    check_view,
+    file_jpeg,
+    file_pixels,
+    pixels_jpeg,
+    to_jpeg,
+    to_pixels,
+)
 from tests import bags
 from tests.models import frame
 from vlm_nav_simulation.dataset import encode_jpeg
 
 
-@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "mono8"])
+def deep(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of 16-bit values whose high bytes are these."""
+    return np.ascontiguousarray(values.astype("<u2") << 8).view(np.uint8)
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "8UC4", "mono8", "rgb16", "bgr16"])
 def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: str) -> None:
     grey = np.repeat(np.arange(0, 64, dtype=np.uint8)[None, :, None], 40, axis=0)
     picture = np.concatenate([grey * 3, grey * 2, grey], axis=2) if encoding != "mono8" else np.repeat(grey, 3, axis=2)
@@ -27,7 +45,10 @@ def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: 
         "8UC3": picture[..., ::-1],
         "rgba8": np.concatenate([picture, alpha], axis=2),
         "bgra8": np.concatenate([picture[..., ::-1], alpha], axis=2),
+        "8UC4": np.concatenate([picture[..., ::-1], alpha], axis=2),
         "mono8": grey,
+        "rgb16": deep(picture),
+        "bgr16": deep(picture[..., ::-1]),
     }
     pixels = layouts[encoding].reshape(40, -1)
     padded = np.pad(pixels, ((0, 0), (0, 5)), constant_values=255)
@@ -40,9 +61,17 @@ def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: 
 
 def test_yuv_is_colour_too() -> None:
     red = np.tile(np.array([81, 90, 81, 240], np.uint8), (8, 8))  # Y U Y V
-    for encoding, order in (("yuv422_yuy2", [0, 1, 2, 3]), ("yuv422", [1, 0, 3, 2])):
-        data = red.reshape(8, 8, 4)[..., order].tobytes()
-        colour = decode_jpeg(to_jpeg(bags.raw(data, encoding, 8, 16, 32), RAW)).mean(axis=(0, 1))
+    pairs = {order: red.reshape(8, 8, 4)[..., order].tobytes() for order in ((0, 1, 2, 3), (1, 0, 3, 2))}
+    luma, chroma = np.full((8, 16), 81, np.uint8), np.tile(np.array([90, 240], np.uint8), (4, 8))
+    for encoding, data, step in (
+        ("yuv422_yuy2", pairs[0, 1, 2, 3], 32),
+        ("yuyv", pairs[0, 1, 2, 3], 32),
+        ("yuv422", pairs[1, 0, 3, 2], 32),
+        ("uyvy", pairs[1, 0, 3, 2], 32),
+        ("nv12", luma.tobytes() + chroma.tobytes(), 16),
+        ("nv21", luma.tobytes() + chroma[:, ::-1].tobytes(), 16),
+    ):
+        colour = decode_jpeg(to_jpeg(bags.raw(data, encoding, 8, 16, step), RAW)).mean(axis=(0, 1))
         assert colour[0] > 200 and colour[1] < 60 and colour[2] < 60
 
 
@@ -109,7 +138,7 @@ def test_messages_of_the_live_node_are_read_as_those_of_a_bag(encoding: str) -> 
     """rclpy holds the bytes of a message in an array, rosbags in numpy."""
     kind, count, _ = ENCODINGS[encoding]
     step = 16 * count * np.dtype(kind).itemsize
-    data = np.random.default_rng(1).integers(1, 60, 8 * step, np.uint8)
+    data = np.random.default_rng(1).integers(1, 60, 12 * step if encoding.startswith("nv") else 8 * step, np.uint8)
     recorded = bags.raw(data.tobytes(), encoding, 8, 16, step)
     seen = to_pixels(recorded, RAW)
     recorded.data = array("B", data.tobytes())
@@ -144,6 +173,46 @@ def test_a_jpeg_goes_through_and_a_png_is_encoded() -> None:
     png = bytes(cv2.imencode(".png", smooth[..., ::-1])[1])
     seen = decode_jpeg(to_jpeg(bags.compressed(png, 0, "rgb8; png compressed"), COMPRESSED))
     assert np.abs(seen.astype(int) - smooth).mean() < 6.0
+
+
+def test_a_small_file_that_claims_many_pixels_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV took 1.5 GB of memory for this PNG of 0.3 MB."""
+    png = bytes(cv2.imencode(".png", np.zeros((5000, 5000), np.uint8))[1])
+    claims = bytearray(png)
+    claims[16:24] = (16_000).to_bytes(4, "big") * 2
+    claims[29:33] = zlib.crc32(claims[12:29]).to_bytes(4, "big")
+
+    def never(*_: Any) -> None:
+        raise AssertionError("it was decoded")
+
+    monkeypatch.setattr(cv2, "imdecode", never)
+    with pytest.raises(ValueError, match="an image of 5000 x 5000 pixels is empty, longer than 65500 or more than"):
+        file_jpeg(png)
+    with pytest.raises(ValueError, match="format 'png', has far more than 16777216 pixels"):
+        file_jpeg(bytes(claims), "png")
+
+
+def grey16(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Return a PNG of 16 bits a pixel."""
+    return bytes(cv2.imencode(".png", pixels[..., 0].astype(np.uint16) << 8)[1])
+
+
+@pytest.mark.parametrize("size", [(8, 8), (28, 5600), (4000, 300)])
+@pytest.mark.parametrize("kind", ["JPEG L", "JPEG CMYK", "PNG L", "PNG P", "PNG RGBA", "PNG 16", "GIF P", "MPO RGB"])
+def test_files_of_odd_sizes_and_colours_are_read_as_they_look(size: tuple[int, int], kind: str) -> None:
+    form, mode = kind.split()
+    ramp = (np.add.outer(np.arange(size[1]), np.arange(size[0])) % 64 * 4).astype(np.uint8)
+    picture = np.repeat(ramp[..., None], 3, axis=2)
+    file, image = io.BytesIO(), Image.fromarray(picture)
+    if mode == "16":
+        data = grey16(picture)
+    else:
+        more: dict[str, Any] = {"save_all": True, "append_images": [image.resize((64, 64))]} if form == "MPO" else {}
+        (image.quantize(64) if mode == "P" else image.convert(mode)).save(file, form, **more)
+        data = file.getvalue()
+    for seen in (decode_jpeg(file_jpeg(data)), file_pixels(data)):
+        assert seen.shape == picture.shape and np.abs(seen.astype(int) - picture).mean() < 6.0
+    check_view(size[1], size[0])
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,8 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
     try:
         idle = {status.name: status for status in node.health()}
         assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
-        assert (idle["odometry"].message, idle["odometry"].values) == ("odometry is silent", {"rate_hz": 0.0})
+        assert idle["odometry"].message == "odometry is silent: at least 4 messages a second are needed"
+        assert idle["odometry"].values == {"rate_hz": 0.0, "gap_s": 0.0, "limit_s": 0.2}
         assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
         assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
         node.active = True
@@ -242,14 +243,46 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
         busy = {status.name: status for status in node.health()}
         assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
         assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
-        assert busy["odometry"].level is Level.OK and busy["odometry"].values["rate_hz"] > 0.0
+        assert busy["odometry"].level is Level.WARN and busy["odometry"].values["rate_hz"] > 0.0
+        assert "expected 'base_link' in 'odom'" in busy["odometry"].message, "frames that are empty are named"
+        message.header.frame_id, message.child_frame_id = "utlidar_odom", "robot0/base_link"
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        assert {status.name: status.message for status in node.health()}["odometry"] == "sound"
         assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
-        message.pose.pose.position.x = math.nan
+        message.twist.twist.linear.y = math.nan
         node._on_odometry(message, {"received_timestamp": NOW_NS})
         assert {status.name: status.message for status in node.health()}["odometry"].startswith(
-            "odometry is not finite"
+            "odometry is not finite (vy = nan)"
         )
     finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_the_stop_goes_out_before_its_reason_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full machine may hold up the log."""
+    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
+    for module in (action_executor, common):
+        monkeypatch.setattr(module, "time", clock)
+    rclpy.init()
+    node = ActionExecutor()
+    done: list[str] = []
+    try:
+        node.active = True
+        for name in NAMES:
+            node._on_heartbeat(name, 100.0)
+        message = Odometry()
+        message.pose.pose.orientation.w = 1.0
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
+        logger = SimpleNamespace(**{each: lambda *_, **__: done.append("log") for each in ("info", "warning", "error")})
+        monkeypatch.setattr(node, "get_logger", lambda: logger)
+        monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=lambda twist: done.append(f"{twist.linear.x:g}")))
+        monkeypatch.setattr(clock, "monotonic", lambda: 100.21)
+        node._tick()
+        assert done[0] == "0" and "log" in done
+    finally:
+        monkeypatch.undo()
         node.destroy_node()
         rclpy.shutdown()
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rclpy
-from rclpy.node import Node
 
-from spec_vlm_nav.body import Frame
 from spec_vlm_nav.navigator import NavigatorConfig
-from spec_vlm_nav.nodes import senses, vlm_nav
-from spec_vlm_nav.nodes.senses import Senses
+from spec_vlm_nav.nodes import vlm_nav
 from spec_vlm_nav.nodes.vlm_nav import FIRST_FRAME_S, VlmNav
 
 
@@ -54,24 +49,3 @@ def test_it_is_not_active_without_a_camera_frame_and_says_so_while_it_waits(monk
     with pytest.raises(RuntimeError):
         activate(ended, monkeypatch)
     assert ended.now == pytest.approx(1.0, abs=0.1), "Ctrl-C is not waited for"
-
-
-@pytest.fixture
-def sight() -> Iterator[Senses]:
-    rclpy.init()
-    node = Node("vlm_nav", cli_args=["--ros-args", "-r", "camera/image/compressed:=/front/compressed"])
-    made = Senses(node)
-    yield made
-    made.close()
-    node.destroy_node()
-    rclpy.shutdown()
-
-
-def test_a_frame_that_is_missing_or_old_is_named_with_its_topic_or_limit(
-    sight: Senses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert sight.missing(1.0) == "no camera frame has come on /front/compressed"
-    monkeypatch.setattr(senses, "time", SimpleNamespace(monotonic=lambda: 12.0))
-    sight.frame = Frame(b"", 11.5, 0.25, None)
-    assert sight.missing(1.0) == ""
-    assert sight.missing(0.5) == "the newest camera frame is 0.8 s old, stale_frame_s is 0.5"

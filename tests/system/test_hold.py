@@ -57,7 +57,7 @@ class Node:
         self.decided: list[NavigationAction] = []
         self.config = CONFIG
         self.monitor = LinkMonitor(CONFIG.link)
-        self.senses: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, frame=None, place=lambda: None)
+        self.senses: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, place=lambda: None)
         self.out = SimpleNamespace(
             actions=SimpleNamespace(publish=self.take),
             decisions=SimpleNamespace(publish=self.decided.append),
@@ -140,7 +140,7 @@ def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypat
         node = Node(takes)
         made = running(node, monkeypatch)
         made._handle.is_cancel_requested = False
-        node.senses.frame = "no frame"
+        node.senses.frame_after = lambda moment, stale_s: "no frame"
         result = made.run()
         assert "AttributeError" in result.error_msg and result.error_msg.endswith(words)
         assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}

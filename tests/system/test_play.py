@@ -115,4 +115,4 @@ def test_what_cannot_be_played_is_one_sentence(
     assert "would replace the bag that is played" in capsys.readouterr().err
     assert play(bag, turning_model, tmp_path / "out", "--camera-topic", "/none", "--mode", "edge") == 2
     said = capsys.readouterr().err
-    assert "has no images on /none; its camera topics are /front/rgb" in said and "Traceback" not in said
+    assert "has no topic /none; its camera topics are /front/rgb" in said and "Traceback" not in said

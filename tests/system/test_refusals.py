@@ -18,7 +18,7 @@ from spec_vlm_nav.runner import free_address, main
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"draft_model": "/no/such"}, "vlm_nav cannot configure: model folder /no/such does not exist"),
+        ({"draft_model": "/no/such"}, "model folder /no/such does not exist"),
         ({"verifier": "tcp://10.9.8.7:5555", "start_verifier": "false"}, "allow_plain"),
     ],
 )

@@ -49,9 +49,10 @@ class Ros:
         for known in ("rclpy", "spec_vlm_nav_interfaces", "unitree_api"):
             spec = find_spec(known)
             assert spec is not None and spec.origin is not None
-            folder = Path(spec.origin).parents[1]
+            # .venv may be a link
+            folder = Path(spec.origin).resolve().parents[1]
             # elsewhere than in the virtual environment, all of it is ROS's own
-            for pattern in ROS_MODULES if Path(sys.prefix) in folder.parents else ("*",):
+            for pattern in ROS_MODULES if Path(sys.prefix).resolve() in folder.parents else ("*",):
                 for module in folder.glob(pattern):
                     link = self.modules / module.name
                     if not link.exists():

@@ -10,7 +10,7 @@ from adapters_training.sources import LeftOut, Shot
 from adapters_training.sources.lerobot import LeRobotData, is_lerobot
 from speculation.prompts import Vocabulary, compose
 from vlm_nav_evaluation.bags.files import BagReader
-from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection, asked_sentence, choose
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection, asked_sentence, choose, find_camera
 from vlm_nav_evaluation.bags.nuscenes import NuScenes, tables
 
 KINDS = "rosbag2 folder, a single .mcap or .db3, a LeRobot v3 or a nuScenes-like folder"
@@ -51,6 +51,7 @@ class Dataset(Protocol):
 
 def open_dataset(path: Path, camera: str = "") -> Dataset | None:
     """Open a folder of a kind that is no bag; None where it is none. Raises ValueError, in one sentence, as they do."""
+    path = path.expanduser()
     if not path.is_dir():
         return None
     if is_lerobot(path):
@@ -66,15 +67,19 @@ def open_questions(path: Path, selection: Selection, vocabulary: Vocabulary | No
     return DatasetQuestions(dataset, selection, vocabulary)
 
 
-def check_recording(path: Path) -> None:
-    """Raise ValueError, in one sentence, for what is no recording of any kind."""
-    if open_dataset(path) is None:
-        with BagReader(path):
-            pass
+def check_recording(path: Path, camera: str, option: str) -> None:
+    """Raise ValueError, in one sentence, for what is no recording of any kind or has not the one camera.
+
+    `option` is what names another camera of a bag.
+    """
+    if open_dataset(path, camera) is None:
+        with BagReader(path) as bag:
+            find_camera(bag, camera, option)
 
 
 def files_of(path: Path) -> list[Path]:
     """Return the files whose contents decide which recording it is: of nuScenes-like data the tables alone."""
+    path = path.expanduser()
     if not path.is_dir():
         return [path]
     root = tables(path)

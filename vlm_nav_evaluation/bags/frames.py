@@ -7,22 +7,28 @@ memory. What cannot be used is passed on as a sentence, and the frames around it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from adapters_training.sources import LeftOut
+from adapters_training.sources.rosbag2 import Topic
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.instructions import sentence_for
 from speculation.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
 from speculation.settings import check
-from vlm_nav_evaluation.bags.files import BagReader, Topic, header_stamp
+from vlm_nav_evaluation.bags.files import VIDEOS, BagReader, header_stamp
+from vlm_nav_evaluation.bags.video import Picture, Video, check_video
 
+CAMERAS = (RAW, COMPRESSED, *VIDEOS)
+"""Types of topics that show what a camera saw."""
 TEXT = "std_msgs/msg/String"
 INSTRUCTION = "instruction"
 """Last part of the name of the topic of instructions."""
@@ -114,17 +120,74 @@ class CameraFrame(NamedTuple):
     frame_id: str
 
 
-def read_camera(bag: BagReader, camera: Topic, raw: bytes) -> CameraFrame:
-    """Return what a message on a camera topic shows. Raises ValueError, in one sentence, for what is no picture."""
+@dataclass(frozen=True)
+class Shown:
+    """One frame of a bag's camera, not converted yet: its number among the camera's messages, and when it came (ns)."""
+
+    index: int
+    stamp_ns: int
+    take: Callable[[], CameraFrame]
+    """Returns what it shows; to be called before the next is taken. Raises ValueError for what is no picture."""
+
+
+Message = tuple[str, int, bytes]
+"""A message of another topic: its topic, when it came (ns), and itself in CDR."""
+
+
+def camera_frames(bag: BagReader, camera: Topic, others: Collection[str] = ()) -> Iterator[Shown | LeftOut | Message]:
+    """Yield a camera's frames, and the messages of other topics, in order of time; what is lost is a `LeftOut`."""
+    for problem in bag.problems:
+        yield LeftOut(problem)
+    try:
+        frames = _video_frames if camera.kind in VIDEOS else _image_frames
+        yield from frames(bag, camera, bag.messages([camera.name, *others]))
+    except ValueError as error:
+        yield LeftOut(f"{error}; what comes after is left out")
+
+
+def _image_frames(bag: BagReader, camera: Topic, messages: Iterator[Message]) -> Iterator[Shown | Message]:
+    index = 0
+    for topic, stamp_ns, raw in messages:
+        if topic == camera.name:
+            yield Shown(index, stamp_ns, partial(_read_image, bag, camera, raw))
+            index += 1
+        else:
+            yield topic, stamp_ns, raw
+
+
+def _read_image(bag: BagReader, camera: Topic, raw: bytes) -> CameraFrame:
     message = bag.decode(camera.name, raw)
     return CameraFrame(to_jpeg(message, camera.kind), header_stamp(message), str(message.header.frame_id))
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    index: int
-    stamp_ns: int
-    raw: bytes
+def _video_frames(bag: BagReader, camera: Topic, messages: Iterator[Message]) -> Iterator[Shown | LeftOut | Message]:
+    video, index = Video(), 0
+    places: dict[int, tuple[int, int, str]] = {}
+
+    def shown(found: Iterable[Picture | LeftOut]) -> Iterator[Shown | LeftOut]:
+        for item in found:
+            if isinstance(item, LeftOut):
+                yield item
+                continue
+            stamp_ns, header_ns, frame_id = places.pop(item.number)
+            taken = partial(_read_picture, item, header_ns, frame_id)
+            yield Shown(item.number, stamp_ns, taken)
+
+    for topic, stamp_ns, raw in messages:
+        if topic != camera.name:
+            yield topic, stamp_ns, raw
+            continue
+        message = bag.decode(camera.name, raw)
+        stamp = getattr(message, "timestamp", None)
+        header_ns = stamp_ns if stamp is None else nanoseconds(stamp)
+        places[index] = stamp_ns, header_ns, str(getattr(message, "frame_id", ""))
+        yield from shown(video.push(index, camera.kind, message))
+        index += 1
+    yield from shown(video.end())
+
+
+def _read_picture(picture: Picture, header_ns: int, frame_id: str) -> CameraFrame:
+    return CameraFrame(picture.jpeg(), header_ns, frame_id)
 
 
 class _Timed(Protocol):
@@ -175,7 +238,7 @@ class FrameSource(BagReader):
         super().__init__(path)
         self._selection, self._vocabulary = selection, vocabulary
         try:
-            self.topic = _camera(self, selection.topic)
+            self.topic = find_camera(self, selection.topic)
         except ValueError:
             self.__exit__()
             raise
@@ -189,7 +252,7 @@ class FrameSource(BagReader):
         try:
             yield from self._frames()
         except ValueError as error:
-            yield LeftOut(f"{error}; what comes after is left out")
+            yield LeftOut(str(error))
 
     def _frames(self) -> Iterator[BagFrame | LeftOut]:
         selection = self._selection
@@ -202,24 +265,32 @@ class FrameSource(BagReader):
             prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
             yield from problems
         seen = False
-        messages = enumerate(self.messages([self.topic.name]))
-        recorded = (_Recorded(index, stamp_ns, raw) for index, (_, stamp_ns, raw) in messages)
-        for entry in choose(recorded, selection):
-            index, stamp_ns = entry.index, entry.stamp_ns
+        for entry in choose(self._shown(problems := []), selection):
+            yield from problems
+            problems.clear()
             seen = True
-            while instructions and instructions[0][0] <= stamp_ns:
+            while instructions and instructions[0][0] <= entry.stamp_ns:
                 _, instruction = instructions.popleft()
             try:
                 sentence = asked_sentence(instruction, self._vocabulary)
-                taken = read_camera(self, self.topic, entry.raw)
+                taken = entry.take()
             except ValueError as error:
-                yield LeftOut(str(error), index)
+                yield LeftOut(str(error), entry.index)
                 continue
             asked = prompts.get(taken.stamp_ns)
             prompt = asked.prompt if asked else compose(sentence, (), selection.order, selection.guide)
-            yield BagFrame(index, stamp_ns, taken.jpeg, instruction, prompt, labels.get(taken.stamp_ns))
-        if not seen and self.topic.count > selection.skip:
+            yield BagFrame(entry.index, entry.stamp_ns, taken.jpeg, instruction, prompt, labels.get(taken.stamp_ns))
+        yield from problems
+        if not (seen or problems) and self.topic.count > selection.skip:
             yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
+
+    def _shown(self, problems: list[LeftOut]) -> Iterator[Shown]:
+        """Yield the camera's frames; what shows none is put into `problems`."""
+        for item in camera_frames(self, self.topic):
+            if isinstance(item, Shown):
+                yield item
+            elif isinstance(item, LeftOut):
+                problems.append(item)
 
     def _instructions(self) -> list[tuple[int, str]]:
         if self._selection.instruction:
@@ -229,12 +300,12 @@ class FrameSource(BagReader):
             raise ValueError(
                 f"bag {self.path} has several instruction topics ({', '.join(topics)}); give one with --instruction"
             )
-        return [(stamp, str(message.data)) for _, stamp, message in self.decoded(topics)]
+        return [(stamp, str(message.data)) for _, stamp, message in self._texts(topics)]
 
     def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
         """Return the entries of the topics called `name` by their frames' stamps, and what cannot be read."""
         found, problems = {}, []
-        for _, _, message in self.decoded(self._named(name)):
+        for _, _, message in self._texts(self._named(name)):
             try:
                 entry = read(message.data)
             except ValueError as error:
@@ -243,23 +314,72 @@ class FrameSource(BagReader):
                 found[entry.stamp_ns] = entry
         return found, problems
 
+    def _texts(self, topics: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
+        """Yield the messages of topics as far as the bag can be read; where it cannot, the frames' turn tells."""
+        with suppress(ValueError):
+            yield from self.decoded(topics)
+
     def _named(self, name: str) -> list[str]:
         topics = self.topics.values()
         return [topic.name for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
 
 
-def _camera(bag: BagReader, wanted: str) -> Topic:
-    cameras = [topic for topic in bag.topics.values() if topic.kind in (RAW, COMPRESSED)]
-    listed = ", ".join(f"{topic.name} ({topic.count} frames)" for topic in cameras)
+def find_camera(bag: BagReader, wanted: str, option: str = "--topic") -> Topic:
+    """Return the one camera topic of a bag, or the one that is called `wanted`.
+
+    Depth is no camera, and neither is a topic without messages where others have some. Raises ValueError, in one
+    sentence, where there is none, where several remain (they are chosen from with `option`), and for a video that
+    cannot be decoded here.
+    """
+    pictures = [topic for topic in bag.topics.values() if topic.kind in CAMERAS]
     if wanted:
-        topic = bag.topics.get(wanted) or bag.topics.get(f"/{wanted}")
-        if topic is None or topic not in cameras:
+        topic = next((each for each in bag.topics.values() if each.name.lstrip("/") == wanted.lstrip("/")), None)
+        if topic is None or topic not in pictures:
             what = "has no topic" if topic is None else f"has no images ({topic.kind}) on"
-            raise ValueError(f"bag {bag.path} {what} {wanted}; its camera topics are {listed or 'none'}")
-        return topic
+            raise ValueError(f"bag {bag.path} {what} {wanted}; its camera topics are {_listed(pictures)}")
+    else:
+        topic = _only_camera(bag, pictures, option)
+    if not topic.count:
+        raise ValueError(f"bag {bag.path} holds no message on {topic.name}")
+    if topic.kind in VIDEOS:
+        check_video(bag.path, topic.name)
+    return topic
+
+
+def _only_camera(bag: BagReader, pictures: Sequence[Topic], option: str) -> Topic:
+    if not pictures:
+        others = (
+            ", ".join(sorted(f"{topic.name} ({topic.kind or 'several types'})" for topic in bag.topics.values()))
+            or "none at all"
+        )
+        raise ValueError(f"bag {bag.path} has no topic of type {', '.join(CAMERAS)}; its topics are {others}")
+    filled = [topic for topic in pictures if topic.count] or pictures
+    cameras = [topic for topic in filled if not is_depth(bag, topic)]
     if not cameras:
-        others = ", ".join(sorted(f"{topic.name} ({topic.kind})" for topic in bag.topics.values())) or "none at all"
-        raise ValueError(f"bag {bag.path} has no topic of type {RAW} or {COMPRESSED}; its topics are {others}")
+        raise ValueError(f"bag {bag.path} has depth images alone: {_listed(filled)}; depth is no camera")
     if len(cameras) > 1:
-        raise ValueError(f"bag {bag.path} has several camera topics: {listed}; choose one with --topic")
+        raise ValueError(f"bag {bag.path} has several camera topics: {_listed(cameras)}; choose one with {option}")
     return cameras[0]
+
+
+def _listed(topics: Sequence[Topic]) -> str:
+    return ", ".join(f"{topic.name} ({topic.count} frames)" for topic in topics) or "none"
+
+
+def is_depth(bag: BagReader, topic: Topic) -> bool:
+    """Return whether a topic's name or its first image tells that it is depth."""
+    if "depth" in topic.name.lower():
+        return True
+    if topic.kind in VIDEOS:
+        return False
+    try:
+        message = next((message for _, _, message in bag.decoded([topic.name])), None)
+    except ValueError:
+        return False
+    form = str(getattr(message, "encoding", "") or getattr(message, "format", ""))
+    return form == "16UC1" or "compressedDepth" in form
+
+
+def nanoseconds(stamp: Any) -> int:
+    """Return a builtin_interfaces/Time in nanoseconds."""
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)

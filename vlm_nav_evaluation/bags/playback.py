@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from adapters_training.sources import LeftOut
-from speculation.images import COMPRESSED, RAW
 from speculation.settings import check
 from vlm_nav_evaluation.bags.datasets import open_dataset, shots_of
 from vlm_nav_evaluation.bags.files import BagReader, typestore
-from vlm_nav_evaluation.bags.frames import read_camera
+from vlm_nav_evaluation.bags.frames import Shown, camera_frames, find_camera
 
-CAMERAS = (RAW, COMPRESSED)
+OPTION = "--camera-topic (camera_topic:= of a launch)"
+GAP_S, SHORT_S = 300.0, 1.0
 ODOMETRY = "nav_msgs/msg/Odometry"
 
 
@@ -47,8 +47,8 @@ def items(
 ) -> Iterator[Item]:
     """Yield the camera frames and the odometry of a recording in order of time.
 
-    Without a name the first topic of each kind is taken; data sets that are no bag have no odometry here. What cannot
-    be read is handed to `left_out`, and the rest is good: of a damaged bag all before the damage. Raises ValueError, in
+    Without a name it is the one camera that is no depth, and the first odometry; data sets that are no bag have no
+    odometry here. What cannot be read is handed to `left_out`, and the rest is good. Raises ValueError, in
     one sentence, for what is no recording and for one without such frames.
     """
     dataset = open_dataset(path, camera_topic)
@@ -63,54 +63,54 @@ def items(
 
 
 def _bag_items(path: Path, camera_topic: str, odom_topic: str, left_out: Callable[[LeftOut], None]) -> Iterator[Item]:
-    types, index = typestore(), 0
+    types = typestore()
     with BagReader(path) as bag:
-        camera, odometry = bag.find(CAMERAS, camera_topic), bag.find((ODOMETRY,), odom_topic)
-        if camera is None:
-            cameras = [topic.name for topic in bag.topics.values() if topic.kind in CAMERAS]
-            missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
-            raise ValueError(f"bag {path} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
-        messages = bag.messages([topic.name for topic in (camera, odometry) if topic])
-        while True:
+        camera, odometry = find_camera(bag, camera_topic, OPTION), bag.find((ODOMETRY,), odom_topic)
+        for entry in camera_frames(bag, camera, [odometry.name] if odometry else []):
+            if isinstance(entry, LeftOut):
+                left_out(entry)
+                continue
             try:
-                entry = next(messages, None)
-            except ValueError as error:
-                left_out(LeftOut(f"{error}; what comes after is left out"))
-                return
-            if entry is None:
-                return
-            name, stamp_ns, raw = entry
-            is_frame = name == camera.name
-            index += is_frame
-            try:
-                if is_frame:
-                    taken = read_camera(bag, camera, raw)
-                    item = Item(stamp_ns, taken.jpeg, True, taken.frame_id)
+                if isinstance(entry, Shown):
+                    taken = entry.take()
+                    item = Item(entry.stamp_ns, taken.jpeg, True, taken.frame_id)
                 else:
+                    name, stamp_ns, raw = entry
                     item = Item(stamp_ns, bytes(types.serialize_cdr(bag.decode(name, raw), ODOMETRY)), False)
             except ValueError as error:
-                left_out(LeftOut(str(error), index - 1 if is_frame else None))
+                left_out(LeftOut(str(error), entry.index if isinstance(entry, Shown) else None))
             else:
                 yield item
 
 
-def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
+def timed(
+    lap: Callable[[], Iterable[Item]], pace: Pace, left_out: Callable[[LeftOut], None] = lambda _: None
+) -> Iterator[tuple[float, Item]]:
     """Yield what is shown and when, in seconds from the start of playing; a lap follows the one before after a frame.
 
-    `lap` reads the bag from its beginning. Raises ValueError, naming what to change, if nothing would be shown.
+    `lap` reads the bag from its beginning. A gap of more than `GAP_S` lasts `SHORT_S`, which `left_out` is told: a
+    computer without a battery for its clock begins in 1970 and jumps. Raises ValueError, naming what to change, if
+    nothing would be shown.
     """
     begun = 0.0
     lap_number = 0
     while pace.laps == 0 or lap_number < pace.laps:
-        first: int | None = None
+        before: int | None = None
+        elapsed = -pace.start
         due = gap = 0.0
         last_frame: float | None = None
         for item in lap():
-            first = item.stamp_ns if first is None else first
-            since_s = (item.stamp_ns - first) * 1e-9 - pace.start
-            if since_s < 0.0:
+            silent_s = 0.0 if before is None else (item.stamp_ns - before) * 1e-9
+            before = item.stamp_ns
+            if silent_s > GAP_S:
+                left_out(
+                    LeftOut(f"after {elapsed + pace.start:.1f} s nothing was recorded for {silent_s:.0f} s: left out")
+                )
+                silent_s = SHORT_S
+            elapsed += silent_s
+            if elapsed < -1e-9:
                 continue
-            due = since_s / pace.rate
+            due = elapsed / pace.rate
             if item.is_frame:
                 gap = due - last_frame if last_frame is not None else gap
                 last_frame = due

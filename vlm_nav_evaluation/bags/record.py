@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from spec_vlm_nav.graph import RESPONSE_ORDER
 from spec_vlm_nav.messages import AskedPrompt
@@ -19,6 +18,7 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.images import COMPRESSED
+from speculation.progress import progress
 from speculation.prompts import (
     ACTIONS,
     PROMPT_FORMS,
@@ -152,7 +152,7 @@ def record(bag: BagWriter, options: argparse.Namespace) -> int:
     """Write as many frames as the options want, room after room; return the number of rooms begun."""
     room, left, start_ns = options.seed, options.frames, START_NS
     order = ResponseOrder(options.response_order)
-    with tqdm(total=left, unit="frame", disable=None) as bar:
+    with progress(total=left, unit="frame") as bar:
         while left:
             scene = scene_of(room, options.difficulty, options.target)
             room += 1

@@ -239,6 +239,10 @@ class VirtualRobot:
         self.world.set_gait(*gait)
         return Frame(jpeg, at, 0.0, None, PlanarPose(*pose))
 
+    def camera_problem(self) -> str:
+        """See `spec_vlm_nav.body.Body`."""
+        return ""
+
     def place(self) -> PlanarPose:
         """See `spec_vlm_nav.body.Body`."""
         return PlanarPose(*self.world.pose)

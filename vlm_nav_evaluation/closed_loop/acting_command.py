@@ -20,7 +20,6 @@ from statistics import mean, median
 from typing import Any
 
 import msgspec
-from tqdm import tqdm
 
 from edge_drafter import DraftingConfig, Mode
 from spec_vlm_nav.graph import PROJECT
@@ -29,6 +28,7 @@ from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.grammar import CONSTRAINED, FREE
 from speculation.processes import worker_pool
+from speculation.progress import progress
 from speculation.prompts import ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, run_acting
 from vlm_nav_evaluation.closed_loop.acting_plots import write_acting_plots
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     }
     total = len(wanted) * len(options.modes) * len(options.rtt_ms) * len(chosen)
     missing = {seed: cases for seed, cases in wanted.items() if cases}
-    with tqdm(total=total, initial=total - sum(map(len, missing.values())), unit="episode", disable=None) as bar:
+    with progress(total=total, initial=total - sum(map(len, missing.values())), unit="episode") as bar:
         for episodes in rooms(missing, options):
             for episode in episodes:
                 journal.add(asdict(episode))

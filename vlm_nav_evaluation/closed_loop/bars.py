@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from adapters_training.evaluate import evaluate
 from speculation.grammar import CONSTRAINED
 from speculation.instructions import understand
+from speculation.progress import progress
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 from speculation.vlm.load import folder_fingerprint, load_vlm
 from speculation.wordings import HELD_OUT, Wording
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
         ResponseOrder(options.response_order), Guidance(options.guide).applies(words), words.form,
     )  # fmt: skip
     absent = replace(shared, max_actions=max(options.max_actions, ABSENT_ACTIONS))
-    with tqdm(total=len(keys), initial=sum(key in done for key in keys), unit="episode", disable=None) as bar:
+    with progress(total=len(keys), initial=sum(key in done for key in keys), unit="episode") as bar:
         for setting in (shared, absent):
             missing = [
                 key for key in keys if key not in done and (key.asked == Asked.ABSENT.value) == (setting is absent)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tqdm import tqdm
 
 from edge_drafter import Mode
 from spec_vlm_nav.simulated_go2 import scene_of
@@ -26,6 +25,7 @@ from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
 from speculation.processes import worker_pool
 from speculation.profiles import load_profile
+from speculation.progress import progress
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     journal = Journal(options.out, "closed_loop", settings(options), options.restart)
     done = {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
     missing = [key for key in keys if key not in done]
-    bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)
+    bar = progress(total=len(keys), initial=len(keys) - len(missing), unit="episode")
     with bar, served(options, missing) as address:
         edge = edge_config(options, address, mode=Mode.EDGE.value)
         order = ResponseOrder(options.response_order)

@@ -13,6 +13,7 @@ from typing import Any
 from spec_vlm_nav.graph import PROJECT
 from speculation.links import load_link
 from speculation.predictor import OFF
+from speculation.processes import terminable
 from speculation.profiles import load_profile
 from vlm_nav_evaluation.experiment.questions import add_questions, in_words
 from vlm_nav_evaluation.experiment.run import Run
@@ -100,7 +101,8 @@ def main_of(
         steps = getattr(options, "steps", None)
         if steps is not None and steps < 1:
             raise ValueError(f"--steps {steps}: give at least 1")
-        return run(options) or 0
+        with terminable():
+            return run(options) or 0
     except (ValueError, RuntimeError, OSError) as error:
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -9,9 +9,9 @@ from statistics import fmean, median
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-from tqdm import tqdm
 
 from edge_drafter import DecodingStats, StepResult
+from speculation.progress import progress
 from speculation.wire import Jpegs
 from vlm_nav_evaluation.figures import summary, times_faster
 from vlm_nav_evaluation.journal import Journal
@@ -154,7 +154,7 @@ def take_turns(
             refused[arm.name] = " ".join(str(error).split())
             return None
 
-    for index, question in enumerate(tqdm(asked, total=total, unit="frame", disable=None)):
+    for index, question in enumerate(progress(asked, total=total, unit="frame")):
         names.append(name := question.name or str(index))
         order = [arm for arm in arms if (name, arm.name) not in answers and arm.name not in refused]
         random.Random(f"{seed} {index}").shuffle(order)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from speculation.processes import worker_pool
+from speculation.progress import progress
 
 Found = TypeVar("Found")
 
@@ -15,7 +14,7 @@ Found = TypeVar("Found")
 def run_cells(what: str, cell: Callable[..., Found], arguments: Sequence[tuple[Any, ...]], jobs: int) -> list[Found]:
     """Return `cell(*each)` of all arguments, in their order, with a progress bar named `what`."""
     calls = [(cell, each) for each in arguments]
-    bar = tqdm(total=len(calls), desc=what, unit="run", disable=None)
+    bar = progress(total=len(calls), desc=what, unit="run")
     with bar:
         if jobs == 1 or len(calls) < 2:
             return [_counted(bar, _call(call)) for call in calls]

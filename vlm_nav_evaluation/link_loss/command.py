@@ -1,8 +1,8 @@
 """`link-loss`: kill, freeze, cut, delay or garble every part of a running system, thinking and moving.
 
 Verifier, simulated Go2, bridge, executor and navigation are real processes; their topics go through a relay, the link
-through a proxy. Printed for every fault: time until the commanded speed is zero, at the executor's and at the bridge's
-own output, and whether the goal goes on. Exit status 1 where a row breaks the limit.
+through a proxy. Printed for every fault: time until the commanded speed is zero, at the executor's output and at the
+requests to the robot, and whether the goal goes on. Exit status 1 where a row breaks the limit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, Graph, NodeSpec
 from spec_vlm_nav.runner import Log, Runner, StartError, free_address
+from spec_vlm_nav.safety import LAST_STOPS_S
+from speculation.progress import progress
 from vlm_nav_evaluation.link_loss.faults import (
     DELAY_S,
     FAULTS,
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     log = Log(options.out / "log.txt")
     bench: Bench | None = None
     try:
-        for fault, phase in tqdm(cases, unit="fault", disable=None):
+        for fault, phase in progress(cases, unit="fault"):
             if bench is None:
                 bench = Bench(options, log)
             try:
@@ -156,7 +156,7 @@ class Bench:
             time.sleep(POLL_S)
         heal()
         cmd_vel = to_zero(self._relay.commands("cmd_vel", began - 1.0), began, ended)
-        request = to_zero(self._relay.commands(self._requests, began - 1.0), began, ended)
+        request = to_zero(self._relay.commands(self._requests, began - 1.0), began, ended, LAST_STOPS_S)
         resumed, note = None, ""
         try:
             self._wait(lambda: self._moves_since(ended), RESUME_LIMIT_S, "motion")

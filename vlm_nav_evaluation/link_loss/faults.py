@@ -90,26 +90,27 @@ class Row:
     cmd_vel_s: float | None
     """From the fault to the first zero at the executor's own output; None: it moved on until the fault's end."""
     request_s: float | None
-    """The same at the bridge's."""
+    """The same at the requests, of the bridge or of the watchdog beside it; a robot obeys the last one for a second."""
     resumed_s: float | None
     """From the fault's end to the next motion of the same goal; None: it did not go on."""
     note: str = ""
 
 
-def to_zero(commands: Sequence[tuple[float, float]], began: float, end: float) -> float | None:
+def to_zero(commands: Sequence[tuple[float, float]], began: float, end: float, obeyed_s: float = 0.0) -> float | None:
     """Return the seconds from `began` until the commanded speed is zero, or until no motion is commanded any more.
 
-    commands: (time, speed), in order; a sender that fell silent commanded motion until its last message. None: motion
-    was commanded until `end`.
+    commands: (time, speed), in order; a sender that fell silent commanded motion until its last message, and for
+    `obeyed_s` more where its receiver goes on with that. None: motion was commanded until `end`.
     """
-    last = began
+    before = [speed for time, speed in commands if time < began]
+    last, until = began, began + (obeyed_s if before and before[-1] > STANDS else 0.0)
     for time, speed in commands:
         if not began <= time <= end:
             continue
         if speed <= STANDS:
-            return (time if time - last < GAP_S else last) - began
-        last = time
-    return last - began if last == began or end - last >= GAP_S else None
+            return (time if time - last < GAP_S else min(time, until)) - began
+        last, until = time, time + obeyed_s
+    return until - began if (last == began or end - last >= GAP_S) and until <= end else None
 
 
 def problems(rows: Sequence[Row]) -> list[str]:

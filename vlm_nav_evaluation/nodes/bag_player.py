@@ -63,7 +63,7 @@ class PlayerSettings(msgspec.Struct, frozen=True):
     instruction: Annotated[str, Meta(description="what is asked about its frames")] = ""
     out: Annotated[str, Meta(description="folder of a new bag with played frames and answers; empty: none")] = ""
     camera_topic: Annotated[
-        str, Meta(description="camera topic of the bag, or camera of the data set; empty: its first")
+        str, Meta(description="camera topic of the bag, or camera of the data set; empty: the only one")
     ] = ""
     odom_topic: Annotated[str, Meta(description="Odometry topic of the bag; empty: its first")] = ""
     pace: Pace = Pace()
@@ -90,7 +90,7 @@ class BagPlayer(Node):
             raise ValueError("no instruction; give for example instruction:='find the silver bottle'")
         self._left_out: set[LeftOut] = set()
         lap = partial(items, bag, chosen.camera_topic, chosen.odom_topic, self._leave_out)
-        self._items = timed(lap, chosen.pace)
+        self._items = timed(lap, chosen.pace, self._leave_out)
         self._next: tuple[float, Item] | None = next(entry for entry in self._items if entry[1].is_frame)
         if out and is_inside(bag, Path(out)):
             raise ValueError(f"out {out} is the bag that is played; name another folder")

@@ -33,8 +33,6 @@ from spec_vlm_nav.robots.go2 import Go2, SportApi
 from vlm_nav_evaluation.link_loss.faults import process_of
 from vlm_nav_evaluation.link_loss.proxy import Way
 
-BEFORE = "raw/"
-"""Put before a topic's name where its own node publishes it."""
 _RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 REQUESTS = Go2.requests.name.lstrip("/")
 
@@ -47,7 +45,12 @@ class Relayed:
     kind: Any
     qos: Any
     part: str
-    """Which part publishes it, see `PARTS`."""
+    """Which part publishes it, see `PARTS`; or the watchdog, which has no faults here."""
+
+    @property
+    def raw(self) -> str:
+        """The name under which its own node publishes it."""
+        return f"raw/{self.part}/{self.name}"
 
 
 def _nan_twist(_: bytes) -> Any:
@@ -82,6 +85,7 @@ RELAYED = (
     Relayed("cmd_vel", Twist, _RELIABLE, "action_executor"),
     Relayed(REQUESTS, Request, _RELIABLE, "go2_bridge"),
     Relayed("heartbeat/go2_bridge", Header, _RELIABLE, "go2_bridge"),
+    Relayed(REQUESTS, Request, _RELIABLE, "stop_watchdog"),
 )
 GARBAGE: Mapping[str, Callable[[bytes], Any]] = {
     "odom": _nan_odometry,
@@ -94,7 +98,7 @@ GARBAGE: Mapping[str, Callable[[bytes], Any]] = {
 
 def remaps(process: str) -> tuple[tuple[str, str], ...]:
     """Return the names under which a process publishes what goes through the relay."""
-    return tuple((each.name, BEFORE + each.name) for each in RELAYED if process_of(each.part) == process)
+    return tuple((each.name, each.raw) for each in RELAYED if process_of(each.part) == process)
 
 
 class FaultRelay(Node):
@@ -113,7 +117,7 @@ class FaultRelay(Node):
             out = self.create_publisher(each.kind, each.name, each.qos)
             group = MutuallyExclusiveCallbackGroup()
             take = partial(self._take, each, out)
-            self.create_subscription(each.kind, BEFORE + each.name, take, each.qos, callback_group=group, raw=True)
+            self.create_subscription(each.kind, each.raw, take, each.qos, callback_group=group, raw=True)
         self.create_timer(0.01, self._send_due, callback_group=MutuallyExclusiveCallbackGroup())
 
     def commands(self, topic: str, since: float) -> list[tuple[float, float]]:

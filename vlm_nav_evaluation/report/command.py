@@ -77,7 +77,7 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
     held = sum(decision.action == HELD for decision in run.decisions)
     instruction += f"Understood: {run.understood}. " if run.understood else ""
     lead = f"{instruction}Walked {run.length:.2f} m in {len(run.decisions)} decisions, of these {held} HOLD{bumps}."
-    return write_page(folder / PAGE, headline or run.headline(), sections, [lead])
+    return write_page(folder / PAGE, headline or run.headline(), sections, [lead, *run.problems])
 
 
 def _card(entry: Decision) -> tuple[str, str, str, str]:
@@ -91,6 +91,7 @@ def _card(entry: Decision) -> tuple[str, str, str, str]:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError or OSError, in one sentence, where there is nothing to report."""
+    options.bag = options.bag.expanduser().resolve()
     beside = options.bag.parent / TRACE
     trace = options.trace or (beside if beside.exists() else None)
     folder = options.out or options.bag.parent / f"{options.bag.name}_report"

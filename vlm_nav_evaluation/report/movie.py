@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont, ImageOps
-from tqdm import tqdm
 
+from speculation.progress import progress
 from vlm_nav_evaluation.page import read_image
 from vlm_nav_evaluation.report.plots import TARGET, plot_top
 from vlm_nav_evaluation.report.run import Decision, Place, Run
@@ -74,7 +74,7 @@ def write_movie(path: Path, run: Run, scene: Scene | None, limit_bytes: int = LI
     with ExitStack() as stack:
         outside = _on_grid(run) if scene is None else _in_room(stack.enter_context(World(scene)))
         frames = run.frames_at(shot.place.at_ns for shot in chosen)
-        pairs = tqdm(zip(chosen, frames, strict=True), "movie", len(chosen), leave=False, disable=None)
+        pairs = progress(zip(chosen, frames, strict=True), desc="movie", total=len(chosen), leave=False)
         images = [
             _compose(shot, read_image(frame), outside(shot)).quantize(
                 # Median cut would drop the rare bright colours, and with them the object that is looked for.

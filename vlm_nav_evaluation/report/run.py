@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from spec_vlm_nav.body import State
 from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.images import COMPRESSED
+from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import NOT_HERE, STOP
-from vlm_nav_evaluation.bags.files import header_stamp, read
-from vlm_nav_evaluation.bags.frames import PROMPT, TEXT
+from vlm_nav_evaluation.bags.files import BagReader, header_stamp
+from vlm_nav_evaluation.bags.frames import PROMPT, TEXT, is_depth
 from vlm_nav_evaluation.bags.playback import ODOMETRY
 from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.scene import Scene
@@ -70,6 +70,10 @@ class Run:
     """What the model was asked to find for the last instruction; empty where the bag holds no prompts."""
     truth: dict[str, Any] = field(default_factory=dict)
     """The simulator's last ground truth, empty for a real robot."""
+    camera: str = ""
+    """Topic of the frames that the decisions were made from; empty where the bag has none of these."""
+    problems: list[str] = field(default_factory=list)
+    """What of a damaged bag is not in here, a sentence each."""
 
     @property
     def length(self) -> float:
@@ -88,12 +92,13 @@ class Run:
 
     def frames_at(self, moments_ns: Iterable[int]) -> Iterator[bytes | None]:
         """Yield for each moment, in order of time, the newest frame recorded by then; None before the first."""
-        images = read(self.bag, (COMPRESSED,))
-        newest, coming = None, next(images, None)
-        for moment in sorted(moments_ns):
-            while coming is not None and coming[1] <= moment:
-                newest, coming = coming[2], next(images, None)
-            yield newest.data.tobytes() if newest is not None else None
+        with BagReader(self.bag) as bag:
+            images = _messages(bag, [self.camera] if self.camera else _cameras(bag), [])
+            newest, coming = None, next(images, None)
+            for moment in sorted(moments_ns):
+                while coming is not None and coming[1] <= moment:
+                    newest, coming = coming[2], next(images, None)
+                yield _jpeg(newest) if newest is not None else None
 
     def scene(self) -> Scene | None:
         """Return the simulated room that the run was in; None for a real one. Raises ValueError for an unknown one."""
@@ -121,13 +126,24 @@ class Run:
 
 
 def load_run(bag: Path) -> Run:
-    """Read a bag's run; the topics' names do not matter, their types do. Raises ValueError if `bag` is none."""
+    """Read a bag's run; the topics' names do not matter, their types do. Raises ValueError if `bag` is none.
+
+    Of a bag that is damaged or was cut off it is what can be read, with `problems`.
+    """
     run = Run(bag)
+    with BagReader(bag) as reader:
+        run.problems += reader.problems
+        _read_run(run, reader)
+    return run
+
+
+def _read_run(run: Run, reader: BagReader) -> None:
     stats: dict[tuple[int, int], Any] = {}
     decisions: dict[tuple[int, int], Decision] = {}
     holds: list[tuple[int, str]] = []
     odometry = ""
-    for topic, at_ns, message in read(bag, (ODOMETRY, DECISION, STATS, TEXT)):
+    wanted = [topic.name for topic in reader.topics.values() if topic.kind in (ODOMETRY, DECISION, STATS, TEXT)]
+    for topic, at_ns, message in _messages(reader, wanted, run.problems):
         kind = message.__msgtype__
         if kind == ODOMETRY:
             odometry = odometry or topic
@@ -155,9 +171,7 @@ def load_run(bag: Path) -> Run:
         elif topic.endswith("navigation_state") and message.data.startswith(HOLDING):
             holds.append((at_ns, message.data.removeprefix(HOLDING)))
     run.decisions = list(decisions.values())
-    wanted = {decision.stamp_ns for decision in run.decisions}
-    images = ((header_stamp(image), image) for _, _, image in read(bag, (COMPRESSED,)))
-    frames = {stamp: image.data.tobytes() for stamp, image in images if stamp in wanted}
+    frames = _frames(run, reader)
     for key, decision in decisions.items():
         decision.frame = frames.get(decision.stamp_ns)
         decision.stats = stats.get(key)
@@ -165,7 +179,41 @@ def load_run(bag: Path) -> Run:
         reasons = [(abs(at_ns - decision.at_ns), reason) for at_ns, reason in holds]
         if decision.action == HELD and reasons and min(reasons)[0] < _TOGETHER_NS:
             decision.reasoning = min(reasons)[1]
-    return run
+
+
+def _messages(bag: BagReader, topics: Sequence[str], problems: list[str]) -> Iterator[tuple[str, int, Any]]:
+    """Yield the messages of topics in order of time up to where the bag is damaged, which is noted once."""
+    try:
+        yield from bag.decoded(topics)
+    except ValueError as error:
+        problem = f"{error}; what comes after is left out"
+        if problem not in problems:
+            problems.append(problem)
+
+
+def _cameras(bag: BagReader) -> list[str]:
+    kinds = (RAW, COMPRESSED)
+    return [topic.name for topic in bag.topics.values() if topic.kind in kinds and not is_depth(bag, topic)]
+
+
+def _frames(run: Run, reader: BagReader) -> dict[int, bytes]:
+    """Return the decisions' frames by their stamps, of the one camera that has most of them."""
+    wanted = {decision.stamp_ns for decision in run.decisions}
+    found: dict[str, dict[int, bytes]] = {}
+    for topic, _, image in _messages(reader, _cameras(reader), run.problems):
+        stamp_ns = header_stamp(image)
+        if stamp_ns in wanted and (jpeg := _jpeg(image)) is not None:
+            found.setdefault(topic, {})[stamp_ns] = jpeg
+    run.camera = max(found, key=lambda topic: len(found[topic]), default="")
+    return found.get(run.camera, {})
+
+
+def _jpeg(image: Any) -> bytes | None:
+    """Return the JPEG of an image message, None where it is no picture."""
+    try:
+        return to_jpeg(image, image.__msgtype__)
+    except ValueError:
+        return None
 
 
 def _understood(prompt: str) -> str:

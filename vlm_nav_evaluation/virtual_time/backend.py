@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tqdm import tqdm
-
 from edge_drafter import StepResult
+from speculation.progress import progress
 from speculation.trace import Kind, Span, Trace
 from vlm_nav_evaluation.action_time import arrivals, evenly
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Run
@@ -43,7 +42,7 @@ class VirtualTime:
         before = tuple(warm_up or ())
         recording = replace(self._recording, steps=(*before, *(asked or self._recording.steps)))
         answers: dict[str, list[Answer]] = {}
-        for arm in tqdm(arms, unit="arm", leave=False, disable=None):
+        for arm in progress(arms, unit="arm", leave=False):
             trace = Trace(limit=SPANS) if self._with_arrivals else None
             given = {"recording": recording, "timings": self._timings, "trace": trace, **arm.changes}
             results = run_mode(arm.mode, **given)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
 
 from adapters_training.fed_head.unroll import unroll
 from cloud_verifier.config import ServerConfig
@@ -28,6 +27,7 @@ from speculation.fed.files import fingerprint, load_head
 from speculation.fed.head import FedHead
 from speculation.grammar import FREE, Constraint, Grammars, Mask, grammar_for, masked
 from speculation.predictor import Predictor, features, find
+from speculation.progress import progress
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.sampling.distribution import choose
 from speculation.sampling.noise import StepDraws
@@ -128,7 +128,7 @@ def record(
     spells no such answer.
     """
     recorder = _Recorder(models, max_tokens, top, sampling, answers)
-    steps = tuple(recorder.step(question) for question in tqdm(asked, unit="frame", disable=None))
+    steps = tuple(recorder.step(question) for question in progress(asked, unit="frame"))
     target, exits, predictor = models.target, models.exits, models.predictor
     tables = exits.table if exits is not None else {}
     recording = Recording(

@@ -50,7 +50,8 @@ setup(
     name="spec_vlm_nav",
     version="0.2.0",
     packages=find_packages(),
-    package_data={"spec_vlm_nav.web": ["page.html"]},
+    # a workspace that is installed by copy reads them here; launch files read those of share/
+    package_data={"spec_vlm_nav": ["config/*.*"], "spec_vlm_nav.web": ["page.html"]},
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),

@@ -138,7 +138,7 @@ def test_wrong_paths_are_sentences(tmp_path: Path) -> None:
         ("none.json", None, "--data .* does not exist: give a .json"),
         ("notes.txt", "x", "--data .* is data of no known kind"),
         ("empty.jsonl", "{}\n", "holds no usable record: 1 records were left out; the first: .*empty.jsonl:1"),
-        ("metadata.yaml", "x", "bag .* cannot be read"),
+        ("metadata.yaml", "x", "is no bag: it has no metadata.yaml and no .mcap or .db3 file"),
     ):
         if text is not None:
             (tmp_path / path).write_text(text, encoding="utf-8")
@@ -148,7 +148,7 @@ def test_wrong_paths_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no training data in .*folder: run"):
         open_mixture([str(tmp_path / "folder")], "data")
     (tmp_path / "folder" / "run_0.mcap").write_bytes(b"x")
-    with pytest.raises(ValueError, match="folder is a bag without metadata.yaml: give its .mcap file"):
+    with pytest.raises(ValueError, match="run_0.mcap cannot be read: it does not begin as an mcap file does"):
         open_mixture([str(tmp_path / "folder")], "data")
     with pytest.raises(ValueError, match="--data is missing"):
         open_mixture([], "data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
 import signal
@@ -19,7 +20,8 @@ from cloud_verifier.door.supervisor import Door
 from cloud_verifier.security import AUTHORIZED, make_keys, make_next_key, switch_keys
 from cloud_verifier.start_error import StartError
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from speculation.wire import Fault, FaultCode, Hello, Ping, Pong, Welcome, decode, encode
+from edge_drafter.route import Route
+from speculation.wire import Fault, FaultCode, Hello, Ping, Pong, Redirect, Welcome, decode, encode
 from tests.cloud_verifier.process import Robot
 from tests.edge_drafter.test_decoder import wait_for
 
@@ -218,6 +220,53 @@ def robots_folder(keys: Path, name: str, *more: str) -> Path:
     for file in ("server.key", f"{name}.key_secret", *more):
         (folder / file).write_bytes((keys / file).read_bytes())
     return folder
+
+
+def link_local() -> list[str]:
+    """Return this machine's link-local addresses with their zones; none where there is no IPv6."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().split("\n")
+    except OSError:
+        return []
+    found = [(str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))), line.split()[5]) for line in lines if line]
+    return [f"[{address}%{zone}]" for address, zone in found if address.startswith("fe80")]
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(
+    ("bind", "hosts"),
+    [
+        ("[::1]", ["[::1]"]),
+        ("[::]", ["[::1]", "127.0.0.1", "localhost", *link_local()]),
+        *((host, [host]) for host in link_local()),
+    ],
+)
+def test_robots_come_by_ipv6_too(tmp_path: Path, bind: str, hosts: list[str]) -> None:
+    """`[::]` listens at both kinds of addresses. A redirect may lead to one."""
+    keys = tmp_path / "keys"
+    make_keys(keys, "go2-7")
+    robot = load_keys(robots_folder(keys, "go2-7"))
+    door = Door(f"tcp://{bind}:*", keys)
+    serving = Serving(door)
+    serving.start()
+    port = door.address.rpartition(":")[2]
+    try:
+        for host in hosts:
+            link = ZmqLink(LinkConfig(f"tcp://{host}:{port}", HELLO, robot))
+            assert link.wait_nominal(LIMIT_S), (host, link.why)
+            link.close()
+            route = Route([f"tcp://{host}:{port}"], robot.server)
+            route.follow(Redirect(f"tcp://{host}:{port}", robot.server.decode()), 0.0)
+            assert route.is_sent
+    finally:
+        serving.stop()
+        door.close()
+
+
+@pytest.mark.parametrize("bind", ["tcp://no-interface:5555", "tcp://[2001:db8::1]:5555", "tcp://192.0.2.1:5555"])
+def test_an_address_that_this_machine_does_not_have_is_said_to_be_none(bind: str) -> None:
+    with pytest.raises(StartError, match="no interface of this machine has this name or address"):
+        Door(bind, allow_plain=True)
 
 
 def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(

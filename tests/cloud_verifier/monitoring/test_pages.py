@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -151,3 +152,14 @@ def test_a_port_that_is_taken_is_refused_by_its_flag(server: HttpServer) -> None
         HttpServer("127.0.0.1", server.port, {})
     with pytest.raises(StartError, match="--http-bind nowhere.invalid"):
         HttpServer("nowhere.invalid", 0, {})
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(("address", "at"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("::", "127.0.0.1")])
+def test_pages_are_served_at_ipv6_addresses_too(address: str, at: str) -> None:
+    server = HttpServer(address, 0, {"/ok": text_page(lambda: "")})
+    try:
+        with urlopen(f"http://{at}:{server.port}/ok", timeout=20) as answer:
+            assert answer.read() == b"ok\n"
+    finally:
+        server.close()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.logging import enable_progress_bar
 
 from speculation.vlm import folder as folder_module
-from speculation.vlm import memory
+from speculation.vlm import load, memory
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
@@ -150,6 +150,16 @@ def lose_a_tensor(folder: Path) -> None:
     save_file(weights, str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
+def lose_the_head(folder: Path) -> None:
+    weights = {name: value for name, value in load_file(str(folder / WEIGHTS)).items() if name != "lm_head.weight"}
+    save_file(weights, str(folder / WEIGHTS), metadata={"format": "pt"})
+    edit_config(tie_word_embeddings=False)(folder)
+
+
+def rename(old: str, new: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / old).rename(folder / new)
+
+
 def grow_tokenizer(folder: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens([f"extra{index}" for index in range(64)])
@@ -166,6 +176,10 @@ def grow_tokenizer(folder: Path) -> None:
         (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
         (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
         (cut_weights, "weights do not load"),
+        (lose_the_head, "such as lm_head.weight; where the head is the embedding, set tie_word_embeddings to true"),
+        (rename(WEIGHTS, "model-00001-of-00001.safetensors"), "has 1 shards of weights but no model.safetensors.index"),
+        (write("adapter_config.json", "{}"), "holds a LoRA adapter (adapter_config.json) beside a model"),
+        (edit_config(model_type="gpt2"), "(docs/models.md); for another family open an issue"),
         (lose_a_tensor, "1 missing_keys such as model.language_model.layers.1.mlp.up_proj.weight"),
         (grow_tokenizer, "they do not belong together"),
         (drop("preprocessor_config.json"), "tokenizer or processor files do not load"),
@@ -186,6 +200,42 @@ def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> 
         load_vlm(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="dtype 'int4' is unknown; choose float32, float64, bfloat16, float16"):
         load_vlm(tiny_target, dtype="int4")
+
+
+def test_an_adapter_alone_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen2-VL-2B-Instruct"}')
+    with pytest.raises(
+        ModelFolderError, match="is a LoRA adapter of Qwen/Qwen2-VL-2B-Instruct; merge it first: peft's"
+    ):
+        load_vlm(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Qwen/Qwen2-VL-2B-Instruct@main", "`hf download Qwen/Qwen2-VL-2B-Instruct --revision main`"),
+        ("hf://Qwen/Qwen2-VL-2B-Instruct", "`hf download Qwen/Qwen2-VL-2B-Instruct`"),
+        (Path("hf://Qwen/Qwen2-VL-2B-Instruct@v1.0"), "`hf download Qwen/Qwen2-VL-2B-Instruct --revision v1.0`"),
+        ("https://huggingface.co/Qwen/Qwen2-VL-2B-Instruct", "is an address; give a folder, or its name on the hub"),
+    ],
+)
+def test_names_of_the_hub_are_read_as_what_they_are(name: str | Path, sentence: str) -> None:
+    with pytest.raises(ModelFolderError) as caught:
+        load_vlm(name)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("reason", ["CUDA error: no kernel image is available", "named symbol not found"])
+def test_a_build_without_kernels_for_the_device_is_no_damaged_download(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(load.MODEL_CLASSES["qwen2_vl"], "from_pretrained", fail)
+    with pytest.raises(ModelFolderError, match="has no kernels for the device, on a Jetson install NVIDIA's") as caught:
+        load_vlm(folder)
+    assert "fetch" not in str(caught.value)
 
 
 def test_missing_shard_is_named(folder: Path) -> None:

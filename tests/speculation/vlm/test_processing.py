@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import decode_jpeg, jpeg_size
 from speculation.vlm import processing
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Processor, build_processor, fit, reduced
+from speculation.vlm.processing import CHAT_TEMPLATE, Processor, _enough, build_processor, fit, reduced
 from tests.models import frame
 
 
@@ -70,17 +71,34 @@ SIZES = ((28, 3136, 3136), (28, 50176, 50176), (28, 3136, 28 * 28 * 400), (28, 3
 """Unit, least and most pixels: of models of our own, of published ones, and bounds that are close together."""
 
 
-@given(st.sampled_from(SIZES), st.integers(28, 1200), st.integers(28, 1200))
-def test_what_a_frame_is_reduced_to_stays_as_it_is(sizes: tuple[int, int, int], height: int, width: int) -> None:
-    """transformers' own rule would enlarge it again where least and most pixels are equal."""
-    unit, least, most = sizes
-    small = fit(height, width, *sizes)
-    # A strip may be left with more than `most`, since no side is shorter than the unit.
-    if small[0] <= height and small[1] <= width and small[0] * small[1] <= most:
-        assert fit(*small, *sizes) == small
-    ruled = smart_resize(height, width, unit, least, most)
-    assert small == ruled or (small == (height, width) and height % unit == width % unit == 0)
-    assert small == ruled or most <= 4 * least, "published models' bounds are further apart"
+@given(st.sampled_from(SIZES), st.integers(1, 8000), st.integers(1, 8000))
+def test_what_a_frame_is_reduced_to_is_resized_as_the_frame_itself(
+    sizes: tuple[int, int, int], height: int, width: int
+) -> None:
+    assume(max(height, width) <= 200 * min(height, width))
+    small = _enough(height, width, *sizes)
+    assert fit(*small, *sizes) == fit(height, width, *sizes) == smart_resize(height, width, *sizes)
+
+
+BOUNDS = ((12544, 12544), (3136, 12845056), (50176, 50176), (4 * 28 * 28, 16384 * 28 * 28), (200704, 401408))
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(BOUNDS), st.integers(1, 8000), st.integers(1, 400), st.booleans())
+@example(BOUNDS[0], 140, 84, False)
+@example(BOUNDS[2], 420, 84, False)
+@example(BOUNDS[1], 8000, 400, False)
+def test_grids_are_those_of_transformers_own_processor(
+    target: Vlm, bounds: tuple[int, int], length: int, breadth: int, flat: bool
+) -> None:
+    assume(max(length, breadth) <= 200 * min(length, breadth))
+    size = (breadth, length) if flat else (length, breadth)
+    own = Qwen2VLImageProcessorPil(size={"shortest_edge": bounds[0], "longest_edge": bounds[1]})
+    pixels = np.zeros((*size, 3), np.uint8)
+    expected = own.preprocess(images=pixels, input_data_format="channels_last", return_tensors="np")
+    values, grid = Processor(target.tokenizer, own, CHAT_TEMPLATE).encode_image(pixels)
+    assert list(grid) == expected["image_grid_thw"][0].tolist()
+    assert values.shape == expected["pixel_values"].shape
 
 
 def picture(height: int, width: int) -> bytes:
@@ -96,14 +114,15 @@ def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
     processor = build_processor(target.tokenizer, 224)
     large = picture(*size)
     small = reduced(large, *processor.sizes)
-    assert len(small) < len(large) and jpeg_size(small) == processor.resized(*size)
+    assert len(small) < len(large)
     grid = processor.encode_image(decode_jpeg(large))[1]
 
     def refuse(*_: object) -> None:
         raise AssertionError("no resize is needed")
 
-    monkeypatch.setattr(processing, "qwen_fetch", refuse)
-    monkeypatch.setattr(processor.images, "resize", refuse)
+    if jpeg_size(small) == processor.resized(*size):
+        monkeypatch.setattr(processing, "qwen_fetch", refuse)
+        monkeypatch.setattr(processor.images, "resize", refuse)
     assert processor.encode_image(decode_jpeg(small))[1] == grid, "it has as many tokens as before"
 
 
@@ -126,3 +145,19 @@ def test_a_chat_of_several_images_has_a_place_for_each(target: Vlm) -> None:
     single = build_processor(target.tokenizer, 56, template="<|image_pad|>")
     with pytest.raises(ValueError, match="renders 1 image places, 2 are needed"):
         single.encode_text("go", [4, 4])
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.json"])
+@pytest.mark.parametrize("layout", [list, dict])
+def test_of_several_chat_templates_the_default_is_used(target: Vlm, tmp_path: Path, file: str, layout: type) -> None:
+    target.processor.save(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    named = {"tool_use": "no", "default": CHAT_TEMPLATE}
+    held = named if layout is dict else [{"name": name, "template": text} for name, text in named.items()]
+    path = tmp_path / file
+    values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**values, "chat_template": held}), encoding="utf-8")
+    assert Processor.load(tmp_path).template == CHAT_TEMPLATE
+    path.write_text(json.dumps({**values, "chat_template": [{"name": "rag", "template": "x"}]}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"chat_template has no template called default \(rag\)"):
+        Processor.load(tmp_path)

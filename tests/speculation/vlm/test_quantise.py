@@ -106,7 +106,9 @@ def test_stored_quantisation_needs_its_packages_and_no_other(
     config["quantization_config"] = {"quant_method": method, "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setitem(quantise.STORED_PACKAGES, method, ("no_such_package",))
-    with pytest.raises(ModelFolderError, match=rf"quantised \({method}\) needs no_such_package: pip .*, or the orig"):
+    with pytest.raises(
+        ModelFolderError, match=rf"quantised \({method}\), which needs no_such_package: pip .*, or take the orig"
+    ):
         load_vlm(folder)
     with pytest.raises(ModelFolderError, match=rf"stored quantised \({method}\); leave quantisation at none"):
         load_vlm(folder, quantisation="nf4")

@@ -151,10 +151,10 @@ def test_what_is_no_recording_is_one_sentence(tmp_path: Path) -> None:
         NuScenes(tmp_path)
     for path in (tmp_path, tmp_path / "none", tmp_path / "none.mcap"):
         with pytest.raises(ValueError, match=str(path)):
-            check_recording(path)
+            check_recording(path, "", "--topic")
     bag = bags.write(tmp_path / "bag", bags.camera(1))
     drive = nuscenes(tmp_path / "drive", shades(1))
     for path in (bag, next(bag.glob("*.mcap")), drive):
-        check_recording(path)
+        check_recording(path, "", "--topic")
     with open_questions(bag, ASKED) as of_bag, open_questions(drive, ASKED) as of_drive:
         assert isinstance(of_bag, FrameSource) and isinstance(of_drive, DatasetQuestions)

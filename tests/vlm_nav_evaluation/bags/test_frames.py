@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import StoragePlugin, Writer
 
+from adapters_training.sources import LeftOut
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests import bags
 from tests.models import CLASSES, COLOURS, frame
-from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
+from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, OracleLabel, Selection
+from vlm_nav_evaluation.bags.playback import items
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 WORDS = Vocabulary(COLOURS, CLASSES)
@@ -114,6 +116,15 @@ def test_a_bag_without_a_camera_lists_what_it_has(tmp_path: Path) -> None:
         FrameSource(path, Selection())
 
 
+def test_a_camera_without_messages_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bag"
+    with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        writer.add_connection("/camera", RAW, typestore=bags.TYPES)
+    for opened in (lambda: FrameSource(path, ASKED), lambda: next(items(path))):
+        with pytest.raises(ValueError, match="holds no message on /camera"):
+            opened()
+
+
 @pytest.mark.parametrize("damage", ["missing", "no metadata", "cut", "empty", "yaml", "flipped"])
 @pytest.mark.parametrize("plugin", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
 def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: StoragePlugin) -> None:
@@ -135,6 +146,10 @@ def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: Stor
         file.write_bytes(
             data[:middle] + bytes(255 - byte for byte in data[middle : middle + 4096]) + data[middle + 4096 :]
         )
+    if damage in ("no metadata", "yaml"):
+        frames, problems = load(path)
+        assert len(frames) == 30 and not problems, "the files themselves are whole"
+        return
     try:
         frames, problems = load(path)
     except ValueError as error:
@@ -146,9 +161,25 @@ def test_a_damaged_bag_is_one_sentence(tmp_path: Path, damage: str, plugin: Stor
     assert all(sentence and "\n" not in sentence for sentence in sentences)
 
 
+@pytest.mark.parametrize("topic", ["/cam/color/image_raw/compressed", "/dog/front"])
+def test_depth_is_no_camera_and_neither_is_a_topic_without_messages(tmp_path: Path, topic: str) -> None:
+    depth = [
+        ("/cam/aligned/compressedDepth", bags.compressed(bags.jpeg(frame(0)), bags.START_NS, "16UC1; compressedDepth")),
+        ("/cam/depth/image_rect", bags.plain("rgb8", (1, 1, 1))),
+        ("/cam/d", bags.raw(bytes(12), "16UC1", 2, 3, 6)),
+        ("/cam/packed", bags.compressed(bags.jpeg(frame(0)), bags.START_NS, "16UC1; compressedDepth png")),
+    ]
+    messages = [(name, bags.START_NS - 1, message) for name, message in depth]
+    path = bags.write(tmp_path / "bag", [*messages, *bags.camera(3, topic)])
+    assert len(load(path)[0]) == 3
+    assert [item.stamp_ns for item in items(path)] == [bags.stamp_of(index) for index in range(3)]
+    alone = bags.write(tmp_path / "alone", messages)
+    with pytest.raises(ValueError, match=r"has depth images alone: .*; depth is no camera"):
+        FrameSource(alone, ASKED)
+
+
 def test_a_bags_own_definition_is_used(tmp_path: Path) -> None:
     """A String of other software with one more field in front: only the bag knows how to read it."""
-    from rosbags.rosbag2 import Writer
     from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
     store = get_typestore(Stores.EMPTY)

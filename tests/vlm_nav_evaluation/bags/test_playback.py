@@ -53,6 +53,14 @@ def test_nothing_is_ever_due_before_what_came_before_it(stamps: list[float], rat
     assert dues == sorted(dues) and len(dues) == laps * len(stamps) and dues[0] == 0.0
 
 
+def test_a_jump_of_the_clock_is_not_waited_for() -> None:
+    problems = list[LeftOut]()
+    stamps = (0.0, 0.5, 1.7e9, 1.7e9 + 0.5, 1.7e9 + 200.0)
+    dues = [due for due, _ in timed(lambda: frames(*stamps), Pace(), problems.append)]
+    assert dues == pytest.approx([0.0, 0.5, 1.5, 2.0, 201.5])
+    assert [problem.reason for problem in problems] == ["after 0.5 s nothing was recorded for 1700000000 s: left out"]
+
+
 def test_a_bag_without_frames_is_a_sentence_and_no_endless_loop() -> None:
     with pytest.raises(ValueError, match="no readable camera frame after its first 0 s"):
         list(timed(lambda: [], Pace(laps=0)))
@@ -113,10 +121,17 @@ def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
     topics = ("/front/rgb", "/rear/rgb", "/front/rgb")
     messages = [(topic, index * SECOND, image) for index, (topic, image) in enumerate(zip(topics, images, strict=True))]
     bags.write(tmp_path / "bag", [*messages, ("/utlidar/odom", 3 * SECOND, bags.odometry(0))])
-    found = list(items(tmp_path / "bag"))
+    found = list(items(tmp_path / "bag", "front/rgb"))
     assert [(item.is_frame, item.stamp_ns) for item in found] == [(True, 0), (True, 2 * SECOND), (False, 3 * SECOND)]
     assert [item.stamp_ns for item in items(tmp_path / "bag", "rear/rgb", "/none")] == [SECOND]
-    with pytest.raises(ValueError, match=r"has no images on /none; its camera topics are /front/rgb, /rear/rgb$"):
+    several = (
+        r"has several camera topics: /front/rgb \(2 frames\), /rear/rgb \(1 frames\); choose one with --camera-topic"
+    )
+    with pytest.raises(ValueError, match=several):
+        list(items(tmp_path / "bag"))
+    with pytest.raises(
+        ValueError, match=r"has no topic /none; its camera topics are /front/rgb \(2 frames\), /rear/rgb"
+    ):
         list(items(tmp_path / "bag", "/none"))
     with pytest.raises(ValueError, match="is no bag"):
         next(items(tmp_path))

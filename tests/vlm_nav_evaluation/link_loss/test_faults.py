@@ -25,6 +25,15 @@ def test_a_sender_that_fell_silent_commanded_motion_until_its_last_message() -> 
     assert to_zero(commands[:-1], 10.0, 13.0) == pytest.approx(0.1, abs=0.021)
 
 
+def test_the_last_request_of_a_sender_that_fell_silent_is_obeyed_until_somebody_stops_the_robot() -> None:
+    moving = every(0.05, 0.4, 9.0, 10.0)
+    assert to_zero(moving, 10.0, 13.0, obeyed_s=1.0) == pytest.approx(1.0)
+    assert to_zero([*moving, (10.2, 0.0)], 10.0, 13.0, obeyed_s=1.0) == pytest.approx(0.2)
+    assert to_zero([*moving, (10.6, 0.0)], 10.0, 13.0, obeyed_s=1.0) == pytest.approx(0.6)
+    assert to_zero(moving, 10.0, 10.5, obeyed_s=1.0) is None
+    assert to_zero(every(0.05, 0.0, 9.0, 9.9), 10.0, 13.0, obeyed_s=1.0) == 0.0, "it stood"
+
+
 def test_motion_until_the_end_of_the_fault_is_no_stop() -> None:
     assert to_zero(every(0.02, 0.4, 9.0, 13.5), 10.0, 13.0) is None
 

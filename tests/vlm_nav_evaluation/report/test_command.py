@@ -76,7 +76,7 @@ def test_the_same_page_for_a_real_robot_has_a_grid_and_a_movie(bag: Path, capsys
 
 def test_what_cannot_be_read_is_one_sentence(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(bag.parent), "--no-movie"]) == 2
-    assert capsys.readouterr().err.startswith(f"report: {bag.parent} is no bag: it has no metadata.yaml")
+    assert capsys.readouterr().err.startswith(f"report: {bag.parent} is no bag: it holds the bags {bag.name}")
     (bag.parent / "trace.json").write_text("{}")
     assert main(["report", str(bag), "--no-movie"]) == 2
     assert "is no trace of this project" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
-from tests.bags import SECOND_NS
+from speculation.frames import decode_jpeg
+from tests.bags import SECOND_NS, compressed, plain, raw, write
 from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
 from vlm_nav_evaluation.bags.files import read, typestore
 from vlm_nav_evaluation.report.run import Place, Run, load_run
@@ -112,3 +114,37 @@ def test_a_bag_of_humble_that_defines_no_types_is_read_with_ours(bag: Path, tmp_
     with Reader(old) as made:
         assert made.connections and not any(each.msgdef.data for each in made.connections)
     assert load_run(old).headline() == load_run(bag).headline()
+
+
+def test_depth_with_the_cameras_stamps_is_no_frame_and_a_raw_camera_is(bag: Path, tmp_path: Path) -> None:
+    messages = [(topic, at_ns, message) for topic, at_ns, message in read(bag) if topic != "/front/jpeg"]
+    for second in range(6):
+        stamp_ns = second * SECOND_NS
+        depth = compressed(jpeg(255).tobytes(), stamp_ns, "16UC1; compressedDepth png")
+        grey = plain("rgb8", (40 * second,) * 3, stamp_ns)
+        messages += [("/a/compressedDepth", stamp_ns, depth), ("/front/raw", stamp_ns, grey)]
+        messages.append(("/z/range", stamp_ns, raw(bytes(12), "16UC1", 2, 3, 6, stamp_ns)))
+    other = write(tmp_path / "bag", sorted(messages, key=lambda entry: entry[1]))
+    run = load_run(other)
+    assert run.camera == "/front/raw" and not run.problems
+    seen = [decision.frame for decision in run.decisions if decision.frame is not None]
+    assert [round(float(decode_jpeg(frame).mean())) for frame in seen] == [0, 40, 120]
+    (newest,) = run.frames_at([3 * SECOND_NS])
+    assert newest is not None and round(float(decode_jpeg(newest).mean())) == 120
+
+
+def test_of_a_run_that_was_cut_off_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(bag, cut)
+    (cut / "metadata.yaml").unlink()
+    (file,) = cut.glob("*.mcap")
+    whole = load_run(bag)
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) * 2 // 3])
+    run = load_run(cut)
+    assert 0 < len(run.path) <= len(whole.path) and "was not closed or is cut off" in run.problems[0]
+    file.write_bytes(data)
+    middle = len(data) // 3
+    file.write_bytes(data[:middle] + bytes(255 - byte for byte in data[middle : middle + 99]) + data[middle + 99 :])
+    damaged = load_run(cut)
+    assert damaged.problems or len(damaged.path) <= len(whole.path)

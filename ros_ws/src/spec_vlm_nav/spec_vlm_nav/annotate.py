@@ -18,7 +18,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, SOURCE_WORDS
 from spec_vlm_nav.parameters import Parameters
-from speculation.frames import Frame, decode_jpeg
+from speculation.frames import Frame
+from speculation.images import file_pixels
 from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 from speculation.settings import check
 
@@ -130,9 +131,9 @@ def annotate(frame: Frame, caption: Caption, width: int = 512) -> Frame:
     return np.asarray(image)
 
 
-def annotated_jpeg(jpeg: bytes, caption: Caption, width: int = 512) -> bytes:
-    """Return an annotated frame as JPEG. Raises ValueError for what is no JPEG, and as `annotate`."""
-    shown = annotate(decode_jpeg(jpeg), caption, width)
+def annotated_jpeg(image: bytes, caption: Caption, width: int = 512) -> bytes:
+    """Return an annotated frame, of any image file, as JPEG. Raises ValueError for what is none, and as `annotate`."""
+    shown = annotate(file_pixels(image), caption, width)
     done, data = cv2.imencode(".jpg", cv2.cvtColor(shown, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     if not done:
         raise ValueError(f"an image of {shown.shape} does not encode")

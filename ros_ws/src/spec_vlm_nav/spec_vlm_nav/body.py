@@ -138,7 +138,11 @@ class Body(Protocol):
     """What the navigator needs of the robot: frames, actions, reports."""
 
     def frame_after(self, moment: float) -> Frame | None:
-        """Return the newest frame if it was taken after `moment` and is fresh, else None."""
+        """Return the newest frame if it was taken after `moment`, is fresh and is a picture, else None."""
+        ...
+
+    def camera_problem(self) -> str:
+        """Return in a sentence what is wrong with the camera, as far as it is known; empty where nothing is known."""
         ...
 
     def place(self) -> PlanarPose | None:

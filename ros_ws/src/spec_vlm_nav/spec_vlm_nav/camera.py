@@ -268,7 +268,7 @@ class Capture:
                 self._lost_at = self._since
                 self._log.warning(
                     f"no frame from {self._opener.name} for {now - self._since:.1f} s ({self._reader.why}); it is "
-                    f"opened again every {self._silence_s:g} s. Check {self._opener.advice}"
+                    f"opened again every {self._silence_s:g} s{self._advice(now)}"
                 )
             if len(self._leaving()) < MAX_STUCK:
                 self.stop()
@@ -292,7 +292,12 @@ class Capture:
             why = "closed" if self._reader is None else self._reader.why
             if hang >= MAX_STUCK:
                 why = f"{hang} threads wait in the source and no more are started; if it is well, restart the node"
-            return Status("camera", Level.ERROR, f"no frames: {why}. Check {self._opener.advice}", values)
+            return Status("camera", Level.ERROR, f"no frames: {why}{self._advice(now)}", values)
+
+    def _advice(self, now: float) -> str:
+        """Return what to check; nothing where frames do come, and only what is in them is wrong."""
+        age = self._arrivals.age(now)
+        return "" if age is not None and age < self._silence_s else f". Check {self._opener.advice}"
 
     def _leaving(self) -> list[_Reader]:
         with self._lock:

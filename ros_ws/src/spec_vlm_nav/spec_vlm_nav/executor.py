@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spec_vlm_nav.messages import OUTCOME_CODE, to_action
-from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
-from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
+from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, Response
+from spec_vlm_nav.odometry import LEAST_HZ, OdometryCheck, OdometrySample, Rhythm
 from spec_vlm_nav.safety import ZERO, Watchdogs
 from speculation.prompts import NavigationAction
 
@@ -24,6 +24,8 @@ LEAST_SCALE = 0.1
 RATE_HZ = 50.0
 LATE_S = 0.001
 """A tick comes so much after a watchdog's timeout, not so much before it."""
+NAMED_LAG_S = 0.1
+"""A lag of odometry that is worth a word."""
 ODOM, DECIDER = "odom", "vlm_nav"
 GONE_S = 2.0
 """An action whose decider was silent for so long is over: a node that was started again does not know of it."""
@@ -64,6 +66,7 @@ class Executor:
     """Runs one action at a time; a newer one, also HOLD, STOP and NOT_HERE, takes over at once.
 
     names: whose heartbeats it depends on besides odometry; silence longer than `timeout` seconds holds the robot.
+    Odometry has the limit of its `Rhythm`; a longer one makes the robot slower, so that it goes no further on silence.
     ended: called with the report of each action as it ends. Not thread-safe.
     """
 
@@ -75,8 +78,13 @@ class Executor:
         self._config, self._ended = config, ended
         self._watchdogs = Watchdogs([ODOM, *names], timeout)
         self._causes: dict[str, tuple[str, float]] = {}
+        self.rhythm, self.response = Rhythm(timeout), Response()
+        """How odometry comes, and how late it is."""
+        self._timeout = timeout
         self._odometry = OdometryCheck()
         self._pose: PlanarPose | None = None
+        self._seen = 0.0
+        """When that pose arrived."""
         self._newest: Command | None = None
         self._left: deque[int] = deque(maxlen=LEFT_GOALS)
         self._motion: Motion | None = None
@@ -100,6 +108,21 @@ class Executor:
     def odometry_problem(self) -> str:
         """Why odometry cannot be moved on, in a sentence; empty if it can. Silence is no problem of this kind."""
         return self._odometry.problem
+
+    @property
+    def odometry_doubt(self) -> str:
+        """Why odometry makes the robot slower, in a sentence; empty if it does not."""
+        gaps = f"comes with gaps of {self.rhythm.gap:.2g} s" if self.rhythm.limit > self._timeout else ""
+        late = f"is {self.response.lag:.2g} s late" if self.response.lag >= NAMED_LAG_S else ""
+        words = " and ".join(filter(None, (gaps, late)))
+        return f"odometry {words}: the robot is slower" if words else ""
+
+    def problem(self, now: float) -> str:
+        """Return why odometry cannot be moved on now, in a sentence; empty if it can."""
+        problem = self._odometry.problem or self.rhythm.problem or self.response.problem(now)
+        if problem or ODOM not in self.silent(now):
+            return problem
+        return f"odometry is silent: at least {LEAST_HZ} messages a second are needed"
 
     def silent(self, now: float) -> tuple[str, ...]:
         """Return who has been silent for too long; `odom` is one of them."""
@@ -136,10 +159,16 @@ class Executor:
 
     def on_odometry(self, sample: OdometrySample) -> None:
         """Take odometry. One bad message ends the action: the robot's place is unknown."""
-        self._pose = self._odometry.take(sample)
+        self.rhythm.note(sample.arrived)
+        self._watchdogs.allow(ODOM, self.rhythm.limit)
+        self._pose, self._seen = self._odometry.take(sample), sample.arrived
         if self._pose is not None:
             self._watchdogs.feed(ODOM, sample.arrived)
-            self.tick(sample.arrived)
+            if self._motion is not None and not self.running:
+                self._motion.watch(self._pose, sample.arrived)
+            # Of messages that come in a burst only the last is fresh: the timer's tick takes that.
+            if not self.rhythm.gap:
+                self.tick(sample.arrived)
             return
         self._place_lost = True
         if self.running:
@@ -171,10 +200,10 @@ class Executor:
             self._finish(DONE, "standing", now)
             return
         self._asked = abs(action.radians or action.metres)
-        if self._pose is None or self._problem(now):
-            self._finish(NO_ODOMETRY, f"{self._problem(now) or 'no odometry'}: the robot stands", now)
+        if self._pose is None or self.problem(now):
+            self._finish(NO_ODOMETRY, f"{self.problem(now) or 'no odometry'}: the robot stands", now)
         else:
-            self._motion = Motion(action, self._pose, now, self._config, command.speed_scale)
+            self._motion = Motion(action, self._pose, now, self._config, command.speed_scale, self.response)
             self.tick(now)
 
     def tick(self, now: float) -> None:
@@ -185,7 +214,8 @@ class Executor:
             return
         silent = self.silent(now)
         if ODOM in silent:
-            self._finish(NO_ODOMETRY, "odometry went silent: the robot stands", now)
+            words = f"odometry went silent for {self.rhythm.limit:.2g} s: the robot stands"
+            self._finish(NO_ODOMETRY, words, now)
             return
         if DECIDER not in silent:
             self._decider_at = now
@@ -194,7 +224,7 @@ class Executor:
             return
         self._held_for = ", ".join(silent)
         self._message = f"standing: {self._held_for} silent{self._why(silent, now)}" if silent else ""
-        step = motion.update(pose, now, held=bool(silent))
+        step = motion.update(pose, now, bool(silent), self._seen, self._timeout / self.rhythm.limit)
         self.velocity = step.velocity
         if step.outcome is not Outcome.RUNNING:
             self._finish(OUTCOME_CODE[step.outcome], step.message, now)
@@ -220,7 +250,7 @@ class Executor:
         self._newest = command
         if action is None or (command.size, command.speed_scale) == (newest.size, newest.speed_scale):
             return
-        lost = "odometry was wrong while the robot stood" if self._place_lost else self._problem(now)
+        lost = "odometry was wrong while the robot stood" if self._place_lost else self.problem(now)
         self._motion.extend(action, now, command.speed_scale)
         if lost:
             self._finish(NO_ODOMETRY, f"{lost}: the robot stands", now)
@@ -232,10 +262,6 @@ class Executor:
         """Return what nodes that are silent, and not dead, reported of themselves, as the end of a sentence."""
         found = (self._causes.get(name, ("", now)) for name in silent)
         return "".join(f": {cause}" for cause, at in found if cause and now - at <= CAUSE_S)
-
-    def _problem(self, now: float) -> str:
-        """Return why odometry cannot be moved on, empty if it can."""
-        return self._odometry.problem or ("odometry is silent" if ODOM in self.silent(now) else "")
 
     def _finish(self, outcome: int, message: str, now: float) -> None:
         self.velocity = ZERO

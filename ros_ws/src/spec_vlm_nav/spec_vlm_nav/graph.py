@@ -579,7 +579,7 @@ REPLAY_GRAPH = Graph(
             "folder of a new bag with the played frames and the answers; empty: nothing is recorded",
             is_path=True,
         ),
-        Argument("camera_topic", "", "camera topic of the bag, or camera of the data set; empty: its first"),
+        Argument("camera_topic", "", "camera topic of the bag, or camera of the data set; empty: the only one"),
         Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float, least=0.01, most=100.0),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float, least=0.0, most=1e6),

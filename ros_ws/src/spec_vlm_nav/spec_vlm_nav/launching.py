@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
@@ -23,6 +24,11 @@ PATIENCE_S = "15"
 
 END_WITH_PARENT = "setpriv --pdeathsig TERM"
 """Put before a command (util-linux): nobody else ends the processes of a launch that is killed, or ended by SIGTERM."""
+HOLD_SIGNALS = "env --block-signal=INT,TERM"
+"""Put before a command of ours (coreutils 8.32): a signal waits until `speculation.early_end` takes it.
+
+Before that, while Python itself starts, Ctrl-C would be a traceback and a process that has died.
+"""
 
 
 def describe(graph: Graph) -> LaunchDescription:
@@ -85,8 +91,17 @@ def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
     Launch starts a process again without a limit, or none that all versions have; the limit is kept here.
     """
     again = {"respawn": True, "respawn_delay": RESPAWN_S} if spec.respawns else {}
-    with_launch = {"prefix": END_WITH_PARENT} if which(END_WITH_PARENT.split()[0]) else {}
+    is_ours = isinstance(spec, NodeSpec) or spec.command[0] == "python3"
+    before = [HOLD_SIGNALS] if is_ours and _works(HOLD_SIGNALS) else []
+    before += [END_WITH_PARENT] if _works(END_WITH_PARENT) else []
+    with_launch = {"prefix": " ".join(before)} if before else {}
     return {**again, **with_launch, "sigterm_timeout": PATIENCE_S, "on_exit": _on_exit(spec)}
+
+
+@lru_cache
+def _works(prefix: str) -> bool:
+    """Whether this machine's version of a program takes these options."""
+    return subprocess.run([*prefix.split(), "true"], check=False, capture_output=True).returncode == 0
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:

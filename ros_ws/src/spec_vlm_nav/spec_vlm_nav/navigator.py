@@ -47,6 +47,8 @@ SETTLE_S = 0.15
 """After an action the robot comes to rest before the next frame counts."""
 RETRY_S = 0.5
 """Pause before the next attempt where the verifier is lost or an action failed."""
+PROBLEM_S = 1.0
+"""What is wrong with the camera is looked at so often while it gives no frame."""
 EXECUTOR_LIMIT_S = 0.5
 """Longer silence of the executor is reported."""
 INVALID_LIMIT, BLOCKED_LIMIT = 5, 5
@@ -395,15 +397,19 @@ class Navigator:
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
-        since = self._clock() + SETTLE_S
+        since, stale_s = self._clock() + SETTLE_S, self._config.stale_s
+        due = since + stale_s
         while True:
             frame = self._body.frame_after(since)
             if frame is not None:
                 if self._why is End.STALE_CAMERA:
                     self._holding, self._why = "", End.TIMEOUT
                 return frame
-            if self._clock() - since > self._config.stale_s:
-                self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
+            if self._clock() > due:
+                # Each frame may have another problem; nobody reads more than one a second.
+                due = self._clock() + max(stale_s, PROBLEM_S)
+                problem = self._body.camera_problem()
+                self._hold(f"no camera frame for {stale_s:g} s" + f": {problem}" * bool(problem), End.STALE_CAMERA)
             self._wait(POLL_S)
 
     # -- the answer

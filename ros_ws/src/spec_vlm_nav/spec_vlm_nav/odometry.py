@@ -1,11 +1,16 @@
 """Whether odometry can be moved on: finite, of a living source, and no further on than a robot can have come.
 
+Some sources send it in bursts: go2_ros2_sdk over WebRTC 2 to 4 messages at once, then none for 0.2 s and more. So the
+silence after which it is not moved on any more is learned from how it comes.
+
 Time is given. Whether odometry fits what was commanded is for `motion`, which knows that.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import deque
 from dataclasses import dataclass
 
 from spec_vlm_nav.motion import PlanarPose, wrap, yaw_of
@@ -23,6 +28,16 @@ RECOVERY_S = 0.5
 RECOVERY_STEP_S = 0.1
 """What the time between two messages counts at most towards that: silence proves nothing."""
 NORM_TOLERANCE = 0.1
+LONGEST_S = 0.4
+"""The longest silence that is ever allowed. The robot is then half as fast as with the 0.2 s of the other watchdogs, so
+it goes no further before it stops; it also stops long before the firmware's own hold of 1 s would end."""
+GAP_SLACK = 1.5
+"""A source may be silent for this many times its usual longest gap."""
+GAPS_S, USUAL = 5.0, 3
+"""A gap is usual when the last so many seconds have so many that are as long, and gaps fill half of that time: a source
+that is prompt, but held up now and then by a full machine, gets no longer silence."""
+LEAST_HZ = 4
+"""What evenly spaced odometry needs within `LONGEST_S` with `GAP_SLACK`, messages a second."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,41 @@ class OdometrySample:
     """By this machine's steady clock, seconds."""
     twist: tuple[float, float, float] | None = None
     """Forward and left in m/s, counter-clockwise in rad/s; None where it is not used."""
+
+
+class Rhythm:
+    """How odometry comes. timeout: the least silence, seconds, after which it is not moved on any more."""
+
+    def __init__(self, timeout: float) -> None:
+        self.limit = timeout
+        """The silence after which it is not moved on, seconds: `timeout` to `LONGEST_S`."""
+        self.gap = 0.0
+        """The longest usual gap, seconds; 0 where it is too short to matter."""
+        self._timeout = timeout
+        self._first: float | None = None
+        self._last = math.inf
+        self._gaps: deque[tuple[float, float]] = deque()
+        """When they ended, and how long they were."""
+
+    @property
+    def problem(self) -> str:
+        """Why nobody can move on odometry that comes like this, in a sentence; empty if one can."""
+        if self.gap <= self.limit:
+            return ""
+        return f"odometry comes every {self.gap:.2g} s: at least {LEAST_HZ} messages a second are needed, evenly spaced"
+
+    def note(self, arrived: float) -> None:
+        """Take the time at which a message arrived."""
+        gap, self._last = arrived - self._last, arrived
+        self._first = arrived if self._first is None else self._first
+        if gap > self._timeout / GAP_SLACK:
+            self._gaps.append((arrived, gap))
+        while self._gaps and arrived - self._gaps[0][0] > GAPS_S:
+            self._gaps.popleft()
+        lengths = [each for _, each in self._gaps]
+        are_the_rule = len(lengths) >= USUAL and sum(lengths) >= 0.5 * min(GAPS_S, arrived - self._first)
+        self.gap = heapq.nlargest(USUAL, lengths)[-1] if are_the_rule else 0.0
+        self.limit = max(self._timeout, min(GAP_SLACK * self.gap, LONGEST_S))
 
 
 class OdometryCheck:
@@ -111,3 +161,17 @@ def _malformed(sample: OdometrySample) -> str:
     if abs(norm - 1.0) > NORM_TOLERANCE:
         return f"odometry's orientation is no rotation: its quaternion has norm {norm:.3g}, not 1"
     return ""
+
+
+def frames_problem(fixed: str, body: str) -> str:
+    """Return what is wrong with header.frame_id and child_frame_id of odometry, in a sentence; empty if nothing is.
+
+    Names differ between robots, so only those are wrong that cannot be a fixed frame and a base that moves in it.
+    """
+    wrong = not fixed or not body or fixed == body or fixed.endswith("base_link") or body.endswith(("odom", "map"))
+    if not wrong and not any(word in name for name in (fixed, body) for word in ("camera", "optical")):
+        return ""
+    return (
+        f"odometry is of child_frame_id {body!r} in header.frame_id {fixed!r}, expected 'base_link' in 'odom': "
+        "is it the place of the robot's base, x ahead and z up?"
+    )

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from speculation.images import check_view
 from speculation.settings import check
 
 Image = npt.NDArray[np.uint8]
@@ -69,9 +70,9 @@ class Pinhole:
     width: int
     height: int
     matrix: Matrix
-    """Pixels of a direction [3, 3]."""
+    """Pixels of a direction [3, 3]; zeros where that is not known, as sensor_msgs/CameraInfo has it."""
     distortion: tuple[float, ...]
-    """k1, k2, p1, p2, k3; zeros for an undistorted image."""
+    """k1, k2, p1, p2, k3; zeros for an undistorted image, none where they are not known."""
 
 
 def _matrix(fx: float, fy: float, cx: float, cy: float) -> Matrix:
@@ -97,16 +98,20 @@ def _unfolded(radii: Matrix, lens: LensSettings) -> npt.NDArray[np.bool_]:
 class Optics:
     """Makes the published image of source images of one size; `camera` describes it.
 
-    Raises ValueError where the source's size has another aspect than its calibration.
+    The whole image needs no calibration. A set field of view does: raises ValueError where the source's size has
+    another aspect than it, and for a source that is no view of a camera.
     """
 
     def __init__(self, lens: LensSettings, view: ViewSettings, width: int, height: int) -> None:
         self.source_size = (width, height)
+        check_view(height, width)
         across, down = width / lens.source_width, height / lens.source_height
-        if abs(across / down - 1) > ASPECT_TOLERANCE:
+        fits = abs(across / down - 1) <= ASPECT_TOLERANCE
+        if view.fov_deg and not fits:
             raise ValueError(
                 f"the source sends {width} x {height} pixels, its calibration (source_width, source_height) is of "
-                f"{lens.source_width} x {lens.source_height}: another aspect"
+                f"{lens.source_width} x {lens.source_height}: another aspect; give that camera's calibration, or set "
+                "fov_deg to 0.0 for its whole image"
             )
         own = _scaled(_matrix(lens.fx, lens.fy, lens.cx, lens.cy), across, down)
         distortion = (lens.k1, lens.k2, lens.p1, lens.p2, lens.k3)
@@ -116,7 +121,8 @@ class Optics:
         """Part of the published image that the source shows; the rest is black."""
         if not view.fov_deg:
             matrix = _scaled(own, view.width / width, view.height / height)
-            self.camera = Pinhole(view.width, view.height, matrix, distortion)
+            unknown = Pinhole(view.width, view.height, np.zeros((3, 3)), ())
+            self.camera = Pinhole(view.width, view.height, matrix, distortion) if fits else unknown
             return
         focal = view.width / 2 / math.tan(math.radians(view.fov_deg) / 2)
         matrix = _matrix(focal, focal, (view.width - 1) / 2, (view.height - 1) / 2)

@@ -130,9 +130,9 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
                 # Ctrl-C reaches only this process, which then ends the others in order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent,

@@ -94,7 +94,7 @@ class Watchdog:
     def __init__(self, timeout: float) -> None:
         if not (math.isfinite(timeout) and timeout > 0.0):
             raise ValueError(f"watchdog timeout {timeout} s must be a positive number of seconds")
-        self._timeout = timeout
+        self.timeout = timeout
         self._last: float | None = None
 
     def feed(self, now: float) -> None:
@@ -107,19 +107,22 @@ class Watchdog:
 
     def expired(self, now: float) -> bool:
         """Whether it has been silent for too long."""
-        return self.silence(now) > self._timeout
+        return self.silence(now) > self.timeout
 
 
 class Watchdogs:
-    """One watchdog a name, all with the same timeout; `silent` names those that stopped."""
+    """One watchdog a name, all with the same timeout at first; `silent` names those that stopped."""
 
     def __init__(self, names: Iterable[str], timeout: float) -> None:
-        self._timeout = timeout
         self._dogs = {name: Watchdog(timeout) for name in names}
 
     def feed(self, name: str, now: float) -> None:
         """Note a message of `name`; an unknown name is a KeyError."""
         self._dogs[name].feed(now)
+
+    def allow(self, name: str, timeout: float) -> None:
+        """Let `name` be silent for `timeout` seconds; an unknown name is a KeyError."""
+        self._dogs[name].timeout = timeout
 
     def silent(self, now: float) -> tuple[str, ...]:
         """Return the names that have been silent for too long, in the order given."""
@@ -127,7 +130,7 @@ class Watchdogs:
 
     def next_in(self, now: float) -> float:
         """Return the seconds until the next of them has been silent for its whole timeout; infinite if all are."""
-        left = (self._timeout - dog.silence(now) for dog in self._dogs.values())
+        left = (dog.timeout - dog.silence(now) for dog in self._dogs.values())
         return min((seconds for seconds in left if seconds >= 0.0), default=math.inf)
 
 

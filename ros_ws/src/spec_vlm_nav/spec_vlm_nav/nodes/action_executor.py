@@ -22,7 +22,7 @@ from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, sample_of, settings
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.subscriptions import Reader
-from spec_vlm_nav.odometry import RECOVERY_S
+from spec_vlm_nav.odometry import RECOVERY_S, frames_problem
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO
 
@@ -46,8 +46,10 @@ class ActionExecutor(ManagedNode):
         motion, chosen = settings(self, MOTION), settings(self, EXECUTOR)
         names = ("vlm_nav", *(("go2_bridge",) if chosen.require_bridge else ()))
         self._lock = threading.Lock()
-        self._logic = Executor(motion, names, chosen.watchdog_timeout, self._publish_status)
+        self._logic = Executor(motion, names, chosen.watchdog_timeout, self._on_end)
         self._odometry_rate = Arrivals()
+        self._frames: tuple[str, str] | None = None
+        self._frames_problem = self._unlogged = ""
         self._ticks, self._commanded, self._causes = 0, ZERO, ("", False)
         self._stamped = chosen.stamped_cmd_vel
         self._twists = self.create_publisher(TwistStamped if self._stamped else Twist, "cmd_vel", COMMAND_QOS)
@@ -92,15 +94,18 @@ class ActionExecutor(ManagedNode):
         """Return the action, odometry, and who is silent."""
         with self._lock:
             now = time.monotonic()
-            report, problem = self._logic.report(now), self._logic.odometry_problem
-            silent = self._logic.silent(now)
+            report, silent = self._logic.report(now), self._logic.silent(now)
+            problem, doubt = self._logic.problem(now), self._logic.odometry_doubt or self._frames_problem
             rate, age = self._odometry_rate.rate(now), self._odometry_rate.age(now)
+            rhythm, response = self._logic.rhythm, self._logic.response
+            seen = {"rate_hz": rate, "gap_s": rhythm.gap, "limit_s": rhythm.limit}
+            seen |= {"lag_s": response.lag} if response.known else {}
         fields = {"goal", "step", "outcome", "kind", "size", "progress", "remaining", "elapsed"}
         values = {name: value for name, value in asdict(report).items() if name in fields}
         yield Status("action", Level.OK, report.message or ("running" if report.outcome else "idle"), values)
-        problem = problem or ("odometry is silent" if "odom" in silent else "")
-        seen = {"rate_hz": rate} if age is None else {"rate_hz": rate, "age_s": age}
-        yield Status("odometry", Level.ERROR if problem else Level.OK, problem or "sound", seen)
+        seen |= {} if age is None else {"age_s": age}
+        level = Level.ERROR if problem else Level.WARN if doubt else Level.OK
+        yield Status("odometry", level, problem or doubt or "sound", seen)
         message = f"silent: {', '.join(silent)}" if silent else "nobody is silent"
         yield Status("watchdogs", Level.ERROR if silent else Level.OK, message)
 
@@ -116,11 +121,19 @@ class ActionExecutor(ManagedNode):
                     self._logic.on_cause("go2_bridge", cause, time.monotonic())
 
     def _on_odometry(self, odometry: Odometry, info: Mapping[str, Any]) -> None:
-        sample = replace(sample_of(odometry), arrived=arrival(info))
+        self._look_at_frames(odometry.header.frame_id, odometry.child_frame_id)
+        sample = replace(sample_of(odometry, with_twist=True), arrived=arrival(info))
         with self._lock:
             self._odometry_rate.note(sample.arrived)
             self._logic.on_odometry(sample)
             self._stop_now()
+
+    def _look_at_frames(self, fixed: str, body: str) -> None:
+        """Warn once of frames that cannot be odometry's. Poses are what the robot moves on, so it is not stopped."""
+        if self._frames != (fixed, body):
+            self._frames, self._frames_problem = (fixed, body), frames_problem(fixed, body)
+            if self._frames_problem:
+                self.get_logger().warning(self._frames_problem, throttle_duration_sec=60.0)
 
     def _on_action(self, message: NavigationAction) -> None:
         with self._lock:
@@ -151,6 +164,9 @@ class ActionExecutor(ManagedNode):
         """Publish a stop that was decided just now, and log why; not at the next tick."""
         if self._logic.velocity == ZERO != self._commanded:
             self._publish_twist()
+        if self._unlogged:
+            self.get_logger().warning(self._unlogged)
+            self._unlogged = ""
         problem = self._logic.odometry_problem
         causes = self._logic.held_for, bool(problem)
         if causes == self._causes:
@@ -174,6 +190,11 @@ class ActionExecutor(ManagedNode):
             self._twists.publish(stamped)
         else:
             self._twists.publish(twist)
+
+    def _on_end(self, report: Report) -> None:
+        self._publish_status(report)
+        # Logged after the stop went out: a full machine may hold up the log.
+        self._unlogged = report.message if "odometry" in report.message else ""
 
     def _publish_status(self, report: Report) -> None:
         status = ActionStatus(**asdict(report))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
@@ -25,7 +25,7 @@ from spec_vlm_nav.guard import READERS, Guard
 from spec_vlm_nav.nodes.common import COMMAND_QOS, NICENESS, arrival, message_type, sample_of, seconds_of, settings
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
-from spec_vlm_nav.nodes.subscriptions import Reader, subscribe
+from spec_vlm_nav.nodes.subscriptions import Reader, subscribe, subscribe_latched
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
 from spec_vlm_nav.robot import Service, Topic
 from spec_vlm_nav.robots import robot_of
@@ -60,9 +60,8 @@ class Go2Bridge(ManagedNode):
             for service in robot.services
         }
         self._reader = reader = Reader(self)
-        # Twice: a bridge that starts again must get what a latched topic holds; others have volatile publishers.
-        for durability in (DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL):
-            reader.subscribe(Bool, "e_stop", self._on_e_stop, QoSProfile(depth=10, durability=durability))
+        reader.subscribe(Bool, "e_stop", self._on_e_stop, 10)
+        subscribe_latched(self, Bool, "e_stop", self._on_e_stop)
         kind, on_velocity = (TwistStamped, self._on_stamped) if chosen.stamped_cmd_vel else (Twist, self._on_twist)
         reader.subscribe(kind, "cmd_vel", on_velocity, COMMAND_QOS)
         reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)

@@ -134,12 +134,15 @@ class Go2Camera(ManagedNode):
         if not done:
             raise ValueError(f"a frame of {width} x {height} pixels cannot be encoded as JPEG")
         message = CompressedImage(format="jpeg", data=array("B", jpeg.tobytes()))
-        info = CameraInfo(width=optics.camera.width, height=optics.camera.height, distortion_model="plumb_bob")
+        info = CameraInfo(width=optics.camera.width, height=optics.camera.height)
         for each in (message, info):
             each.header.stamp, each.header.frame_id = stamp, self._mount.frame_id
         info.d = list(optics.camera.distortion)
         info.k = optics.camera.matrix.ravel().tolist()
-        info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+        # All zeros say that a camera is not calibrated.
+        if optics.camera.distortion:
+            info.distortion_model = "plumb_bob"
+            info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
         info.p = [value for row in optics.camera.matrix.tolist() for value in (*row, 0.0)]
         self._images.publish(message)
         self._infos.publish(info)

@@ -111,11 +111,11 @@ class Goal:
 
     def frame_after(self, moment: float) -> Frame | None:
         """See `body.Body`."""
-        frame = self._node.senses.frame
-        if frame is None:
-            return None
-        taken = frame.arrived - frame.age
-        return frame if taken > moment and time.monotonic() - taken <= self._node.config.stale_s else None
+        return self._node.senses.frame_after(moment, self._node.config.stale_s)
+
+    def camera_problem(self) -> str:
+        """See `body.Body`."""
+        return self._node.senses.problem()
 
     def place(self) -> PlanarPose | None:
         """See `body.Body`."""

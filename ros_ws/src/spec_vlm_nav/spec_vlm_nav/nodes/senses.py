@@ -1,4 +1,7 @@
-"""What vlm_nav takes in: camera frames, odometry and the executor's statuses. The newest counts."""
+"""What vlm_nav takes in: camera frames, odometry and the executor's statuses. The newest counts.
+
+A frame is decoded when somebody asks for it: a camera may send many more than a goal looks at.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import math
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
@@ -20,7 +25,7 @@ from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.nodes.common import sample_of, seconds_of
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import OdometryCheck
-from speculation.frames import is_jpeg
+from speculation.images import view_jpeg
 
 CAMERA = "camera/image/compressed"
 PLACE_S = 0.3
@@ -30,13 +35,29 @@ PLACES_S = 5.0
 READ_S = 0.1
 STATUSES = 16
 """Executor statuses kept, one an action."""
+REPORT_S = 3.0
+"""What go2_camera says of itself, once a second, counts for so long."""
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A camera's message, not looked into."""
+
+    image: CompressedImage
+    arrived: float
+    age: float
+    """As in `Frame`."""
+    place: PlanarPose | None
+
+    @property
+    def taken(self) -> float:
+        return self.arrived - self.age
 
 
 class Senses:
     """Subscriptions that a thread of their own reads; to be closed before the node is destroyed."""
 
     def __init__(self, node: Node) -> None:
-        self.frame: Frame | None = None
         self.statuses: dict[tuple[int, int], ActionStatus] = {}
         """The last of each of the latest actions, by goal and step."""
         self.status_at = -math.inf
@@ -44,6 +65,12 @@ class Senses:
         self.travelled = 0.0
         """Metres, by odometry."""
         self._node = node
+        self._newest: _Arrival | None = None
+        self._looked: tuple[_Arrival | None, Frame | None, str] = (None, None, "")
+        """The message that was looked into last, and its frame, or why it has none."""
+        self._report = ("", -math.inf)
+        """What go2_camera said last of itself where it has no frames, and when."""
+        self._publishers: list[str] = []
         self._frames, self._lock = Arrivals(), threading.Lock()
         self._camera_clock, self._skew_noted = CameraClock(), False
         self._odometry = OdometryCheck()
@@ -54,6 +81,8 @@ class Senses:
         self._reader.subscribe(CompressedImage, CAMERA, self._on_image, qos_profile_sensor_data)
         self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self._reader.subscribe(ActionStatus, "action_status", self._on_status, 10)
+        self._camera_line = f"{node.get_namespace()}/go2_camera: camera".lstrip("/")
+        self._reader.subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self._thread = threading.Thread(target=self._read, name="senses", daemon=True)
         self._thread.start()
 
@@ -67,37 +96,80 @@ class Senses:
         place = self._place
         return place[0] if place is not None and time.monotonic() - place[1] <= PLACE_S else None
 
+    def frame_after(self, moment: float, stale_s: float) -> Frame | None:
+        """Return the newest frame if it was taken after `moment`, is no older than `stale_s` and a picture, else None.
+
+        `moment` is by the steady clock.
+        """
+        newest = self._newest
+        if newest is None or newest.taken <= moment or time.monotonic() - newest.taken > stale_s:
+            return None
+        return self._look(newest)[0]
+
+    def problem(self) -> str:
+        """Return in a sentence what is wrong with the camera, as far as that is known; empty where nothing is known."""
+        newest, now, (words, at) = self._newest, time.monotonic(), self._report
+        if newest is not None and now - newest.arrived <= REPORT_S:
+            return self._look(newest)[1]
+        return words if now - at <= REPORT_S else ""
+
     def missing(self, stale_s: float) -> str:
         """Return in a sentence why there is no camera frame younger than `stale_s` seconds; empty where there is."""
-        frame = self.frame
-        if frame is None:
-            return f"no camera frame has come on {self._node.resolve_topic_name(CAMERA)}"
-        age = time.monotonic() - frame.arrived + frame.age
-        return "" if age <= stale_s else f"the newest camera frame is {age:.1f} s old, stale_frame_s is {stale_s:g}"
+        newest, problem = self._newest, self.problem()
+        if newest is None:
+            missing = f"no camera frame has come on {self._node.resolve_topic_name(CAMERA)}"
+            return f"{missing}; {problem}" if problem else missing
+        age = time.monotonic() - newest.taken
+        old = f"the newest camera frame is {age:.1f} s old, stale_frame_s is {stale_s:g}" if age > stale_s else ""
+        return problem or old
 
     def health(self, stale_s: float) -> Status:
         """Return the line about the camera, whose frames are stale when older."""
-        now, frame = time.monotonic(), self.frame
+        now, newest = time.monotonic(), self._newest
         with self._lock:
             age, rate = self._frames.age(now), self._frames.rate(now)
         values = {"rate Hz": rate, "clock skew s": self._camera_clock.skew}
-        if age is None or frame is None:
-            return Status("camera", Level.ERROR, "no frames", values)
-        stale = age + frame.age > stale_s
-        values |= {"silence s": age, "frame age s": frame.age}
-        return Status("camera", Level.WARN if stale else Level.OK, "stale" if stale else f"{rate:.1f} Hz", values)
+        several, missing = self._several(), self.missing(stale_s)
+        if age is None or newest is None:
+            return Status("camera", Level.ERROR, missing, values)
+        values |= {"silence s": age, "frame age s": newest.age}
+        if self.problem():
+            return Status("camera", Level.ERROR, missing, values)
+        words = missing or several
+        return Status("camera", Level.WARN if words else Level.OK, words or f"{rate:.1f} Hz", values)
+
+    def _several(self) -> str:
+        """Return in a sentence who publishes camera frames where it is more than one, and log it once."""
+        topic = self._node.resolve_topic_name(CAMERA)
+        found = self._node.get_publishers_info_by_topic(topic)
+        names = sorted(f"{each.node_namespace.rstrip('/')}/{each.node_name}" for each in found)
+        words = f"{len(names)} publishers send frames on {topic}, the robot may look through any: {', '.join(names)}"
+        words = words if len(names) > 1 else ""
+        if words and names != self._publishers:
+            self._node.get_logger().warning(words)
+        self._publishers = names
+        return words
+
+    def _look(self, arrival: _Arrival) -> tuple[Frame | None, str]:
+        """Return the frame of a message; None, and why in a sentence, where it has none. A message is decoded once."""
+        looked, frame, problem = self._looked
+        if looked is not arrival:
+            image, frame, problem = arrival.image, None, ""
+            try:
+                jpeg = view_jpeg(bytes(image.data), image.format)
+                frame = Frame(jpeg, arrival.arrived, arrival.age, image.header, arrival.place)
+            except ValueError as error:
+                problem = f"the camera's frames cannot be used: {error}"
+                self._node.get_logger().error(problem, throttle_duration_sec=5.0)
+            self._looked = arrival, frame, problem
+        return frame, problem
 
     def _read(self) -> None:
         while not self._end.is_set():
             self._reader.take(READ_S)
 
     def _on_image(self, image: CompressedImage) -> None:
-        clock, arrived, data = self._camera_clock, time.monotonic(), bytes(image.data)
-        if not is_jpeg(data):
-            # No frame: the robot holds for a stale camera until it sends images again.
-            words = f"a camera frame of {len(data)} bytes, format {image.format!r}, is no JPEG"
-            self._node.get_logger().error(words, throttle_duration_sec=5.0)
-            return
+        clock, arrived = self._camera_clock, time.monotonic()
         age = clock.age(seconds_of(image.header.stamp), self._node.get_clock().now().nanoseconds * 1e-9)
         with self._lock:
             self._frames.note(arrived)
@@ -105,7 +177,7 @@ class Senses:
             self._skew_noted = True
             words = f"the camera's clock is {clock.skew:.1f} s behind ours: the ages of its frames are estimated"
             self._node.get_logger().warning(words)
-        self.frame = Frame(data, arrived, age, image.header, self._place_at(arrived - age))
+        self._newest = _Arrival(image, arrived, age, self._place_at(arrived - age))
 
     def _place_at(self, moment: float) -> PlanarPose | None:
         """Return where the robot was; a frame that was on its way for long shows where it was then."""
@@ -113,6 +185,12 @@ class Senses:
             if at <= moment:
                 return place if moment - at <= PLACE_S else None
         return None
+
+    def _on_diagnostics(self, report: DiagnosticArray) -> None:
+        for line in report.status:
+            if line.name == self._camera_line:
+                words = "" if line.level == DiagnosticStatus.OK else f"go2_camera: {line.message}"
+                self._report = words, time.monotonic()
 
     def _on_odometry(self, odometry: Odometry) -> None:
         # action_executor reports what is wrong with odometry; here a wrong step is only not counted.

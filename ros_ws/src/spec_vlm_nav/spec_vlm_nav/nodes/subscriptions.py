@@ -7,12 +7,18 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import Any
 
-from rclpy.callback_groups import CallbackGroup
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.subscription import Subscription
+
+from spec_vlm_nav.nodes.common import steady_timer
+
+LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+LATCHED_PERIOD_S = 0.1
+"""How often is looked whether a topic has a latched publisher."""
 
 
 def subscribe(
@@ -31,6 +37,22 @@ def subscribe(
             logger.error(why, throttle_duration_sec=5.0)
 
     return node.create_subscription(kind, topic, guarded, qos, **options)
+
+
+def subscribe_latched(node: Node, kind: Any, topic: str, callback: Callable[..., None]) -> None:
+    """Get what a latched topic held before the node started, once there is a publisher that latches.
+
+    To be used beside a volatile subscription. A subscription that asks for it from the start is incompatible with
+    publishers of the default QoS, and ROS warns them as if nothing of theirs arrived.
+    """
+
+    def look() -> None:
+        publishers = node.get_publishers_info_by_topic(node.resolve_topic_name(topic))
+        if any(each.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in publishers):
+            timer.cancel()
+            subscribe(node, kind, topic, callback, LATCHED)
+
+    timer = steady_timer(node, LATCHED_PERIOD_S, look, MutuallyExclusiveCallbackGroup())
 
 
 class _NoExecutor(CallbackGroup):

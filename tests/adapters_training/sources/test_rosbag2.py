@@ -1,0 +1,214 @@
+"""Bags as recorders leave them: killed, cut off, split, compressed, of other folders and of ROS 1."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+
+from adapters_training.sources.rosbag2 import BagReader
+from tests import bags
+
+COMPRESSED = "sensor_msgs/msg/CompressedImage"
+FRAMES = 200
+NOISE = random.Random(0)
+MANY = [
+    ("/camera", bags.stamp_of(index), bags.compressed(NOISE.randbytes(20_000), bags.stamp_of(index)))
+    for index in range(FRAMES)
+]
+
+
+def stamps(path: Path) -> tuple[list[int], list[str]]:
+    """Return when each message came, each of which decodes, and what is lost."""
+    with BagReader(path) as bag:
+        topic = next(iter(bag.topics))
+        return [stamp for _, stamp, message in bag.decoded([topic]) if len(message.data) > 100], bag.problems
+
+
+def storage(folder: Path) -> Path:
+    (file,) = [file for file in folder.iterdir() if file.suffix in (".mcap", ".db3")]
+    return file
+
+
+def record(folder: Path, messages: Sequence[Any], plugin: StoragePlugin, mode: CompressionMode | None) -> None:
+    writer = Writer(folder, version=9, storage_plugin=plugin)
+    if mode is not None:
+        writer.set_compression(mode, CompressionFormat.ZSTD)
+    with writer:
+        camera = writer.add_connection("/camera", COMPRESSED, typestore=bags.TYPES)
+        for _, stamp_ns, message in messages:
+            writer.write(camera, stamp_ns, bags.TYPES.serialize_cdr(message, COMPRESSED))
+
+
+@pytest.fixture(scope="module", params=["plain", "chunks in zstd", "sqlite3"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred frames, several chunks of about a mebibyte."""
+    folder = tmp_path_factory.mktemp("whole") / "bag"
+    plugin = StoragePlugin.SQLITE3 if request.param == "sqlite3" else StoragePlugin.MCAP
+    mode = CompressionMode.STORAGE if request.param == "chunks in zstd" else None
+    record(folder, MANY, plugin, mode)
+    return folder
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.9, 0.999])
+@pytest.mark.parametrize("form", ["file", "folder", "killed"])
+def test_of_a_bag_that_was_cut_off_all_that_is_whole_is_read(
+    whole: Path, tmp_path: Path, share: float, form: str
+) -> None:
+    folder = tmp_path / "walk"
+    shutil.copytree(whole, folder)
+    file = storage(folder)
+    os.truncate(file, int(file.stat().st_size * share))
+    if form == "killed":
+        (folder / "metadata.yaml").unlink()
+    found, problems = stamps(file if form == "file" else folder)
+    assert found == [bags.stamp_of(index) for index in range(len(found))]
+    least = FRAMES * share - (14 if "zstd" in whole.parent.name else 9)
+    assert least <= len(found) <= FRAMES
+    if not problems:
+        assert len(found) == FRAMES, "only the index is cut"
+        return
+    assert f"{file} was not closed or is cut off: {len(found)} whole messages over" in problems[0]
+    recover = f"'mcap recover {file} -o whole.mcap'" if file.suffix == ".mcap" else ".recover"
+    assert recover in problems[0] and "lost" in problems[0]
+    if form == "folder" and len(found) < FRAMES:
+        assert f"{len(found)} of {FRAMES} recorded messages are there" in problems[1]
+
+
+def test_messages_that_lie_in_no_chunk_are_read_too(tmp_path: Path) -> None:
+    """As `ros2 bag record --storage-preset-profile fastwrite` writes them."""
+    import struct
+
+    folder = bags.write(tmp_path / "bag", MANY[:20])
+    data = storage(folder).read_bytes()
+    begin = 8 + 9 + struct.unpack_from("<Q", data, 9)[0]
+    code, length = struct.unpack_from("<BQ", data, begin)
+    assert code == 6
+    records = data[begin + 9 + 28 + 4 + 8 : begin + 9 + length]
+    file = tmp_path / "fast.mcap"
+    file.write_bytes(data[:begin] + records[:-100])
+    found, problems = stamps(file)
+    assert found == [bags.stamp_of(index) for index in range(19)]
+    assert "19 whole messages over 1.8 s" in problems[0]
+
+
+def test_where_nothing_is_whole_that_is_the_sentence(tmp_path: Path) -> None:
+    folder = bags.write(tmp_path / "bag", MANY[:2])
+    file = storage(folder)
+    for size in (0, 4, 8, 60):
+        os.truncate(file, size) if size < file.stat().st_size else file.write_bytes(file.read_bytes()[:size])
+        with pytest.raises(ValueError, match=f"bag {file} cannot be read: it ") as caught:
+            stamps(folder)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_what_a_killed_recorder_left_in_sqlites_journal_is_read(tmp_path: Path, mode: str) -> None:
+    folder = bags.write(tmp_path / "bag", MANY[:20], StoragePlugin.SQLITE3)
+    file = storage(folder)
+    script = (
+        "import os, signal, sqlite3, sys\n"
+        "rows = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        f"rows.execute('PRAGMA journal_mode={mode}'); rows.execute('PRAGMA cache_size=1'); rows.execute('BEGIN')\n"
+        "for index in range(500):\n"
+        "    rows.execute('INSERT INTO messages (topic_id, timestamp, data) SELECT topic_id, timestamp + 1000000000 *"
+        " (1 + ?), data FROM messages WHERE id = 20', (index,))\n"
+        f"if {mode == 'WAL'}: rows.execute('COMMIT')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(file)]).returncode == -signal.SIGKILL
+    journal = file.with_name(file.name + ("-wal" if mode == "WAL" else "-journal"))
+    assert journal.stat().st_size
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found, problems = stamps(folder)
+    assert len(found) == (520 if mode == "WAL" else 20) and not problems
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, "the user's files are left alone"
+
+
+def split(folder: Path, mode: CompressionMode | None = None) -> Path:
+    """Make one bag of eleven files, as `ros2 bag record --max-bag-duration` does, and no metadata."""
+    folder.mkdir()
+    for part in range(11):
+        record(folder.parent / f"part_{part}", MANY[2 * part : 2 * part + 2], StoragePlugin.MCAP, mode)
+        (file,) = (folder.parent / f"part_{part}").glob("*.mcap*")
+        file.rename(folder / f"walk_{part}{''.join(file.suffixes)}")
+    return folder
+
+
+@pytest.mark.parametrize("mode", [None, CompressionMode.FILE, CompressionMode.MESSAGE, CompressionMode.STORAGE])
+def test_a_split_bag_without_metadata_is_read_in_the_order_of_its_files(
+    tmp_path: Path, mode: CompressionMode | None
+) -> None:
+    found, problems = stamps(split(tmp_path / "walk", mode))
+    assert found == [bags.stamp_of(index) for index in range(22)] and not problems
+
+
+def test_a_damaged_file_of_a_split_bag_leaves_the_others(tmp_path: Path) -> None:
+    folder = split(tmp_path / "walk")
+    (folder / "walk_4.mcap").write_bytes(b"")
+    found, problems = stamps(folder)
+    assert found == [bags.stamp_of(index) for index in range(22) if index not in (8, 9)]
+    (problem,) = problems
+    assert "walk_4.mcap cannot be read" in problem
+
+
+def test_other_paths_of_the_same_bag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bags.write(tmp_path / "walk", MANY[:3])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(folder)
+    for path in (f"{folder}/", "~/walk", f"{folder}/metadata.yaml", str(storage(folder)), ".", "../walk"):
+        assert len(stamps(Path(path))[0]) == 3
+
+
+@pytest.mark.parametrize("name", ["walk.bag", "walk"])
+def test_a_bag_of_ros_1_is_named_with_its_remedy(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name / "walk.bag" if name == "walk" else tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"#ROSBAG V2.0\n" + bytes(4096))
+    remedy = f"'rosbags-convert --src {file} --dst {file.with_suffix('')}'"
+    with pytest.raises(ValueError, match="is a bag of ROS 1") as caught:
+        BagReader(tmp_path / name)
+    assert remedy in str(caught.value)
+
+
+def test_a_folder_of_bags_lists_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        bags.write(tmp_path / name, MANY[:1])
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(ValueError, match=r"is no bag: it holds the bags a, b; name one$"):
+        BagReader(tmp_path)
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    for name in ("a", "b"):
+        storage(tmp_path / name).rename(loose / f"{name}.mcap")
+    with pytest.raises(ValueError, match=r"holds several bags; name one of a.mcap, b.mcap$"):
+        BagReader(loose)
+
+
+def test_stamps_of_zero_and_before_1970_are_read(tmp_path: Path) -> None:
+    folder = bags.write(tmp_path / "bag", MANY[:3], StoragePlugin.SQLITE3)
+    with sqlite3.connect(storage(folder)) as rows:
+        rows.execute("UPDATE messages SET timestamp = (id - 2) * 1000000000")
+    rows.close()
+    assert stamps(folder) == ([-1_000_000_000, 0, 1_000_000_000], [])
+
+
+def test_a_file_that_may_not_be_read_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bags.write(tmp_path / "bag", MANY[:1])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ValueError, match=r"cannot be read: .*Permission denied"):
+        BagReader(storage(folder))
