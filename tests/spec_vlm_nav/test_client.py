@@ -233,6 +233,8 @@ def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[t
         ("la bouteille argentée", "find la bouteille argentée"),
         ("suche den roten Ball", "suche den roten Ball"),
         ("not the red ball", "not the red ball"),
+        ("halt", "halt"),
+        ("arrête-toi", "arrête-toi"),
     ],
 )
 def test_words_become_an_instruction(words: str, instruction: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spec_vlm_nav.client import GoalEnd, Outcome, Progress
+from spec_vlm_nav.client import STOPPED, GoalEnd, Outcome, Progress
 from spec_vlm_nav.transcript import DIM, Transcript, closing_words, printable
 
 LEFT = "turn left large"
@@ -77,6 +77,7 @@ def test_a_live_line_fits_the_terminal_and_nothing_in_it_steers_it(answer: str, 
     ("end", "words"),
     [
         (GoalEnd(Outcome.FOUND, "NONE", ""), ["found"]),
+        (GoalEnd(Outcome.FOUND, "NONE", STOPPED), ["told to stop: the robot stands"]),
         (GoalEnd(Outcome.FAILED, "TIMEOUT", "time is up"), ["not found [TIMEOUT]: time is up"]),
         (
             GoalEnd(Outcome.NOT_FOUND, "NOT_FOUND", "I have looked everywhere"),

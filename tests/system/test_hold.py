@@ -47,6 +47,9 @@ class Handle:
     def abort(self) -> None:
         self.ended = "aborted"
 
+    def succeed(self) -> None:
+        self.ended = "succeeded"
+
 
 class Node:
     """What a goal needs of VlmNav. The executor takes an action only when it was sent for the `takes`-th time."""
@@ -145,6 +148,24 @@ def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypat
         assert "AttributeError" in result.error_msg and result.error_msg.endswith(words)
         assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
         assert len(node.sent) == 3 or words
+
+
+@pytest.mark.parametrize(
+    ("takes", "code", "words", "ended"),
+    [
+        (2, CODES.NONE, "told to stop: the robot stands", "succeeded"),
+        (10_000, CODES.ROBOT_FAULT, "told to stop; action_executor did not confirm the HOLD", "aborted"),
+    ],
+)
+def test_an_instruction_to_stop_holds_the_robot_and_asks_no_model(
+    takes: int, code: int, words: str, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(takes)
+    made = running(node, monkeypatch)
+    made._handle.request.instruction, made._handle.is_cancel_requested = "Arrête !", False
+    result = made.run()
+    assert (result.error_code, result.error_msg, made._handle.ended) == (code, words, ended)
+    assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
 
 
 def test_a_dry_run_sends_nothing_that_could_move_a_robot(monkeypatch: pytest.MonkeyPatch) -> None:

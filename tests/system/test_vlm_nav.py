@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import rclpy
+from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
@@ -144,6 +145,13 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         assert unknown.error_code == CODES.INVALID_INPUT and "known objects" in unknown.error_msg
         wrong = client.result(client.send(dry_run=True, done=["turn around"]))
         assert wrong.error_code == CODES.INVALID_INPUT and "done[0] is 'turn around'" in wrong.error_msg
+
+        past = client.result(client.send(dry_run=True, time_allowance=Duration(sec=-5)))
+        assert past.error_code == CODES.INVALID_INPUT and "time_allowance is -5 s" in past.error_msg
+        searching = client.send(dry_run=True)
+        assert client.result(client.send("stop", dry_run=True)).error_msg == "told to stop: the robot stands"
+        assert client.result(searching).error_code == CODES.PREEMPTED
+        client.decisions.clear()
 
         running = client.send(dry_run=True, done=["forward large"])
         until(lambda: len(client.decisions) >= 2, "decisions of a dry run, with the clock of the camera off")

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from speculation.instructions import is_sentence, sentence_for
+from speculation.instructions import is_sentence, is_stop, sentence_for
 from speculation.settings import check
 
 SERVER_S = 10.0
@@ -33,6 +33,8 @@ STARTING_S = 3.0
 NOT_ACTIVE within this time of its begin may have come before the first report."""
 STOP_S = 10.0
 """How long a cancelled goal may take to end."""
+STOPPED = "told to stop: the robot stands"
+"""The message of a goal whose instruction was to stop."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -119,9 +121,9 @@ class Order:
 
 
 def instruction_of(words: str) -> str:
-    """Return the instruction of what a person typed: 'the red ball' becomes 'find the red ball'."""
+    """Return the instruction of what a person typed: 'the red ball' becomes 'find the red ball', 'halt' stays."""
     text = " ".join(words.split())
-    return text if not text or is_sentence(text) else f"find {text}"
+    return text if not text or is_sentence(text) or is_stop(text) else f"find {text}"
 
 
 class Pursuit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spec_vlm_nav.client import GoalEnd, Outcome, Progress
+from spec_vlm_nav.client import STOPPED, GoalEnd, Outcome, Progress
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -71,7 +71,9 @@ def closing_words(end: GoalEnd, server: str, seconds: float) -> Iterable[str]:
     figures = f"{end.actions} actions, {end.distance_m:.1f} m, {end.elapsed_s or seconds:.0f} s"
     code = f" [{end.code}]" if end.code not in ("", "NONE") else ""
     message = printable(end.message)
-    if end.outcome is Outcome.FOUND:
+    if end.message == STOPPED:
+        yield STOPPED
+    elif end.outcome is Outcome.FOUND:
         yield f"found: {message or 'the robot stopped before it'} ({figures})"
     elif end.outcome is Outcome.NOT_FOUND:
         yield f"not here: {message} ({figures})"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import rclpy
+from builtin_interfaces.msg import Duration as DurationMessage
 from builtin_interfaces.msg import Time as TimeMessage
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
@@ -145,8 +146,8 @@ def arrival(info: Mapping[str, Any]) -> float:
     return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
 
 
-def seconds_of(stamp: TimeMessage) -> float:
-    """Return a message's stamp in seconds, of either sign: rclpy's own class of times refuses what some robots send."""
+def seconds_of(stamp: TimeMessage | DurationMessage) -> float:
+    """Return a stamp or duration in seconds, of either sign: rclpy's own class of times refuses what some robots send."""
     return float(stamp.sec + stamp.nanosec * 1e-9)
 
 

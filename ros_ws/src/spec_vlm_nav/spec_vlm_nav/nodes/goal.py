@@ -12,11 +12,14 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 
 from spec_vlm_nav.body import Decision, Execution, Frame, State
+from spec_vlm_nav.client import STOPPED
 from spec_vlm_nav.messages import OUTCOME_OF, to_done
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, POLL_S, End, Navigator
+from spec_vlm_nav.nodes.common import seconds_of
 from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
+from speculation.instructions import is_stop
 from speculation.trace import Kind, Lane
 
 RESEND_S, RESEND_HOLD_S = 0.5, 0.1
@@ -75,8 +78,10 @@ class Goal:
         """Navigate, close the goal, and return its result."""
         request, node = self._handle.request, self._node
         node.get_logger().info(f"goal: {request.instruction!r}")
+        if is_stop(request.instruction):
+            return self._stop()
         node.out.instruction(request.instruction)
-        allowance = request.time_allowance.sec + request.time_allowance.nanosec * 1e-9
+        allowance = seconds_of(request.time_allowance)
         try:
             done = to_done(request.done)
             outcome = self._navigator.run(request.instruction, allowance, request.max_actions, request.dry_run, done)
@@ -104,6 +109,14 @@ class Goal:
             actions_executed=outcome.actions,
             distance_travelled=node.senses.travelled - self._from,
         )
+
+    def _stop(self) -> Any:
+        """Have the robot stand, as the instruction says; the goal before was ended by this one."""
+        if self._handle.request.dry_run or self.stand():
+            self._handle.succeed()
+            return _RESULT(error_msg=STOPPED)
+        self._handle.abort()
+        return _RESULT(error_code=_RESULT.ROBOT_FAULT, error_msg="told to stop" + HOLD_UNCONFIRMED)
 
     def stand(self) -> bool:
         """Publish a HOLD and return whether the executor took it, see `Navigator.stand`."""

@@ -25,7 +25,7 @@ from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
-from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, settings
+from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, seconds_of, settings
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
@@ -33,7 +33,7 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, check_output
 from speculation.extras import need
-from speculation.instructions import sentence_for
+from speculation.instructions import is_stop, sentence_for
 from speculation.prompts import Vocabulary
 from speculation.trace import Trace
 
@@ -206,6 +206,10 @@ class VlmNav(ManagedNode):
         if not self.active:
             name = self.get_fully_qualified_name()
             return _RESULT.NOT_ACTIVE, f"{name} is not active ({self.problem}); see ros2 lifecycle get {name}"
+        if is_stop(request.instruction):
+            return _RESULT.NONE, ""
+        if (seconds := seconds_of(request.time_allowance)) < 0.0:
+            return _RESULT.INVALID_INPUT, f"time_allowance is {seconds:g} s; give 0 for the node's own, or more"
         if self.decoder.problem:
             return _RESULT.LINK_LOST, self.decoder.problem
         try:
