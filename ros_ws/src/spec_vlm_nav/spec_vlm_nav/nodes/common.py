@@ -147,7 +147,7 @@ def arrival(info: Mapping[str, Any]) -> float:
 
 
 def seconds_of(stamp: TimeMessage | DurationMessage) -> float:
-    """Return a stamp or duration in seconds, of either sign: rclpy's own class of times refuses what some robots send."""
+    """Return a stamp or duration in seconds, of either sign: rclpy's own class of times refuses negative ones."""
     return float(stamp.sec + stamp.nanosec * 1e-9)
 
 
