@@ -580,7 +580,8 @@ class Server:
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
         session.features = bool(hello.features)
-        self._peers.send(session, welcome(session, self._model, self._max_draft, self._profile.name))
+        drafts = self._self_draft is not None
+        self._peers.send(session, welcome(session, self._model, self._max_draft, self._profile.name, drafts))
 
     # --- work
 

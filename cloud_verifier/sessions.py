@@ -96,8 +96,11 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     return None
 
 
-def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) -> Welcome:
-    """Return what describes this verifier to a session's edge: its model, and the name of a declared profile."""
+def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, server_draft: bool = False) -> Welcome:
+    """Return what describes this verifier to a session's edge: its model, and the name of a declared profile.
+
+    `server_draft`: whether a draft model stands beside the target.
+    """
     return Welcome(
         session=session.token,
         model=model.fingerprint,
@@ -113,6 +116,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         form=asked_form(model.objects),
         machine=machine_id(),
         sight=model.sight,
+        server_draft=server_draft,
     )
 
 

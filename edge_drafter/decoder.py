@@ -457,6 +457,11 @@ class EdgeDecoder:
                 f"frames is {self.config.frames}, but the verifier's model takes {taken} a question; set frames to "
                 f"{taken}, or start the verifier with --frames {self.config.frames}"
             )
+        if self.config.decoding.mode == Mode.SERVER_SD.value and not welcome.server_draft:
+            raise VerifierRefused(
+                "mode server_sd needs a draft model beside the verifier's target, and this verifier has none: start it "
+                "with --draft-model FOLDER (server_draft:=FOLDER of its launch file), or choose another mode"
+            )
         return link, welcome
 
     def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:

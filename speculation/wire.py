@@ -232,6 +232,7 @@ class Welcome(Message, tag=2, frozen=True):
     `form` is the form of the prompts that it was trained on (`speculation.prompts.Vocabulary`).
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
+    `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.
     """
 
     session: Name
@@ -249,6 +250,7 @@ class Welcome(Message, tag=2, frozen=True):
     machine: Name = ""
     form: Annotated[int, Meta(ge=1, le=255)] = 1
     sight: Sight | None = None
+    server_draft: bool = False
 
 
 class BeginStep(Message, tag=3, frozen=True):

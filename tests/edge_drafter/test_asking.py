@@ -267,12 +267,15 @@ def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(
         for name, address, changes in (
             ("good", verifier.address, {"resume_s": 0.0}), ("other", verifier.address, {"target": "not-this-one"}),
             ("lost", nobody, {}), ("alone", nobody, {"mode": "edge"}),
+            ("beside", verifier.address, {"mode": "server_sd"}),
         ):  # fmt: skip
             found[name] = EdgeDecoder(config(tiny_draft, address, **changes), vlm=draft)  # type: ignore[arg-type]
         welcome = found["good"].connect(LIMIT_S)
         assert welcome.model
         with pytest.raises(VerifierRefused, match="refuses: .*not-this-one"):
             found["other"].connect(LIMIT_S)
+        with pytest.raises(VerifierRefused, match="mode server_sd needs a draft model beside the verifier's target"):
+            found["beside"].connect(LIMIT_S)
         with pytest.raises(VerifierLost, match=nobody) as lost:
             found["lost"].connect(0.05)
         assert not isinstance(lost.value, VerifierRefused)
