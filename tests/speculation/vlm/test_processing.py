@@ -76,6 +76,9 @@ def test_what_a_frame_is_reduced_to_is_resized_as_the_frame_itself(
     sizes: tuple[int, int, int], height: int, width: int
 ) -> None:
     assume(max(height, width) <= 200 * min(height, width))
+    # Rounding makes a strip longer still; one that would be refused then is sent as it is.
+    wanted = fit(height, width, *sizes)
+    assume(max(wanted) <= 200 * min(wanted))
     small = _enough(height, width, *sizes)
     assert fit(*small, *sizes) == fit(height, width, *sizes) == smart_resize(height, width, *sizes)
 
