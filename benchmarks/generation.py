@@ -107,7 +107,8 @@ def sighted(draft: Vlm, pixel_values: Tensor, grid: Tensor) -> Iterator[None]:
     def with_image(input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         prepared: dict[str, Any] = own(input_ids, **kwargs)
         prepared.pop("mm_encoder_outputs", None)
-        if prepared["past_key_values"].get_seq_length() == 0:
+        cached = prepared["cache" if "cache" in prepared else "past_key_values"]  # before transformers 5.24
+        if cached.get_seq_length() == 0:
             prepared |= {"pixel_values": pixel_values, "image_grid_thw": grid}
         return prepared
 

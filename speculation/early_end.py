@@ -1,8 +1,9 @@
-"""Ends a program of this project by one line where Ctrl-C or SIGTERM comes before it has handlers of its own.
+"""Ends a program of this project by one line where it is ended, or cannot go on, before it has handlers of its own.
 
 Imports and models take seconds, in which Python would print a traceback and end with the signal, which a launch reports
 as a process that has died. So every package that has a program calls `begin` before it imports what takes time. In
-other people's programs, tests among them, that does nothing.
+other people's programs, tests among them, that does nothing. A library that is installed but does not load ends a
+program by one line, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from types import FrameType
+from types import FrameType, TracebackType
 
 PACKAGES = (
     "adapters_training", "benchmarks", "cloud_verifier", "spec_vlm_nav", "speculation", "vlm_nav_evaluation",
@@ -65,6 +66,7 @@ def begin() -> None:
     if _begun or not name:
         return
     _begun = True
+    _explain(name)
     # A launch holds signals back until they can be taken, see `spec_vlm_nav.launching`.
     launched = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -93,6 +95,21 @@ def begin() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     except ValueError:  # not in the main thread, so it is no start
         return
+
+
+def _explain(name: str) -> None:
+    """Let a library that is installed but does not load end the program by one line, with status 1."""
+    other = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        from speculation.extras import broken_package
+
+        if sentence := broken_package(error, PACKAGES):
+            print(f"{name}: {sentence}", file=sys.stderr)
+        else:
+            other(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def over() -> None:

@@ -1,7 +1,10 @@
-"""A sentence in place of a traceback where the packages of an extra (pyproject.toml) are not installed."""
+"""A sentence in place of a traceback where an extra (pyproject.toml) is not installed, or a package does not load."""
 
 from __future__ import annotations
 
+import sys
+import traceback
+from importlib import metadata
 from importlib.util import find_spec
 
 
@@ -17,3 +20,30 @@ def _found(name: str) -> bool:
         return find_spec(name) is not None
     except ModuleNotFoundError:  # a package that `name` is in
         return False
+
+
+def broken_package(error: BaseException | None, ours: tuple[str, ...]) -> str:
+    """Return which installed package fails while it is imported, why and what to do; empty for any other error.
+
+    transformers imports what it finds installed, torchvision among it, and its error names a class of its own instead.
+    The package is the one whose module ran last; `ours` are the packages in which an error is this project's own.
+    """
+    while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "<module>"]
+        package = str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
+        if package and package not in {"__main__", *ours, *sys.stdlib_module_names}:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            return (
+                f"{package} {_version(package)} is installed but does not load ({reason}); install the {package} that "
+                f"goes with torch {_version('torch')} and numpy {_version('numpy')}, or, where nothing needs it, "
+                f"uninstall it: {sys.executable} -m pip uninstall {package}"
+            )
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return ""
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # what it is imported by is not always what it is installed by
+        return "(of an unknown version)"

@@ -10,5 +10,6 @@ Home of everything that touches transformers: `folder` (what lies on disk), `sto
 import logging
 
 # transformers imports torchao where it is installed, which logs every GPU kernel that this machine has no use for.
-for _name in ("torchao", "torch.utils._pytree"):
+# bitsandbytes repeats at every multiplication in 8 bits that activations are cast to float16, which is what it is for.
+for _name in ("torchao", "torch.utils._pytree", "bitsandbytes.autograd._functions"):
     logging.getLogger(_name).setLevel(logging.ERROR)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from msgspec.structs import replace
 from torch import nn
 from transformers import (
@@ -23,6 +25,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from speculation.extras import broken_package
 from speculation.vlm.attention import BY_ROWS, attend_by_rows
 from speculation.vlm.folder import (
     INT8_GROUPS,
@@ -45,7 +48,13 @@ from speculation.vlm.folder import (
 from speculation.vlm.memory import check_memory, head_width
 from speculation.vlm.placement import Span, device_map, spans_of
 from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
-from speculation.vlm.quantise import quantisation_config, stored_quantisation
+from speculation.vlm.quantise import (
+    PACKAGES,
+    check_kernels,
+    kernels_remedy,
+    quantisation_config,
+    stored_quantisation,
+)
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.vlm.storage import read_unpacked
 
@@ -62,6 +71,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+TESTED_TRANSFORMERS = ("5.20", "5.24")
+"""The oldest and the newest release with which the tests of models, exactness and training were run. pyproject.toml
+allows no other, as a test checks."""
+
 MODEL_CLASSES: dict[str, Any] = {
     "qwen2_vl": Qwen2VLForConditionalGeneration,
     "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
@@ -76,8 +89,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-NO_KERNELS = ("no kernel image", "named symbol not found", "invalid device function", "unsupported PTX")
-"""What CUDA says where a package was built for other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +206,16 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     for device in settings.devices:
         _check_device(device)
     _route_logs()
+    _warn_of_untested(transformers.__version__)
     folder = find_model(folder, allow_download=settings.allow_download)
     config = read_config(folder)
     check_attention(folder, config)
     weights = weight_files(folder)
     rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
+    if "bitsandbytes" in (stored_quantisation(config), *PACKAGES.get(settings.rounding, ())):
+        for device in settings.devices:
+            if device.startswith("cuda"):
+                check_kernels(device)
     processor = _load_processor(folder, config["model_type"], settings)
     eos = end_tokens(folder, processor.tokenizer)
     places = _places(folder, config, _readable(weights), settings)
@@ -236,6 +252,19 @@ def _route_logs() -> None:
         disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
+@cache
+def _warn_of_untested(version: str) -> None:
+    """Warn, once, of a transformers whose minor release is not among those that were tested; pip was overruled."""
+    oldest, newest = (tuple(map(int, each.split("."))) for each in TESTED_TRANSFORMERS)
+    number = re.match(r"(\d+)\.(\d+)", version)
+    if number is None or not oldest <= (int(number[1]), int(number[2])) <= newest:
+        first, last = TESTED_TRANSFORMERS
+        logger.warning(
+            "transformers %s is installed, tested are %s to %s: answers may be wrong without a message; install one of "
+            "these: pip install 'transformers==%s.*'", version, first, last, last,
+        )  # fmt: skip
+
+
 def _log_what_is_not_applied(folder: Path) -> None:
     path = folder / "generation_config.json"
     if asked := ignored_processors(folder):
@@ -260,14 +289,7 @@ def _check_device(device: str) -> None:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         gpus = torch.cuda.device_count() if device.startswith("cuda:") else 0
         here = f"; GPUs here are cuda:0 to cuda:{gpus - 1}" if gpus else ""
-        raise ValueError(f"device {device}: {reason}{here}{_remedy(reason)}") from None
-
-
-def _remedy(reason: str) -> str:
-    """Return what to do about a package that was built without kernels for a device; empty for other reasons."""
-    if not any(words in reason for words in NO_KERNELS):
-        return ""
-    return "; this build of PyTorch or bitsandbytes has no kernels for the device, on a Jetson install NVIDIA's builds"
+        raise ValueError(f"device {device}: {reason}{here}{kernels_remedy(reason)}") from None
 
 
 def _check_tokens(folder: Path, model: Any, processor: Processor) -> None:
@@ -343,9 +365,6 @@ def _load_model(
             quantization_config=rounding,
             device_map=places,
         )
-    except ImportError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelFolderError(f"model folder {folder} needs a package that is missing: {reason}") from None
     except (torch.OutOfMemoryError, MemoryError):
         raise ModelFolderError(
             f"model folder {folder}: {settings.device} ran out of memory while loading; choose a smaller dtype, "
@@ -354,7 +373,11 @@ def _load_model(
     except Exception as error:
         # transformers and safetensors raise many types here, and each means the same to the user who gave the folder.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        remedy = _remedy(reason) or "; fetch them again"
+        if broken := broken_package(error, ("speculation",)):
+            raise ModelFolderError(f"model folder {folder} cannot be loaded: {broken}") from None
+        if isinstance(error, ImportError):
+            raise ModelFolderError(f"model folder {folder} needs a package that is missing: {reason}") from None
+        remedy = kernels_remedy(reason) or "; fetch them again"
         raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}){remedy}") from None
     # transformers fills what is missing with random numbers and only logs it.
     for what in ("missing_keys", "mismatched_keys"):

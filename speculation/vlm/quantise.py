@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from speculation.extras import broken_package
 from speculation.vlm.folder import INT8_GROUPS, ModelFolderError
 from speculation.vlm.settings import Quantisation
 
@@ -28,6 +31,15 @@ INSTEAD = "the original checkpoint with quantisation set to nf4 or int8_weight_o
 """Of a checkpoint that cannot be read."""
 WHOLE = ["model.visual", "lm_head"]
 """Modules that stay as they are: vision and the choice of a token suffer most; Qwen's own checkpoints leave them."""
+NO_KERNELS = ("no kernel image", "named symbol not found", "invalid device function", "unsupported PTX")
+"""What CUDA says where a package was built for other GPUs."""
+TRIAL = """
+import sys, torch, bitsandbytes.functional
+weights = torch.ones(64, 64, dtype=torch.float16, device=sys.argv[1])
+bitsandbytes.functional.quantize_4bit(weights, quant_type="nf4")[0].cpu()
+"""
+TRIAL_S = 300.0
+"""Of a Jetson that is busy."""
 
 
 def stored_quantisation(config: dict[str, Any]) -> str:
@@ -73,8 +85,6 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
         from torchao.quantization import Int8WeightOnlyConfig
 
         return transformers.TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=WHOLE)
-    # It repeats at every multiplication that activations are cast to float16, which is what it is for.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     how: dict[str, Any] = {"load_in_8bit": True}
     if wanted is Quantisation.NF4:
         how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
@@ -82,7 +92,40 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
     return settings(llm_int8_skip_modules=WHOLE, **how)
 
 
+def kernels_remedy(reason: str) -> str:
+    """Return what to do about a package that was built without kernels for a device; empty for other reasons."""
+    if not any(words in reason for words in NO_KERNELS):
+        return ""
+    return (
+        "; this build of PyTorch or bitsandbytes has no kernels for the device: install one that has, on a Jetson the "
+        "one made for its JetPack"
+    )
+
+
+def check_kernels(device: str) -> None:
+    """Raise ValueError where bitsandbytes cannot compute on a device. It takes seconds.
+
+    bitsandbytes ends the whole process where it has no kernels for a GPU, so another process tries one.
+    """
+    command = [sys.executable, "-c", TRIAL, device]
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, timeout=TRIAL_S)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"device {device}: bitsandbytes did not compute on it within {TRIAL_S:g} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+        raise ValueError(
+            f"device {device}: bitsandbytes does not work on it ({lines[-1].strip()}){kernels_remedy(done.stderr)}, or "
+            "set quantisation to int8_weight_only or none"
+        )
+
+
 def _need(packages: tuple[str, ...], what: str, instead: str = "") -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ModelFolderError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}{instead}")
+    for name in packages:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # one that was built for another torch raises many types
+            raise ModelFolderError(f"{what} needs {name}: {broken_package(error, ('speculation',)) or error}") from None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import enable_progress_bar
 
@@ -233,9 +234,24 @@ def test_a_build_without_kernels_for_the_device_is_no_damaged_download(
         raise RuntimeError(reason)
 
     monkeypatch.setattr(load.MODEL_CLASSES["qwen2_vl"], "from_pretrained", fail)
-    with pytest.raises(ModelFolderError, match="has no kernels for the device, on a Jetson install NVIDIA's") as caught:
+    with pytest.raises(ModelFolderError, match="has no kernels for the device: install one that has") as caught:
         load_vlm(folder)
     assert "fetch" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"),
+    [("5.19.0", False), ("5.20.2", True), (transformers.__version__, True), ("5.25.0", False), ("6.0.0.dev0", False)],
+)
+def test_a_transformers_that_was_not_tested_is_said_once(
+    version: str, tested: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    load._warn_of_untested.cache_clear()
+    for _ in range(2):
+        load._warn_of_untested(version)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [] if tested else len(said) == 1
+    assert all(f"transformers {version} is installed, tested are 5.20 to 5." in each for each in said)
 
 
 def test_missing_shard_is_named(folder: Path) -> None:
