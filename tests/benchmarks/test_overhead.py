@@ -208,9 +208,9 @@ def test_the_policy_of_real_steps_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
-    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
-    assert main(f"{models} --steps 2 --modes full --drafting effort=1,idle=wait --save".split()) == 0
-    assert "frames on which the modes' tokens differ: 0 of 2" in capsys.readouterr().out
+    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 24"
+    assert main(f"{models} --steps 4 --modes full --drafting effort=1,idle=wait --save".split()) == 0
+    assert "frames on which the modes' tokens differ: 0 of 4" in capsys.readouterr().out
     saved = json.loads((tmp_path / "overhead_raw_float32.json").read_text())
     assert list(saved["modes"]) == ["sd", "full"]
     for entry in saved["modes"].values():

@@ -48,7 +48,7 @@ def install_broken(folder: Path, package: str, error: str) -> None:
     "words",
     [
         ("speculation.vlm", "inspect", "models/target"),
-        ("cloud_verifier", "serve", "--model", "models/target"),
+        ("cloud_verifier", "serve", "--model", "models/target", "--bind", "tcp://127.0.0.1:*"),
         ("adapters_training", "exits", "--help"),
         ("vlm_nav_evaluation", "evaluate", "--help"),
         ("vlm_nav_evaluation.demo",),

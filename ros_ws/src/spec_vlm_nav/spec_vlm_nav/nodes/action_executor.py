@@ -142,9 +142,13 @@ class ActionExecutor(ManagedNode):
             command = Command(
                 message.goal, message.step, message.kind, message.size, message.complete, message.speed_scale
             )
-            self._logic.on_command(command, time.monotonic())
+            now = time.monotonic()
+            self._logic.on_command(command, now)
             if self.active:
                 self._publish_twist()
+            else:
+                # No tick repeats it: the answer to a repeated command is what makes up for one that was lost.
+                self._publish_status(self._logic.report(now))
 
     def _tick(self) -> None:
         with self._lock:
