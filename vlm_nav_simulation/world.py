@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ class World:
     The base is kinematic: velocities are obeyed exactly until the footprint touches something. The front camera's model
     holds no robot body, so first-person frames are the same whether or not the robot's meshes are installed.
     `look` changes surfaces, light and camera (`randomisation.py`); `camera` chooses GL or rays (`camera.py`).
-    Build, use and close a World in one thread (see `camera.py`). Raises ValueError for a size above 960.
+    Build it, render with it and close it in one thread (see `camera.py`); another may move it meanwhile.
+    Raises ValueError for a size above 960.
     """
 
     def __init__(self, scene: Scene, size: int = 224, look: Look = PLAIN, camera: CameraKind | None = None) -> None:
@@ -51,6 +53,8 @@ class World:
         """Whether something cut the last action short (`vlm_nav_simulation.episode.execute`)."""
         self._phase = self._stride = 0.0
         self._look, self._kind = look, camera
+        self._moving = threading.Lock()
+        """Held while the robot is put somewhere, and while a camera copies where it is."""
         self._model = build_spec(scene, size, size, look).compile()
         self._data = mujoco.MjData(self._model)
         self._data.mocap_pos[0] = 0.0
@@ -101,12 +105,12 @@ class World:
 
     def render(self) -> Image:
         """Return the front camera's frame, RGB [size, size, 3]."""
-        self._camera.aim(self._data, FRONT_CAMERA)
+        self._aim()
         return self._camera.colour(self.size, self.size)
 
     def segmentation(self) -> Labels:
         """Return the object index of every pixel of the frame [size, size], -1 where there is none."""
-        self._camera.aim(self._data, FRONT_CAMERA)
+        self._aim()
         labels: Labels = self._objects[self._camera.bodies(self.size, self.size)]
         return labels
 
@@ -149,9 +153,14 @@ class World:
         return leg_angles(self._phase, self._stride)
 
     def _apply(self) -> None:
-        self._data.mocap_pos[0], self._data.mocap_quat[0] = self.base
-        mujoco.mj_kinematics(self._model, self._data)
-        mujoco.mj_camlight(self._model, self._data)
+        with self._moving:
+            self._data.mocap_pos[0], self._data.mocap_quat[0] = self.base
+            mujoco.mj_kinematics(self._model, self._data)
+            mujoco.mj_camlight(self._model, self._data)
+
+    def _aim(self) -> None:
+        with self._moving:
+            self._camera.aim(self._data, FRONT_CAMERA)
 
     def _outside_view(self) -> _OutsideView:
         if self._outside is None:

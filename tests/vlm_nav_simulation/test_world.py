@@ -117,6 +117,30 @@ def test_another_thread_gets_a_sentence(scene: Scene) -> None:
     assert "thread" in str(caught[0])
 
 
+def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(scene: Scene) -> None:
+    start, ended = scene.start, threading.Event()
+    places = [(start.x, start.y, start.yaw), (start.x, start.y, start.yaw + 0.5)]
+    with World(scene, 56) as world:
+        frames = []
+        for place in places:
+            world.set_pose(*place)
+            frames.append(world.render())
+
+        def walk() -> None:
+            while not ended.is_set():
+                for place in places:
+                    world.set_pose(*place)
+
+        thread = threading.Thread(target=walk)
+        thread.start()
+        try:
+            seen = [world.render() for _ in range(300)]
+        finally:
+            ended.set()
+            thread.join()
+    assert all(any(np.array_equal(each, frame) for frame in frames) for each in seen)
+
+
 def test_views_from_outside_work_without_the_meshes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     with World(scene) as world:
         frame = world.render()

@@ -74,7 +74,9 @@ class Truth:
 
 
 class SimulatedGo2:
-    """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it).
+    """A World and a sport service that move together.
+
+    GL is bound to a thread: build it, call `frame` and `truth`, and close it in one; the rest may run in another.
 
     With `physics` the robot walks on its legs (`vlm_nav_simulation.walking`) instead of following velocities exactly.
     """

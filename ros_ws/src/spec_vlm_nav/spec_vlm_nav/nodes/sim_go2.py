@@ -1,4 +1,7 @@
-"""A simulated Go2 on the robot's own topics: requests, odometry, state, front camera. One thread owns world and GL."""
+"""A simulated Go2 on the robot's own topics: requests, odometry, state, front camera.
+
+One thread moves the robot and publishes how; another, which owns GL, renders: odometry never waits for a frame.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class SimGo2(Node):
         self._truth = self.create_publisher(String, "ground_truth", 10)
         self._built, self._end = threading.Event(), threading.Event()
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._simulate, name="simulation", daemon=True)
+        self._thread = threading.Thread(target=self._simulate, name="camera", daemon=True)
         self._thread.start()
         if not self._built.wait(BUILD_LIMIT_S):
             raise ValueError(f"the room was not built within {BUILD_LIMIT_S:g} s; is software OpenGL installed?")
@@ -70,7 +73,7 @@ class SimGo2(Node):
         self.get_logger().info(f"room {self._scene.seed} ({self._scene.difficulty.name.lower()}): {what}")
 
     def close(self) -> None:
-        """End the simulation thread, which frees the GL objects that only it may touch.
+        """End the threads; the camera's frees the GL objects that only it may touch.
 
         A bridge that ends at the same time has its stop confirmed first.
         """
@@ -93,13 +96,24 @@ class SimGo2(Node):
             self._built.set()
             return
         self._built.set()
+        moving = threading.Thread(target=self._move, args=(robot,), name="motion", daemon=True)
+        moving.start()
         try:
-            self._loop(robot)
+            self._render(robot)
         finally:
+            self._end.set()
+            moving.join()
             robot.close()
 
-    def _loop(self, robot: SimulatedGo2) -> None:
-        next_odometry = next_frame = next_scan = time.monotonic()
+    def _render(self, robot: SimulatedGo2) -> None:
+        due = time.monotonic()
+        while not self._end.wait(max(0.0, due - time.monotonic())):
+            # Late frames are skipped, not made up for.
+            due = max(due + self._camera_period, time.monotonic())
+            self._publish_frame(robot)
+
+    def _move(self, robot: SimulatedGo2) -> None:
+        next_odometry = next_scan = time.monotonic()
         while not self._end.is_set():
             try:
                 call = self._calls.get(timeout=max(0.0, next_odometry - time.monotonic()) + 1e-4)
@@ -119,9 +133,6 @@ class SimGo2(Node):
                 self._publish_scan(robot)
             # Late ticks are skipped, not made up for.
             next_odometry = max(next_odometry + self._odom_period, now)
-            if now >= next_frame:
-                next_frame = max(next_frame + self._camera_period, now)
-                self._publish_frame(robot)
 
     def _answer(self, robot: SimulatedGo2, service: Service, call: Request) -> None:
         robot.advance()
