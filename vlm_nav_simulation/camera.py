@@ -144,4 +144,6 @@ class Camera:
 
     def _check_thread(self) -> None:
         if self._owner != (os.getpid(), threading.get_ident()):
-            raise RuntimeError("a camera renders in the thread that built it only; use a World in one thread")
+            raise RuntimeError(
+                "a camera renders in the thread that built it only; build a World and render in one thread"
+            )

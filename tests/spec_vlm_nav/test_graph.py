@@ -89,7 +89,7 @@ def test_empty_values_take_their_flag_with_them() -> None:
     assert plain[4:9] == ["--config", VERIFIER_GRAPH.argument("verifier_config").default, "--model", "m", "--bind"]
     assert "--keys" not in plain
     locked = arguments_of(VERIFIER_GRAPH, named(VERIFIER_GRAPH, "verifier"), {"keys": "secret"})
-    assert locked[locked.index("--keys") + 1] == "secret"
+    assert locked[locked.index("--keys") + 1] == str(Path("secret").absolute())
 
 
 def test_wrong_arguments_are_refused_with_what_is_known() -> None:

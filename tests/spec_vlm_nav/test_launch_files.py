@@ -85,9 +85,15 @@ def test_arguments_reach_nodes_with_their_types(describe: Any, tmp_path: Path) -
     assert made["lifecycle_manager"].parameters[1]["node_names"] == ["vlm_nav", "go2_bridge", "action_executor"]
 
 
-def test_a_slip_in_a_name_is_refused_and_other_names_are_left_alone(describe: Any) -> None:
+def test_a_slip_in_a_typed_name_is_refused_and_other_names_are_left_alone(
+    describe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", "spec_vlm_nav", "sim.launch.py", "verifiers:=x"])
     with pytest.raises(ValueError, match="unknown argument 'verifiers'; did you mean verifier?"):
         fake.start(describe("sim"), verifiers="tcp://10.0.0.5:5555")
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", "my_robot", "bringup.launch.py", "image_topic:=/image"])
+    assert any(entity.msg.startswith("argument image_topic") for entity in fake.start(
+        describe("go2"), image_topic="/image", model="x") if isinstance(entity, fake.LogInfo))  # fmt: skip
     (ignored,) = (entity for entity in fake.start(describe("sim"), world="x") if isinstance(entity, fake.LogInfo))
     assert ignored.msg == "argument world is unknown and ignored"
 
@@ -97,6 +103,11 @@ def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path
     path.write_text("/**/vlm_nav:\n  ros__parameters: {mode: cloud}\n")
     made = {entity.name: entity for entity in fake.start(describe("go2"), params_file=str(path))}
     assert made["vlm_nav"].parameters[1] == str(path) and "mode" not in made["vlm_nav"].parameters[2]
+
+
+def test_a_system_without_setpriv_starts_all_the_same(describe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert all(entity.prefix is None for entity in fake.start(describe("go2")))
 
 
 def test_a_dead_process_comes_back_three_times_and_then_ends_everything_with_a_failure(describe: Any) -> None:

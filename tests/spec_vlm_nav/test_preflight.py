@@ -47,7 +47,8 @@ def test_what_ships_can_run(graph: str) -> None:
         ({"trace": "/nope/x.json"}, "vlm_nav: trace /nope/x.json cannot be written: /nope is no folder"),
         ({"mode": "server_sd"}, "mode:=server_sd drafts beside the target: give server_draft:=FOLDER"),
         ({"keys": "/nope"}, "argument keys:=/nope: keys /nope: expected one NAME.key_secret"),
-        ({"fed_head": "/nope"}, "argument fed_head:=/nope is no folder"),
+        ({"fed_head": "/nope"}, "argument fed_head:=/nope: it is no folder"),
+        ({"draft_model": "~nobody_has_it/m"}, "argument draft_model:=~nobody_has_it/m: there is no such home folder"),
         ({"draft_modle": "x"}, "unknown argument 'draft_modle'; did you mean draft_model?"),
     ],
 )
@@ -70,6 +71,9 @@ def test_arguments_that_cannot_be_used_are_named(given: dict[str, str], words: s
         ),
         ("/**/vlm_nav: {stale_frame_s: 1.0}", "/**/vlm_nav holds no ros__parameters"),
         ("/**/go2_bridge: {ros__parameters: {guard: sonar}}", "go2_bridge: guard 'sonar' is none of"),
+        ("/**: {vlm_nav: {ros__parameters: {stale_frame: 1.0}}}", "vlm_nav has no parameter 'stale_frame'"),
+        ("/**/vlm_nav: {ros__parameters: {draft_model: /nope}}", "vlm_nav: draft_model /nope: model folder /nope does"),
+        ("/**/vlm_nav: {ros__parameters: {link: foo}}", "vlm_nav: link foo: unknown link 'foo'"),
     ],
 )
 def test_a_parameter_file_that_a_node_would_refuse_or_ignore_is_refused(tmp_path: Path, held: str, words: str) -> None:
@@ -83,6 +87,8 @@ def test_what_belongs_to_others_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "/**: {ros__parameters: {use_sim_time: true, stale_frame_s: 2.0, max_hz: 4.0}}\n"
+        "/**/action_executor: {ros__parameters: {watchdog_timeout: 2e-1}}\n"
+        "/dog: {nav_view: {ros__parameters: {max_hz: 5.0}}}\n"
         "/**/vlm_nav: {ros__parameters: {qos_overrides./odom.subscription.depth: 3, gamma: auto}}\n"
         "/controller_server: {ros__parameters: {controller_frequency: 20}}\n",
         encoding="utf-8",
@@ -100,6 +106,24 @@ def test_home_is_expanded_which_a_shell_does_not_do_behind_an_argument(
     assert [values[name] for name in ("draft_model", "bag", "keys", "trace", "out")] == [
         str(tmp_path / "m"), str(tmp_path / "b"), str(tmp_path / "k"), str(tmp_path / "t.json"), str(tmp_path),
     ]  # fmt: skip
+
+
+def test_a_path_by_the_callers_folder_is_the_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    values = GRAPHS["replay"].values({"draft_model": "mine", "target_model": "Qwen/X", "fed_head": "off", "bag": "b"})
+    assert [values[name] for name in ("draft_model", "target_model", "fed_head", "bag")] == [
+        str(tmp_path / "mine"), "Qwen/X", "off", str(tmp_path / "b"),
+    ]  # fmt: skip
+
+
+def test_a_file_that_names_a_model_makes_up_for_one_that_is_not_where_it_is_by_default(tmp_path: Path) -> None:
+    """Where neither exists the file's is named: an argument at its default gives way to it."""
+    verifier, nodes = tmp_path / "verifier.yaml", tmp_path / "nodes.yaml"
+    verifier.write_text("model: /nope/target\n", encoding="utf-8")
+    nodes.write_text("/**/vlm_nav: {ros__parameters: {fed_head: 'off', draft_model: /nope/draft}}", encoding="utf-8")
+    assert f"{verifier}: model /nope/target: model folder" in refusal("sim", verifier_config=str(verifier))
+    assert "vlm_nav: draft_model /nope/draft: model folder" in refusal("sim", params_file=str(nodes))
 
 
 def test_a_replay_needs_its_bag_and_a_question(tmp_path: Path) -> None:

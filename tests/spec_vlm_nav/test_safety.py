@@ -120,25 +120,35 @@ def test_watchdogs_know_when_the_next_is_due() -> None:
 def test_a_bridge_that_falls_silent_is_stopped_for_as_long_as_the_robot_may_obey_it() -> None:
     watchdog = LastStop(0.2)
     assert not watchdog.due(0.0), "a bridge that never beat drives nothing"
-    watchdog.on_heartbeat(1.0)
+    watchdog.on_bridge(True, 1.0)
     stops = [now for tick in range(3000) if watchdog.due(now := 1.0 + tick / 1000)]
     assert stops[0] == pytest.approx(1.201) and stops[-1] <= 2.2
     assert len(stops) == 20
-    watchdog.on_heartbeat(5.0)
+    watchdog.on_bridge(True, 5.0)
     assert not watchdog.due(5.1) and watchdog.due(5.21)
+
+
+def test_a_bridge_that_said_that_it_does_not_drive_may_fall_silent() -> None:
+    """After an e-stop, a damped robot, one that lies down, or its deactivation: it sent its own stop."""
+    watchdog = LastStop(0.2)
+    watchdog.on_bridge(True, 1.0)
+    watchdog.on_bridge(False, 1.02)
+    assert not any(watchdog.due(1.0 + tick / 1000) for tick in range(3000))
+    watchdog.on_bridge(True, 5.0)
+    assert watchdog.due(5.21)
 
 
 def test_a_robot_that_a_person_drives_is_not_stopped_when_the_bridge_falls_silent() -> None:
     watchdog = LastStop(0.2)
-    watchdog.on_heartbeat(1.0)
+    watchdog.on_bridge(True, 1.0)
     watchdog.on_remote(1.1)
-    assert not any(watchdog.due(1.0 + tick / 1000) for tick in range(1000))
+    assert not any(watchdog.due(1.0 + tick / 1000) for tick in range(3000))
 
 
 @given(st.floats(0.0, 0.3))
 def test_the_last_stop_is_never_waited_for_past_its_time(silence: float) -> None:
     watchdog = LastStop(0.2)
-    watchdog.on_heartbeat(0.0)
+    watchdog.on_bridge(True, 0.0)
     woken = silence + watchdog.wait(silence)
     assert woken <= 0.2006 or silence > 0.15
     assert watchdog.wait(silence) > 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import action_executor, common, managed
+from spec_vlm_nav.nodes import action_executor, common
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
 from tests.system.conftest import until
@@ -290,13 +289,12 @@ def test_the_stop_goes_out_before_its_reason_is_logged(monkeypatch: pytest.Monke
 def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     rclpy.init()
     node = ActionExecutor()
-    ended: list[int] = []
+    monkeypatch.setattr(common, "_ended", ended := threading.Event())
+    monkeypatch.setattr(common, "_failed", failed := threading.Event())
     try:
         monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
-        monkeypatch.setattr(managed.os, "kill", lambda pid, number: ended.append(number))
         node.configure()
-        until(lambda: bool(ended), "the end")
-        assert ended == [signal.SIGTERM] and node.exit_status == 1
+        assert ended.wait(60.0) and failed.is_set()
         node.cleanup()
     finally:
         node.destroy_node()

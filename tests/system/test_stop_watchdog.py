@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Iterator
 
 import pytest
+from std_msgs.msg import Bool
 from unitree_api.msg import Request
 
 from spec_vlm_nav.graph import Graph, NodeSpec
@@ -15,26 +18,44 @@ from tests.system.conftest import Lines, until
 from tests.system.test_bridge import Dog, Driver, Requests
 from vlm_nav_evaluation.nodes.observer import Observer
 
+SAYS = "silent while it drove: the robot is stopped"
 
-@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
-def test_the_robot_is_stopped_while_its_bridge_hangs_or_is_gone(
-    lines: Lines, forked_nodes: None, fault: signal.Signals
-) -> None:
+
+@pytest.fixture
+def dog(lines: Lines, forked_nodes: None) -> Iterator[Dog]:
+    """A simulated robot that its bridge made stand, with the watchdog."""
     simulated = NodeSpec("sim_go2", "sim.yaml", (("seed", 3),))
     bridge = NodeSpec("go2_bridge", "sim.yaml", (("autostart", True),), respawns=0)
     graph = Graph((), (simulated, bridge, NodeSpec("stop_watchdog", "sim.yaml")))
     with Runner(graph, {}, lines) as runner, Observer() as observer:
         runner.start()
-        dog = Dog(observer, Requests(observer), Driver(observer), runner)
-        until(lambda: dog.ready and "ground_truth" in observer.last, "bridge ready")
-        dog.walk()
-        requests: list[int] = []
-        name = SPORT.requests.name.lstrip("/")
-        dog.node.create_subscription(Request, name, lambda each: requests.append(each.header.identity.api_id), 50)
-        until(lambda: SportApi.MOVE in requests, "requests of the bridge")
-        os.kill(runner.pid("go2_bridge"), fault)
-        until(lambda: SportApi.STOP_MOVE in requests, "the watchdog's stop")
-        dog.stands()
-        stopped = requests[requests.index(SportApi.STOP_MOVE) :]
-        assert set(stopped) == {SportApi.STOP_MOVE}, "nobody drove the robot meanwhile"
-        until(lambda: "go2_bridge is silent: the robot is stopped" in lines.text("stop_watchdog"), "its line")
+        driver = Driver(observer)
+        made = Dog(observer, Requests(observer), driver, runner)
+        try:
+            until(lambda: made.ready and "ground_truth" in observer.last, "bridge ready")
+            yield made
+        finally:
+            driver.close()
+
+
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
+def test_the_robot_is_stopped_while_its_bridge_hangs_or_is_gone(lines: Lines, dog: Dog, fault: signal.Signals) -> None:
+    dog.walk()
+    requests: list[int] = []
+    name = SPORT.requests.name.lstrip("/")
+    dog.node.create_subscription(Request, name, lambda each: requests.append(each.header.identity.api_id), 50)
+    until(lambda: SportApi.MOVE in requests, "requests of the bridge")
+    os.kill(dog.runner.pid("go2_bridge"), fault)
+    until(lambda: SportApi.STOP_MOVE in requests, "the watchdog's stop")
+    dog.stands()
+    stopped = requests[requests.index(SportApi.STOP_MOVE) :]
+    assert set(stopped) == {SportApi.STOP_MOVE}, "nobody drove the robot meanwhile"
+    until(lambda: SAYS in lines.text("stop_watchdog"), "its line")
+
+
+def test_a_bridge_that_gave_the_robot_up_by_itself_is_not_taken_for_a_dead_one(lines: Lines, dog: Dog) -> None:
+    dog.publish("e_stop", Bool(data=True))
+    until(lambda: not dog.ready, "the heartbeat ends")
+    os.kill(dog.runner.pid("go2_bridge"), signal.SIGKILL)
+    until(lambda: time.monotonic() - dog.beaten_at > 2.0, "the time in which a stop would come")
+    assert SAYS not in lines.text("stop_watchdog")

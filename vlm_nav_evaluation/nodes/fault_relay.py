@@ -26,9 +26,10 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.msg import NavigationAction
-from std_msgs.msg import Header
+from std_msgs.msg import Bool, Header
 from unitree_api.msg import Request
 
+from spec_vlm_nav.nodes.common import DRIVES
 from spec_vlm_nav.robots.go2 import Go2, SportApi
 from vlm_nav_evaluation.link_loss.faults import process_of
 from vlm_nav_evaluation.link_loss.proxy import Way
@@ -85,6 +86,7 @@ RELAYED = (
     Relayed("cmd_vel", Twist, _RELIABLE, "action_executor"),
     Relayed(REQUESTS, Request, _RELIABLE, "go2_bridge"),
     Relayed("heartbeat/go2_bridge", Header, _RELIABLE, "go2_bridge"),
+    Relayed(DRIVES, Bool, _RELIABLE, "go2_bridge"),
     Relayed(REQUESTS, Request, _RELIABLE, "stop_watchdog"),
 )
 GARBAGE: Mapping[str, Callable[[bytes], Any]] = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spec_vlm_nav.messages import OUTCOME_CODE, to_action
-from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, Response
+from spec_vlm_nav.motion import LAG_LIMIT_S, Motion, MotionConfig, Outcome, PlanarPose, Response
 from spec_vlm_nav.odometry import LEAST_HZ, OdometryCheck, OdometrySample, Rhythm
 from spec_vlm_nav.safety import ZERO, Watchdogs
 from speculation.prompts import NavigationAction
@@ -164,7 +164,9 @@ class Executor:
         self._pose, self._seen = self._odometry.take(sample), sample.arrived
         if self._pose is not None:
             self._watchdogs.feed(ODOM, sample.arrived)
-            if self._motion is not None and not self.running:
+            # What moves it later was a hand or a remote control, which must not be learned as late odometry.
+            after = max(self.response.wait, LAG_LIMIT_S)
+            if self._motion is not None and not self.running and sample.arrived - self._ended_at <= after:
                 self._motion.watch(self._pose, sample.arrived)
             # Of messages that come in a burst only the last is fresh: the timer's tick takes that.
             if not self.rhythm.gap:

@@ -221,11 +221,7 @@ class Graph:
             if problem := known[name].problem(value):
                 raise ValueError(f"argument {name}:={value} {problem}")
         values = {name: given.get(name, argument.default) for name, argument in known.items()}
-        values |= {
-            name: str(Path(value).expanduser())
-            for name, value in values.items()
-            if known[name].is_path and value.startswith("~")
-        }
+        values |= {name: _path(name, value) for name, value in values.items() if known[name].is_path and value}
         for name in FILES & known.keys():
             if values[name]:
                 load(name, values[name])
@@ -288,6 +284,15 @@ class Graph:
         return [*(pair for pair in named if pair[1]), ("/tf", "tf"), ("/tf_static", "tf_static")]
 
 
+def _path(name: str, value: str) -> str:
+    """Return a path as it is in this folder: processes may run in another. Raises ValueError for an unknown user's."""
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(f"argument {name}:={value}: there is no such home folder") from None
+    return str(path.absolute()) if name not in NAMES or path.exists() else str(path)
+
+
 def uses(process: NodeSpec | CommandSpec) -> list[Use]:
     """Return the arguments that a process uses."""
     if isinstance(process, CommandSpec):
@@ -315,8 +320,8 @@ def held_for(path: str, node: str) -> Iterator[tuple[str, str, Any]]:
 
     Raises ValueError, naming the file, for one that is no file of ROS parameters.
     """
-    for key, held in (load(PARAMS_FILE.name, path) if path else {}).items():
-        name = str(key).rpartition("/")[2]
+    for key, held in _nodes_in(load(PARAMS_FILE.name, path) if path else {}):
+        name = key.rpartition("/")[2]
         if name not in (node, "**", "*"):
             continue
         parameters = held.get("ros__parameters") if isinstance(held, dict) else None
@@ -324,6 +329,16 @@ def held_for(path: str, node: str) -> Iterator[tuple[str, str, Any]]:
             raise ValueError(f"params_file {path}: {key} holds no ros__parameters with names and values")
         for parameter, value in parameters.items():
             yield ("*" if name == "**" else name), str(parameter), value
+
+
+def _nodes_in(held: Mapping[Any, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the nodes of a parameter file, whose namespaces may be nested, and what it holds for each."""
+    for key, value in held.items():
+        is_namespace = isinstance(value, dict) and value and all(isinstance(each, dict) for each in value.values())
+        if is_namespace and "ros__parameters" not in value:
+            yield from _nodes_in(value, f"{within}{key}/")
+        else:
+            yield f"{within}{key}", value
 
 
 NAMESPACE = Argument(
@@ -345,6 +360,8 @@ VERIFIER_CONFIG = Argument(
     is_path=True,
 )
 FILES = {PARAMS_FILE.name, VERIFIER_CONFIG.name}
+NAMES = {"target_model", "draft_model", "server_draft", "fed_head"}
+"""Paths that may be something else: a model on the hub, or off."""
 MANAGER = "lifecycle_manager"
 
 VERIFIER_ADDRESS = Argument(

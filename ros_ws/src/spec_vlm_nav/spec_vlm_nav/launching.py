@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
@@ -15,7 +16,7 @@ from launch.actions import DeclareLaunchArgument, ExecuteProcess, LogInfo, Opaqu
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from spec_vlm_nav.graph import PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 from spec_vlm_nav.preflight import check
 from spec_vlm_nav.runner import with_this_python
 
@@ -52,7 +53,7 @@ def _start(context: Any, graph: Graph) -> list[Any]:
     given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in graph.arguments}
     # Launch takes any name; a file that includes this one may have arguments of its own, none of which is a slip.
     strangers = [name for name in context.launch_configurations if name not in given]
-    slips = [name for name in strangers if get_close_matches(name, given, 1, 0.7)]
+    slips = [name for name in _typed() if name in strangers and get_close_matches(name, given, 1, 0.7)]
     values = graph.values({**given, **dict.fromkeys(slips, "")})
     check(graph, values)
     ignored = [LogInfo(msg=f"argument {name} is unknown and ignored") for name in strangers]
@@ -60,6 +61,13 @@ def _start(context: Any, graph: Graph) -> list[Any]:
         _node(graph, process, values) if isinstance(process, NodeSpec) else _command(graph, process, values)
         for process in graph.started(values)
     ]
+
+
+def _typed() -> list[str]:
+    """Return the names of the arguments that a user gave to one of our own launch files on the command line."""
+    words = sys.argv[1:]
+    own = any(Path(word).name in (f"{name}.launch.py" for name in GRAPHS) for word in words)
+    return [word.partition(":=")[0] for word in words if ":=" in word] if own else []
 
 
 def _node(graph: Graph, spec: NodeSpec, values: dict[str, str]) -> Node:
@@ -101,7 +109,10 @@ def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
 @lru_cache
 def _works(prefix: str) -> bool:
     """Whether this machine's version of a program takes these options."""
-    return subprocess.run([*prefix.split(), "true"], check=False, capture_output=True).returncode == 0
+    try:
+        return subprocess.run([*prefix.split(), "true"], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:

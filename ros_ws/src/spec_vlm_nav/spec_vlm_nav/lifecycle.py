@@ -345,16 +345,19 @@ class Lifecycle:
 
 
 def startup_of(name: str, states: Mapping[str, str], doing: str) -> str:
-    """Return in a sentence what the start of the node called `name` waits for; empty where it does not start.
+    """Return in a sentence what a goal for the node called `name` has to wait for; empty where it does not start.
 
+    At the start of all it waits for all, since the others are what moves the robot; later for that node alone.
     `states` are the manager's, as it reports them on `/diagnostics`; `doing` is what the node itself reported.
     """
-    rising = states.get(PHASE) in (Phase.STARTING.value, Phase.ACTIVE.value)
-    if not rising or states.get(name, BY_HAND) in (State.ACTIVE.value, BY_HAND):
+    phase, own = states.get(PHASE), states.get(name, BY_HAND)
+    if phase not in (Phase.STARTING.value, Phase.ACTIVE.value) or own == BY_HAND:
+        return ""
+    if own == State.ACTIVE.value and phase == Phase.ACTIVE.value:
         return ""
     waiting = [
         f"{node} is {state}" + (f" ({doing})" if node == name and doing else "")
         for node, state in states.items()
-        if node != PHASE and state != State.ACTIVE.value
+        if node != PHASE and state not in (State.ACTIVE.value, BY_HAND)
     ]
     return "; ".join(waiting)

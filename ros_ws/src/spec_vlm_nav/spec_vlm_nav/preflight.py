@@ -6,7 +6,8 @@ It makes what the nodes make at their start, from the same declarations, so that
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from spec_vlm_nav.parameters import (
     check_output,
 )
 from speculation.links import load_link
+from speculation.predictor import OFF
 from speculation.profiles import load_profile
 from speculation.settings import Field
 from speculation.vlm.folder import DOWNLOAD_VARIABLE, find_model, read_config
@@ -66,18 +68,8 @@ def check(graph: Graph, values: Mapping[str, str]) -> None:
     """Raise ValueError, in a sentence that names the argument or parameter, for what the processes would refuse."""
     started = graph.started(values)
     names = {process.name for process in started}
-    for name, read in (("profile", load_profile), ("link", load_link)):
-        if values.get(name):
-            _refusal(f"argument {name}:={values[name]}", read, values[name])
-    if "vlm_nav" in names and values.get("keys"):
-        _refusal(f"argument keys:={values['keys']}", load_keys, Path(values["keys"]))
-    head = values.get("fed_head", "")
-    if head and not Path(head).is_dir():
-        raise ValueError(f"argument fed_head:={head} is no folder; give the folder of a fed head")
-    for name in _model_arguments(names):
-        if values.get(name):
-            _refusal(f"argument {name}:={values[name]}", _check_model, values[name])
-    _check_server_draft(values, names)
+    if "verifier" in names:
+        _check_verifier(graph, values)
     if "sim_go2" in names and "target" in values:  # a graph may set the room itself
         words = (values[name] for name in ("difficulty", "target", "layout"))
         _refusal(f"argument target:={values['target']}", scene_of, int(values["seed"]), *words)
@@ -86,14 +78,17 @@ def check(graph: Graph, values: Mapping[str, str]) -> None:
     _check_nodes_named(values.get(PARAMS_FILE.name, ""))
     for process in started:
         if isinstance(process, NodeSpec) and process.name in PARTS:
-            _check_node(graph, process, values)
+            found = _check_node(graph, process, values)
+            given = graph.given(process, values)
+            for name, read in READ_AT_START.items() if process.name == "vlm_nav" else ():
+                if value := str(found[name]):
+                    where = "argument {}:={}" if name in given else "vlm_nav: {} {}"
+                    _refusal(where.format(name, value), read, value)
 
 
-def _model_arguments(processes: set[str]) -> Iterator[str]:
-    if "vlm_nav" in processes:
-        yield "draft_model"
-    if "verifier" in processes:
-        yield from ("target_model", "server_draft")
+def _check_head(name: str) -> None:
+    if name != OFF and not Path(name).is_dir():
+        raise ValueError("it is no folder; give the folder of a fed head")
 
 
 def _check_model(name: str) -> None:
@@ -109,12 +104,19 @@ def _check_bag(values: Mapping[str, str]) -> None:
         raise ValueError("argument instruction is empty: give for example instruction:='find the silver bottle'")
 
 
-def _check_server_draft(values: Mapping[str, str], processes: set[str]) -> None:
-    """A verifier that runs elsewhere says at its Welcome whether it drafts."""
-    if values.get("mode") != Mode.SERVER_SD.value or "verifier" not in processes or values["server_draft"]:
-        return
-    held = load("verifier_config", values["verifier_config"]) if values.get("verifier_config") else {}
-    if not any(str(name).replace("-", "_") == "draft_model" and value for name, value in held.items()):
+def _check_verifier(graph: Graph, values: Mapping[str, str]) -> None:
+    """Check its models and its profile; one that runs elsewhere says at its Welcome whether it drafts."""
+    path = values["verifier_config"]
+    settings = load("verifier_config", path) if path else {}
+    held = {str(name).replace("-", "_"): value for name, value in settings.items()}
+    reads = (("target_model", "model", _check_model), ("server_draft", "draft_model", _check_model),
+             ("profile", "profile", load_profile))  # fmt: skip
+    for name, option, read in reads:
+        by_file = values[name] == graph.argument(name).default and held.get(option)
+        value, where = (str(held[option]), f"{path}: {option}") if by_file else (values[name], f"argument {name}:=")
+        if value:
+            _refusal(f"{where} {value}" if by_file else f"{where}{value}", read, value)
+    if values.get("mode") == Mode.SERVER_SD.value and not (values["server_draft"] or held.get("draft_model")):
         raise ValueError("mode:=server_sd drafts beside the target: give server_draft:=FOLDER, e.g. models/draft")
 
 
@@ -128,7 +130,8 @@ def _check_nodes_named(path: str) -> None:
             raise ValueError(f"params_file {path} names the node {key!r}, which is none; did you mean {near[0]}?")
 
 
-def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> None:
+def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the node's parameters will be."""
     parts = PARTS[process.name]
     fields = {name: field for part in parts for name, field in part.fields().items()}
     known = {**fields, **{field.name: field for field in OWN.get(process.name, ())}}
@@ -137,8 +140,7 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> N
         for key, name, value in held_for(path, process.name):
             where = f"{path}: {process.name}"
             if name in known:
-                _check_type(where, name, known[name], value)
-                found[name] = value
+                found[name] = _typed(where, name, known[name], value)
             # What is set for every node is for those that know it.
             elif key == process.name and not name.startswith(OF_ROS):
                 near = get_close_matches(name, known, 1)
@@ -149,23 +151,41 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> N
         _refusal(process.name, part.settings, {name: _plain(found[name]) for name in part.fields()})
     if found.get("trace"):
         _refusal(process.name, check_output, "trace", str(found["trace"]))
+    return found
 
 
-def _check_type(where: str, name: str, field: Field, value: Any) -> None:
-    """Refuse what rclpy refuses: a parameter keeps the type of its default, and ROS takes 1 for no double."""
+def _typed(where: str, name: str, field: Field, value: Any) -> Any:
+    """Return a parameter of a file as ROS reads it; refuse what rclpy refuses.
+
+    A parameter keeps the type of its default, and ROS takes 1 for no double, but 2e-1, which is a word to YAML 1.1.
+    """
     default = _plain(field.default)
     kind = type(default) if isinstance(default, (bool, int, float, list)) else str
+    if kind is float and isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
     if type(value) is not kind and not (field.kind is str and not isinstance(default, str)):
         more = f"; write {float(value)}" if kind is float and type(value) is int else ""
         raise ValueError(f"{where}: {name} is {value!r}, which is no {kind.__name__}{more}")
     if problem := field.problem(value):
         raise ValueError(f"{where}: {name} {problem}")
+    return value
 
 
 def _plain(value: Any) -> Any:
     """Return a default as the parameter has it."""
     value = getattr(value, "value", value)
     return value if isinstance(value, (bool, int, float, list)) else str(value)
+
+
+READ_AT_START: dict[str, Callable[[str], Any]] = {
+    "profile": load_profile,
+    "link": load_link,
+    "keys": lambda folder: load_keys(Path(folder)),
+    "draft_model": _check_model,
+    "fed_head": _check_head,
+}
+"""Parameters of vlm_nav that name something to be read, and what reads it."""
 
 
 def _refusal(what: str, make: Any, *given: Any) -> None:

@@ -26,8 +26,6 @@ ERRORS = ("[ERROR]", "[FATAL]", "error:", "Error:")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
-ENDS_FIRST = (MANAGER, "stop_watchdog")
-"""With the managed nodes: a bridge that is ended is not to be taken for one that died."""
 Line = Callable[[str, str], None]
 
 
@@ -66,8 +64,8 @@ def executable(node: NodeSpec) -> list[str]:
     return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.executable}"]
 
 
-def _ends_first(spec: NodeSpec | CommandSpec) -> bool:
-    return isinstance(spec, NodeSpec) and (spec.managed or spec.name in ENDS_FIRST)
+def _is_managed(spec: NodeSpec | CommandSpec) -> bool:
+    return isinstance(spec, NodeSpec) and (spec.managed or spec.name == MANAGER)
 
 
 def _end_with_parent() -> None:
@@ -192,7 +190,7 @@ class Runner:
         Managed nodes come before the others: what they end with, as a stop that is confirmed, needs the robot.
         """
         chosen = [self._running.pop(name) for name in reversed(names or tuple(self._running)) if name in self._running]
-        managed = [running for running in chosen if _ends_first(running.spec)]
+        managed = [running for running in chosen if _is_managed(running.spec)]
         for wave in (managed, [running for running in chosen if running not in managed]):
             self._end(wave)
 

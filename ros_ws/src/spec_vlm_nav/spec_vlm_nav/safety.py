@@ -135,19 +135,21 @@ class Watchdogs:
 
 
 class LastStop:
-    """When a robot is to be stopped by somebody else than its bridge, whose heartbeat ended. Time: steady clock, s.
+    """When a robot is to be stopped by somebody else than its bridge, which fell silent. Time: steady clock, s.
 
-    The stop is repeated every `LAST_STOP_S` for `LAST_STOPS_S`, as long as a robot may obey the bridge's last request;
-    not while a person uses the remote control.
+    The stop is repeated every `LAST_STOP_S` for `LAST_STOPS_S`, as long as a robot may obey the bridge's last request.
+    There is none where the bridge said last that it does not drive, nor once a person has used the remote control.
     """
 
     def __init__(self, timeout: float) -> None:
-        self._bridge, self._remote = Watchdog(timeout), Watchdog(LAST_STOPS_S)
+        self._bridge, self._remote = Watchdog(timeout), Watchdog(timeout + LAST_STOPS_S)
+        self._drives = False
         self._timeout = timeout
         self._sent_at: float | None = None
 
-    def on_heartbeat(self, now: float) -> None:
-        """Take a heartbeat of the bridge."""
+    def on_bridge(self, drives: bool, now: float) -> None:
+        """Take the bridge's word whether it drives the robot."""
+        self._drives = drives
         self._bridge.feed(now)
 
     def on_remote(self, now: float) -> None:
@@ -157,8 +159,9 @@ class LastStop:
     def due(self, now: float) -> bool:
         """Return whether a stop is to be sent now, which then counts as sent."""
         silence = self._bridge.silence(now)
-        over = silence <= self._timeout or silence > self._timeout + LAST_STOPS_S
-        if over or not self._remote.expired(now) or (self._sent_at is not None and now - self._sent_at < LAST_STOP_S):
+        if not self._drives or not self._timeout < silence <= self._timeout + LAST_STOPS_S:
+            return False
+        if not self._remote.expired(now) or (self._sent_at is not None and now - self._sent_at < LAST_STOP_S):
             return False
         self._sent_at = now
         return True

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -45,6 +46,11 @@ COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """A subscriber that comes later gets the newest message."""
+
+DRIVES = "go2_bridge/drives"
+"""Topic of the bridge's tick thread for the watchdog beside it: Bool, whether the robot obeys velocities now."""
+_ended, _failed = threading.Event(), threading.Event()
+"""Of the process: it is to end, and it ends with status 1."""
 
 Value = TypeVar("Value", bool, int, float, str)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -88,6 +94,25 @@ def steady_timer(
 ) -> Timer:
     """Call `callback` every `period_s` seconds of the steady clock, whatever use_sim_time and ROS time do."""
     return node.create_timer(period_s, callback, callback_group=group, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+
+def start_thread(node: Node, name: str, work: Callable[[], None]) -> threading.Thread:
+    """Run `work` in a thread; where it raises, end the process with status 1, to be started again.
+
+    Without the thread the node would seem to live, and do half of its work.
+    """
+
+    def watched() -> None:
+        try:
+            work()
+        except Exception:
+            node.get_logger().fatal(f"the thread {name} failed: {traceback.format_exc()}")
+            _failed.set()
+            _ended.set()
+
+    thread = threading.Thread(target=watched, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class _RosLog(logging.Handler):
@@ -183,16 +208,19 @@ def run(
     threads: int = 1,
     status: Callable[[N], int] = lambda _: 0,
 ) -> int:
-    """Run a node until SIGINT or SIGTERM and return the process's exit status, as `status` has it at the end.
+    """Run a node until SIGINT or SIGTERM and return the process's exit status.
+
+    That is what `status` returns at the end, or 1 where a thread of `start_thread` failed.
 
     ROS's own signal handlers would end the context at once; here `close` may still publish. A node that cannot be
-    built for a reason of its user's (ValueError, OSError, a parameter's) is reported in one line, with status 2. A
+    built for a reason of its user's (ValueError, OSError, a wrong parameter) is reported in one line, with status 2. A
     callback that outlasts END_S is logged, and its node destroyed all the same: the process is to end.
     """
-    ended = threading.Event()
+    for event in (_ended, _failed):
+        event.clear()
     sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: _ended.set())
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     problem = ""
     try:
@@ -210,7 +238,7 @@ def run(
         executor: Executor = Pool(threads) if threads > 1 else SingleThreadedExecutor()
         executor.add_node(node)
         try:
-            while not ended.is_set():
+            while not _ended.is_set():
                 # A transition has just destroyed what the executor looked at, as a camera that is closed.
                 with suppress(rclpy_implementation.InvalidHandle):
                     executor.spin_once(timeout_sec=0.1)
@@ -228,6 +256,6 @@ def run(
             if not executor.shutdown(timeout_sec=END_S):
                 node.get_logger().error(f"{node.get_name()}: a callback still runs {END_S:g} s after the node's end")
             node.destroy_node()
-        return status(node)
+        return 1 if _failed.is_set() else status(node)
     finally:
         rclpy.try_shutdown()

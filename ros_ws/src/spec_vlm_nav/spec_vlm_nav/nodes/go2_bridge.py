@@ -22,7 +22,16 @@ from std_srvs.srv import Trigger
 from spec_vlm_nav.bridge import Bridge
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
-from spec_vlm_nav.nodes.common import COMMAND_QOS, NICENESS, arrival, message_type, sample_of, seconds_of, settings
+from spec_vlm_nav.nodes.common import (
+    COMMAND_QOS,
+    DRIVES,
+    NICENESS,
+    arrival,
+    message_type,
+    sample_of,
+    seconds_of,
+    settings,
+)
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.subscriptions import Reader, subscribe, subscribe_latched
@@ -78,7 +87,7 @@ class Go2Bridge(ManagedNode):
             name = robot.obstacles.name.lstrip("/") if robot.obstacles is not None else "obstacles"
             look, alone = partial(self._on_obstacles, self._guard), MutuallyExclusiveCallbackGroup()
             subscribe(self, message_type(READERS[guarded.guard][0]), name, look, NEWEST, callback_group=alone)
-        self._ticked_at = -math.inf
+        self._ticked_at, self._drives_to = -math.inf, self.create_publisher(Bool, DRIVES, COMMAND_QOS)
         self.heartbeat = Heartbeat(self, self._drives)
         self._thread: Ticks | None = None
 
@@ -121,6 +130,7 @@ class Go2Bridge(ManagedNode):
     def _tick(self) -> None:
         self._give(self._bridge.tick, time.monotonic())
         self._ticked_at = time.monotonic()
+        self._drives_to.publish(Bool(data=self._bridge.ready))
 
     def _on_twist(self, twist: Twist, info: Any) -> None:
         velocity = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)

@@ -12,7 +12,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from std_msgs.msg import Header
 
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, steady_timer
+from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, start_thread, steady_timer
 
 HEARTBEAT_HZ = 20.0
 ALIVE_PERIOD_S = 0.1
@@ -35,8 +35,7 @@ class Heartbeat:
         self._end = threading.Event()
         # A group of its own, so that a busy node is not taken for a dead one.
         steady_timer(node, ALIVE_PERIOD_S, self._note, MutuallyExclusiveCallbackGroup())
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(node, "heartbeat", self._run)
 
     def close(self) -> None:
         """End the thread; safe to repeat."""

@@ -19,7 +19,7 @@ from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallba
 from rclpy.node import Node
 
 from spec_vlm_nav.diagnostics import Level, Status, text
-from spec_vlm_nav.nodes.common import parameter, run, steady_timer
+from spec_vlm_nav.nodes.common import parameter, run, start_thread, steady_timer
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.subscriptions import Reader
 
@@ -46,11 +46,11 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.problem = "not configured yet"
         """Why it is not active, in a sentence; empty while it is."""
         self.exit_status = 0
-        """Of the process."""
+        """Exit status of the process."""
         self.ending = False
         """Whether the process ends; a transition under way then gives up."""
         self.heartbeat: Heartbeat | None = None
-        """It ends before the node is destroyed."""
+        """What shows others that the node lives and is ready; None where nobody watches it."""
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         steady_timer(self, DIAGNOSTICS_S, self._report, MutuallyExclusiveCallbackGroup())
         if parameter(self, "autostart", False, "configure and activate by itself; false: lifecycle_manager does"):
@@ -122,7 +122,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """See rclpy. The node can be configured again."""
-        self.end()
+        self._stop_acting("a transition failed")
+        self.cleanup()
         return TransitionCallbackReturn.SUCCESS
 
     def _LifecycleNodeMixin__on_change_state(self, request: Any, response: Any) -> Any:
@@ -164,6 +165,10 @@ class ManagedNode(LifecycleNodeMixin, Node):
             if not self.ending:
                 self.get_logger().error(f"cannot {what}: {error}")
             return False
+        except Exception:
+            # rclpy goes on to `on_error` without a word.
+            self.get_logger().error(f"cannot {what}: {traceback.format_exc()}")
+            raise
         return True
 
 
@@ -175,10 +180,9 @@ class Ticks:
     """
 
     def __init__(self, node: ManagedNode, tick: Callable[[], None], wait: Callable[[], float], reader: Reader) -> None:
-        self._node, self._tick, self._wait, self._reader = node, tick, wait, reader
+        self._tick, self._wait, self._reader = tick, wait, reader
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(node, "ticks", self._run)
 
     def stop(self) -> None:
         """End the thread, after the tick under way; safe to repeat."""
@@ -186,17 +190,13 @@ class Ticks:
         self._thread.join()
 
     def _run(self) -> None:
-        try:
-            while not self._end.is_set():
-                due = time.monotonic() + self._wait()
-                while not self._end.is_set() and (left := due - time.monotonic()) > 0.0:
-                    self._reader.take(left)
-                # What arrived before the tick is known to it.
-                self._reader.take(0.0)
-                self._tick()
-        except Exception:
-            self._node.get_logger().fatal(traceback.format_exc())
-            self._node.end_process(1)
+        while not self._end.is_set():
+            due = time.monotonic() + self._wait()
+            while not self._end.is_set() and (left := due - time.monotonic()) > 0.0:
+                self._reader.take(left)
+            # What arrived before the tick is known to it.
+            self._reader.take(0.0)
+            self._tick()
 
 
 def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:

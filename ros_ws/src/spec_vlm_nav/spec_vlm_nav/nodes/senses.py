@@ -22,7 +22,7 @@ from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.nodes.common import sample_of, seconds_of
+from spec_vlm_nav.nodes.common import sample_of, seconds_of, start_thread
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import OdometryCheck
 from speculation.images import view_jpeg
@@ -83,8 +83,7 @@ class Senses:
         self._reader.subscribe(ActionStatus, "action_status", self._on_status, 10)
         self._camera_line = f"{node.get_namespace()}/go2_camera: camera".lstrip("/")
         self._reader.subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self._thread = threading.Thread(target=self._read, name="senses", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(node, "senses", self._read)
 
     def close(self) -> None:
         """End the thread; safe to repeat."""
@@ -142,7 +141,8 @@ class Senses:
         """Return in a sentence who publishes camera frames where it is more than one, and log it once."""
         topic = self._node.resolve_topic_name(CAMERA)
         found = self._node.get_publishers_info_by_topic(topic)
-        names = sorted(f"{each.node_namespace.rstrip('/')}/{each.node_name}" for each in found)
+        # A camera that was started again is still there under its name for some seconds, as the one that died.
+        names = sorted({f"{each.node_namespace.rstrip('/')}/{each.node_name}" for each in found})
         words = f"{len(names)} publishers send frames on {topic}, the robot may look through any: {', '.join(names)}"
         words = words if len(names) > 1 else ""
         if words and names != self._publishers:

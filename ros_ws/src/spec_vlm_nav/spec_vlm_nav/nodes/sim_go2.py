@@ -26,7 +26,7 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request, Response
 from unitree_go.msg import SportModeState
 
-from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.nodes.common import run, settings, start_thread
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.robot import Service
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, STATES
@@ -61,8 +61,7 @@ class SimGo2(Node):
         self._truth = self.create_publisher(String, "ground_truth", 10)
         self._built, self._end = threading.Event(), threading.Event()
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._simulate, name="camera", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self, "camera", self._simulate)
         if not self._built.wait(BUILD_LIMIT_S):
             raise ValueError(f"the room was not built within {BUILD_LIMIT_S:g} s; is software OpenGL installed?")
         if self._failure is not None:
@@ -96,8 +95,7 @@ class SimGo2(Node):
             self._built.set()
             return
         self._built.set()
-        moving = threading.Thread(target=self._move, args=(robot,), name="motion", daemon=True)
-        moving.start()
+        moving = start_thread(self, "motion", partial(self._move, robot))
         try:
             self._render(robot)
         finally:

@@ -1,6 +1,7 @@
-"""Stops the robot when go2_bridge's heartbeat ends, from a process of its own that can send nothing but the stop.
+"""Stops the robot when go2_bridge falls silent while it drives.
 
-A robot obeys the last request of a bridge that froze or was killed, a Go2 for a second.
+It is a process of its own that can send nothing but the stop. A robot obeys the last request of a bridge that froze or
+was killed, a Go2 for a second.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
+from std_msgs.msg import Bool
 
-from spec_vlm_nav.nodes.common import NICENESS, message_type, run, settings
-from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.common import COMMAND_QOS, DRIVES, NICENESS, arrival, message_type, run, settings, start_thread
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.parameters import STOP_WATCHDOG
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.safety import LastStop
-
-BRIDGE = "go2_bridge"
 
 
 class StopWatchdog(Node):
@@ -41,14 +41,13 @@ class StopWatchdog(Node):
             for service in robot.services
         }
         self._reader = Reader(self)
-        on_heartbeat(self._reader.subscribe, BRIDGE, self._on_heartbeat)
+        self._reader.subscribe(Bool, DRIVES, self._on_drives, COMMAND_QOS)
         if robot.remote is not None:
             remote = robot.remote
             name = remote.name.lstrip("/")
             self._reader.subscribe(message_type(remote.kind), name, self._on_remote, qos_profile_sensor_data)
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self, "watch", self._watch)
 
     def destroy_node(self) -> None:
         """End the thread and destroy the node."""
@@ -62,8 +61,8 @@ class StopWatchdog(Node):
             if self._logic.due(time.monotonic()):
                 self._stop()
 
-    def _on_heartbeat(self, now: float) -> None:
-        self._logic.on_heartbeat(now)
+    def _on_drives(self, message: Bool, info: Mapping[str, Any]) -> None:
+        self._logic.on_bridge(message.data, arrival(info))
         self._stopping = False
 
     def _on_remote(self, message: Any) -> None:
@@ -79,7 +78,7 @@ class StopWatchdog(Node):
             self._senders[service].publish(message)
         if not self._stopping:
             self._stopping = True
-            self.get_logger().warning(f"{BRIDGE} is silent: the robot is stopped")
+            self.get_logger().warning("go2_bridge fell silent while it drove: the robot is stopped")
 
 
 def main() -> None:

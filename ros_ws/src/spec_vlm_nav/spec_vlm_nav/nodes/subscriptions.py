@@ -16,7 +16,7 @@ from rclpy.subscription import Subscription
 
 from spec_vlm_nav.nodes.common import steady_timer
 
-LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+HELD = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 LATCHED_PERIOD_S = 0.1
 """How often is looked whether a topic has a latched publisher."""
 
@@ -50,7 +50,7 @@ def subscribe_latched(node: Node, kind: Any, topic: str, callback: Callable[...,
         publishers = node.get_publishers_info_by_topic(node.resolve_topic_name(topic))
         if any(each.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in publishers):
             timer.cancel()
-            subscribe(node, kind, topic, callback, LATCHED)
+            subscribe(node, kind, topic, callback, HELD)
 
     timer = steady_timer(node, LATCHED_PERIOD_S, look, MutuallyExclusiveCallbackGroup())
 

@@ -106,7 +106,7 @@ class VlmNav(ManagedNode):
         self.get_logger().info(f"configured: mode {self._edge.decoding.mode}, {way}")
 
     def activate(self) -> None:
-        """Wait for a camera frame: it is activated before the robot stands up, which a robot that is blind must not."""
+        """Wait for a camera frame: vlm_nav is activated before the robot stands up, and a blind robot has to lie."""
         began = noted = time.monotonic()
         while True:
             missing, now = self.senses.missing(self.config.stale_s), time.monotonic()
