@@ -27,6 +27,8 @@ from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from ruamel.yaml import YAML
 
+from speculation.settings import expanded
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -313,7 +315,7 @@ class BagReader:
     """
 
     def __init__(self, path: Path, types: Any = None) -> None:
-        self.path = path = path.expanduser()
+        self.path = path = expanded(path)
         if path.name == METADATA:
             self.path = path = path.parent
         self.problems: list[str] = []
