@@ -38,6 +38,7 @@ METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
 COMPRESSED_SUFFIX = ".zstd"
 JOURNALS = ("-wal", "-journal")
+GO2_VIDEO, FOXGLOVE_VIDEO = "unitree_go/msg/Go2FrontVideoData", "foxglove_msgs/msg/CompressedVideo"
 _IDL_RULE = "=" * 80 + "\n"
 _ROS1_MAGIC, _MCAP_MAGIC, _ZSTD_MAGIC = b"#ROSBAG", b"\x89MCAP0\r\n", b"\x28\xb5\x2f\xfd"
 _FORMATS = {"ros2msg": MessageDefinitionFormat.MSG, "ros2idl": MessageDefinitionFormat.IDL}
@@ -460,6 +461,15 @@ class BagReader:
             yield
         except Exception as error:  # the library raises whatever its parser meets in a damaged file
             raise ValueError(f"bag {self.path} {what}: {_reason(error)}") from None
+
+
+def unseen_videos(bag: BagReader) -> list[str]:
+    """Return a sentence for each video stream of a bag, for a command that found no images and decodes no video."""
+    return [
+        f"bag {bag.path}: {topic.name} is a video stream, which is not decoded here; record the camera's images with it"
+        for topic in bag.topics.values()
+        if topic.kind in (GO2_VIDEO, FOXGLOVE_VIDEO)
+    ]
 
 
 def is_bag(path: Path) -> bool:
