@@ -17,8 +17,13 @@ from typing import Any
 import pytest
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
-from adapters_training.sources.rosbag2 import BagReader, zstd
+from adapters_training.sources.rosbag2 import BagReader
 from tests import bags
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 COMPRESSED = "sensor_msgs/msg/CompressedImage"
 FRAMES = 200
