@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from adapters_training.packing import IGNORE
 from adapters_training.sources import ASSISTANT, BadRecord, Sample
 from adapters_training.sources.conversations import IMAGE_FORMATS
 from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, turned
+from speculation.images import JPEG_START
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
 from speculation.vlm.processing import IMAGE_PLACE
@@ -140,7 +143,11 @@ def _message(role: str, text: str) -> dict[str, Any]:
 
 
 def _read_image(path: Path | None) -> Frame:
-    with Image.open(str(path), formats=IMAGE_FORMATS) as image:
+    data = Path(str(path)).read_bytes()
+    if data.startswith(JPEG_START):
+        # Of a user's own file, which may take its time.
+        return decode_jpeg(data, limit_s=math.inf)
+    with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS} pixels")
         return np.asarray(turned(image.convert("RGB")))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from speculation.settings import fields_of
+from speculation.settings import fields_of, path_flag
 
 S = TypeVar("S", bound=msgspec.Struct)
 CONFIG = "config"
@@ -21,7 +21,7 @@ CONFIG = "config"
 def add_options(parser: argparse.ArgumentParser, kind: type[S]) -> None:
     """Give `parser` an option for every field of `kind`, and --config for a YAML file with any of them."""
     parser.add_argument(
-        f"--{CONFIG}", type=Path, metavar="FILE", help="YAML file of settings; options here override it"
+        f"--{CONFIG}", type=path_flag, metavar="FILE", help="YAML file of settings; options here override it"
     )
     for field in fields_of(kind):
         text = field.description.replace("%", "%%")

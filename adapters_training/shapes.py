@@ -20,6 +20,7 @@ from adapters_training import wording
 from adapters_training.records import Door, Frame, Seen, Task
 from speculation.memory import SIDE_PHRASES, SearchMemory
 from speculation.prompts import ACTIONS, MOTIONS, Vocabulary
+from speculation.settings import path_flag
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
@@ -254,7 +255,9 @@ def add_command(commands: Any) -> None:
         f"frame size ({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
     )
     line.add_argument("--out", required=True, help="folder to write")
-    line.add_argument("--like", type=Path, metavar="FOLDER", help="keep the tokenizer of this model, to go on from it")
+    line.add_argument(
+        "--like", type=path_flag, metavar="FOLDER", help="keep the tokenizer of this model, to go on from it"
+    )
     line.set_defaults(run=run)
 
 

@@ -15,6 +15,7 @@ from adapters_training.evaluate import MAX_TOKENS, pick
 from adapters_training.files import filling
 from adapters_training.records import Frame, Task, read_frames
 from speculation.prompts import ResponseOrder, parse_answer
+from speculation.settings import path_flag
 from speculation.vlm.folder import weight_files
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import gigabytes
@@ -44,9 +45,11 @@ def add_command(commands: Any) -> None:
         epilog="example:\n  python -m adapters_training store --model models/target --out out/target-int8 "
         "--held-out out/held-out\n\ntime: a second, and about 1.5 s a frame of --held-out on a CPU core",
     )
-    line.add_argument("--model", type=Path, required=True, help="model folder")
-    line.add_argument("--out", type=Path, required=True, help="folder to write; it must not exist")
-    line.add_argument("--held-out", type=Path, help="frames of 'data --held-out': both models are asked about them")
+    line.add_argument("--model", type=path_flag, required=True, help="model folder")
+    line.add_argument("--out", type=path_flag, required=True, help="folder to write; it must not exist")
+    line.add_argument(
+        "--held-out", type=path_flag, help="frames of 'data --held-out': both models are asked about them"
+    )
     line.add_argument("--count", type=int, default=100, help="frames asked about (default: %(default)s)")
     line.set_defaults(run=run)
 

@@ -27,7 +27,7 @@ from cloud_verifier.work import ModelInfo
 from speculation import early_end
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.grammar import grammars_of
-from speculation.settings import add_flags, fields_of, from_flags
+from speculation.settings import add_flags, fields_of, from_flags, path_flag
 
 if TYPE_CHECKING:
     from cloud_verifier.cluster.member import Member
@@ -42,20 +42,20 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="load a target model and serve it", description=serve_model.__doc__)
     about = "YAML file of settings, as config/verifier.yaml of the ROS package; flags override it"
-    serve.add_argument("--config", type=Path, default=argparse.SUPPRESS, help=about)
+    serve.add_argument("--config", type=path_flag, default=argparse.SUPPRESS, help=about)
     add_flags(serve, ServerConfig, defaults=settings)
     about = "many verifiers behind one address, on the machines of a Ray cluster or on this one"
     cluster = commands.add_parser("cluster", help=about, description=serve_cluster.__doc__)
-    cluster.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="as of serve")
+    cluster.add_argument("--config", type=path_flag, default=argparse.SUPPRESS, help="as of serve")
     add_flags(cluster, ClusterSettings)
     add_flags(cluster, Scaling, without=("min", "max"))
     add_flags(cluster, ServerConfig, defaults={"drain_s": DRAIN_S, **(settings or {})})
     replica = commands.add_parser("replica", help="one verifier of a cluster, which starts it", description="As serve.")
     replica.add_argument("--name", required=True, help="its name in the cluster")
-    replica.add_argument("--supervisor", type=Path, required=True, help="socket of who has started it")
+    replica.add_argument("--supervisor", type=path_flag, required=True, help="socket of who has started it")
     add_flags(replica, ServerConfig)
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
-    keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
+    keygen.add_argument("--keys", type=path_flag, required=True, help="folder to make them in")
     what = keygen.add_mutually_exclusive_group()
     what.add_argument("--client", default="client", help="name of the robot (default: client)")
     about = "make the key that is to replace the server's, for the robots to have it beforehand"
@@ -272,7 +272,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     Raises StartError for a file that cannot be used. A wrong command line ends the process, as argparse does.
     """
     files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    files.add_argument("--config", type=Path)
+    files.add_argument("--config", type=path_flag)
     path = files.parse_known_args(arguments)[0].config if arguments[:1] in (["serve"], ["cluster"]) else None
     options = vars(parser(read_settings(path) if path is not None else None).parse_args(arguments))
     options.pop("config", None)

@@ -44,6 +44,7 @@ from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import load_profile
 from speculation.prompts import Vocabulary
 from speculation.sampling import question_key
+from speculation.settings import expanded
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
@@ -180,7 +181,7 @@ class EdgeDecoder:
                 f"profile {self.profile.name} declares draft_s and no fed_s, the time of a fed head's forward; declare "
                 "it, or leave fed_head out"
             )
-        folder, settings = Path(config.decoding.fed_head).expanduser(), config.draft
+        folder, settings = expanded(config.decoding.fed_head), config.draft
         head = load_head(folder, draft.tokenizer_fingerprint, settings.devices[0], DTYPES[settings.dtype])
         session = FedSession(head)
         size = sum(weight.numel() for weight in head.parameters()) / 1e6

@@ -33,6 +33,7 @@ from edge_drafter.route import Place, RedirectRefused, Route
 from speculation.address import addresses_of, check_address
 from speculation.links import IDEAL, LinkConditions
 from speculation.prompts import PROMPT_FORMS
+from speculation.settings import expanded
 from speculation.text import printable
 from speculation.wire import (
     MAX_MESSAGE_BYTES,
@@ -118,7 +119,7 @@ class Keys:
 
 def load_keys(folder: Path) -> Keys:
     """Read `server.key` and the robot's one `NAME.key_secret`. Raises ValueError, naming what is missing."""
-    folder = folder.expanduser()
+    folder = expanded(folder)
     robots = sorted(path for path in folder.glob("*.key_secret") if path.stem not in ("server", "server_next"))
     if len(robots) != 1:
         names = ", ".join(path.name for path in robots) or "none"

@@ -165,8 +165,12 @@ class LinkSocket:
         self.close()
         if curve is None or self._curve is None or curve[0] != self._curve[0]:
             self._key = 0
-        # A name may have several numbers, and the verifier listen at one of them.
-        self._tries = self._tries + 1 if self._ended and address == self._address else 0
+        if address != self._address:
+            self._tries = 0
+        elif self._ended or not self._accepted:
+            # A name may have several numbers, and the verifier listen at one of them. One that drops packets says
+            # nothing for longer than a link waits.
+            self._tries += 1
         self.refusal, self._next_key_at = "", math.inf
         self._address, self._curve = address, curve
         self._open()

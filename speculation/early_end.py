@@ -16,8 +16,8 @@ import time
 from types import FrameType, TracebackType
 
 PACKAGES = (
-    "adapters_training", "benchmarks", "cloud_verifier", "spec_vlm_nav", "speculation", "vlm_nav_evaluation",
-    "vlm_nav_simulation",
+    "adapters_training", "benchmarks", "cloud_verifier", "edge_drafter", "spec_vlm_nav", "speculation",
+    "vlm_nav_evaluation", "vlm_nav_simulation",
 )  # fmt: skip
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LAUNCH_S = 0.5
@@ -114,6 +114,7 @@ def _explain(name: str) -> None:
 
 def over() -> None:
     """Let the signals do what they do in Python: KeyboardInterrupt, and a sudden end."""
-    if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # One that whoever started the program has asked to be ignored was never taken.
+    for number, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if getattr(signal.getsignal(number), "__module__", "") == __name__:
+            signal.signal(number, handler)

@@ -27,7 +27,7 @@ _JPEG_PART = 1 << 12
 
 _END = b"\xff\xd9"
 _PADDING = 64
-"""Bytes behind the end of a JPEG that a driver may have filled up."""
+"""Bytes behind the end of a JPEG that a driver may have filled up; zeros may be more."""
 _MORE = bytes(range(1, 65)) * 4
 _ORIENTATION = 0x0112
 """EXIF tag."""
@@ -91,7 +91,7 @@ def _ended(data: bytes) -> bytes:
     One whose picture is not all there stays as it is, so that its decoder refuses it: bytes before the end change what
     is seen only where pixels are still to come.
     """
-    if data.endswith(_END) or _END in data[-_PADDING:]:
+    if _END in data.rstrip(b"\0")[-_PADDING:]:
         return data
     decoded = []
     for more in (b"", _MORE):
@@ -99,6 +99,9 @@ def _ended(data: bytes) -> bytes:
             with _open(_TimedBytes(data + more + _END, DECODE_LIMIT_S, time.monotonic)) as image:
                 if image.width * image.height > MAX_PIXELS:
                     return data
+                if not image.info.get("progressive"):
+                    # Every block has its mean first, so that those show what is missing, for a part of the time.
+                    image.draft("RGB", (1, 1))
                 decoded.append(image.convert("RGB").tobytes())
         except (OSError, SyntaxError, ValueError):
             return data
@@ -159,12 +162,28 @@ def decode_jpeg(
     Raises ValueError, in one sentence, for anything else, for more than MAX_PIXELS pixels or MAX_SCANS scans, and when
     decoding takes longer than `limit_s` seconds on `clock`.
     """
+    _check_scans(data)
+    return _decoded(_ended(data), limit_s, clock, at_least)
+
+
+def whole_jpeg(data: bytes) -> bytes:
+    """Return a JPEG that decodes, with the marker of its end. Raises ValueError as `decode_jpeg` for any other."""
+    _check_scans(data)
+    whole = _ended(data)
+    _decoded(whole, DECODE_LIMIT_S, time.monotonic, (1, 1))
+    return whole
+
+
+def _check_scans(data: bytes) -> None:
     # Each scan has this marker, and coded data never contains it; metadata may, so that the count is an upper bound.
     scans = data.count(b"\xff\xda")
     if scans > MAX_SCANS:
         raise ValueError(f"image of {len(data)} bytes has {scans} scans, the limit is {MAX_SCANS}")
+
+
+def _decoded(data: bytes, limit_s: float, clock: Callable[[], float], at_least: tuple[int, int] | None) -> Frame:
     try:
-        image = _open(_TimedBytes(_ended(data), limit_s, clock))
+        image = _open(_TimedBytes(data, limit_s, clock))
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
         if at_least is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, jpeg_size
+from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, jpeg_size, whole_jpeg
 from speculation.wire import MAX_IMAGE_BYTES
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -110,8 +110,9 @@ def to_pixels(message: Any, kind: str) -> Frame:
 def to_jpeg(message: Any, kind: str) -> bytes:
     """Return the JPEG of an image message, as a robot would send it up.
 
-    A JPEG goes through as it is. Anything else is encoded like the simulated camera's frames: every mode and every
-    model gets these same bytes, so nothing is compared across encodings. Raises ValueError for what is no image.
+    A JPEG goes through as it is, with the marker of its end where a camera has left that out. Anything
+    else is encoded like the simulated camera's frames: every mode and every model gets these same bytes, so nothing is
+    compared across encodings. Raises ValueError for what is no image.
     """
     if kind == COMPRESSED:
         return file_jpeg(bytes(message.data), str(message.format))
@@ -157,11 +158,11 @@ def pixels_jpeg(pixels: Frame) -> bytes:
 
 
 def _checked(jpeg: bytes) -> bytes:
+    jpeg = whole_jpeg(jpeg)
     if len(jpeg) > MAX_IMAGE_BYTES:
         raise ValueError(
             f"an image of {len(jpeg)} bytes is larger than the {MAX_IMAGE_BYTES} that one message may carry"
         )
-    decode_jpeg(jpeg, at_least=(1, 1))
     return jpeg
 
 

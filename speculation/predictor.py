@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from speculation.distributions import Distributions, Logits, products
+from speculation.settings import expanded
 
 CONFIG_FILE = "predictor.json"
 WEIGHTS_FILE = "predictor.safetensors"
@@ -205,7 +206,7 @@ def find(choice: str, draft_folder: Path) -> Path | None:
         return None
     if choice == AUTO:
         return draft_folder if (draft_folder / CONFIG_FILE).is_file() else None
-    return Path(choice).expanduser()
+    return expanded(choice)
 
 
 def name(choice: str, draft_folder: Path) -> str:

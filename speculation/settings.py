@@ -178,7 +178,7 @@ def add_flags(
 def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any]) -> S:
     """Return the settings that parsed flags give; what they lack keeps its default.
 
-    Raises ValueError, from the struct's own checks.
+    Raises ValueError, from the struct's own checks, and for a path in a home folder that is not there.
     """
     given = options if isinstance(options, Mapping) else vars(options)
     values: dict[str, Any] = {}
@@ -191,8 +191,27 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
         elif field.name in given:
             value = given[field.name]
             value = kind(value) if issubclass(kind, Enum) else value
-            values[field.name] = value.expanduser() if isinstance(value, Path) else value
+            values[field.name] = expanded(value) if isinstance(value, Path) else value
     return struct(**values)
+
+
+def expanded(path: Path | str) -> Path:
+    """Return a path with the home folder in place of its ~. Raises ValueError where there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{path}: there is no such home folder") from None
+
+
+def path_flag(text: str) -> Path:
+    """Return the path that a command line names, as `expanded`: a shell leaves the ~ of --keys=~/keys as it is.
+
+    Raises argparse.ArgumentTypeError where there is no such home folder.
+    """
+    try:
+        return expanded(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def read_values(struct: type[msgspec.Struct], held: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from speculation.settings import path_flag
 from vlm_nav_evaluation.agreement import percent
 from vlm_nav_evaluation.replay_report import REPORT
 from vlm_nav_evaluation.tables import MS, Column, table
@@ -115,6 +116,6 @@ def run(options: argparse.Namespace) -> int:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     line = commands.add_parser("compare", help="set two replay reports side by side", description=__doc__)
-    line.add_argument("a", type=Path, metavar="A", help="report folder, or its report.json")
-    line.add_argument("b", type=Path, metavar="B", help="report folder, or its report.json")
+    line.add_argument("a", type=path_flag, metavar="A", help="report folder, or its report.json")
+    line.add_argument("b", type=path_flag, metavar="B", help="report folder, or its report.json")
     line.set_defaults(run=run)

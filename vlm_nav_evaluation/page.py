@@ -10,9 +10,9 @@ from pathlib import Path
 
 import jinja2
 from matplotlib.figure import Figure
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from speculation.frames import turned
+from speculation.images import file_pixels
 
 FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
 THUMBNAIL, JPEG_QUALITY = 360, 82
@@ -65,8 +65,8 @@ def embedded(data: bytes) -> str:
 def read_image(data: bytes | None) -> Image.Image | None:
     """Return a camera frame in RGB; None where it does not decode."""
     try:
-        return turned(Image.open(io.BytesIO(data or b"")).convert("RGB"))
-    except (UnidentifiedImageError, OSError):
+        return Image.fromarray(file_pixels(data or b""))
+    except ValueError:
         return None
 
 

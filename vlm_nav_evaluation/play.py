@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
 from spec_vlm_nav.runner import Log, Runner
+from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.datasets import KINDS, check_recording
 from vlm_nav_evaluation.bags.files import is_inside, read
 from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
@@ -19,16 +19,17 @@ PLAYER = "bag_player"
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `play`."""
     line = commands.add_parser("play", help="a bag into the live navigation node", description=__doc__)
-    line.add_argument("bag", type=Path, help=KINDS)
+    line.add_argument("bag", type=path_flag, help=KINDS)
     line.add_argument("--instruction", required=True, help=REPLAY_GRAPH.argument("instruction").description)
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "play", help="folder of the new bag and the log")
+    line.add_argument(
+        "--out", type=path_flag, default=PROJECT / "out" / "play", help="folder of the new bag and the log"
+    )
     add_graph_flags(line, REPLAY_GRAPH, "camera_topic", "odom_topic", "rate", "start", "laps", *DECODING)
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the graph until the bag is over, then print its figures. Raises ValueError or StartError, in a sentence."""
-    options.bag = options.bag.expanduser()
     check_recording(options.bag, options.camera_topic, "--camera-topic")
     new = options.out / "bag"
     if is_inside(options.bag, new):

@@ -17,6 +17,8 @@ from vlm_nav_evaluation.experiment.command import add_save
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
+from speculation.settings import path_flag
+
 KEPT = PROJECT / "docs" / "benchmarks"
 OUT = PROJECT / "out" / "benchmarks"
 DPI = 100
@@ -72,7 +74,7 @@ def add_outputs(line: argparse.ArgumentParser) -> None:
     either.add_argument("--quick", action="store_true", help="few points and steps, for a look")
     add_save(either)
     line.add_argument(
-        "--out", type=Path, default=OUT, metavar="DIR",
+        "--out", type=path_flag, default=OUT, metavar="DIR",
         help="folder for plots; with --save they go to docs/benchmarks instead (default: out/benchmarks)",
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
 from speculation.prompts import Guidance, parse_answer
 from speculation.service import INTERACTIVE, SERVICE_CLASSES
-from speculation.settings import add_flags, from_flags
+from speculation.settings import add_flags, from_flags, path_flag
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome, jpeg_of
 from vlm_nav_evaluation.bags.datasets import KINDS, Questions, files_of, open_questions
@@ -222,7 +222,7 @@ def run(options: argparse.Namespace) -> int:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
-    line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help=KINDS)
+    line.add_argument("bags", nargs="+", type=path_flag, metavar="BAG", help=KINDS)
     add_decoding(line, [mode.value for mode in Mode], max_tokens=128, out="replay")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")

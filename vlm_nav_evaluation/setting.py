@@ -20,6 +20,7 @@ from spec_vlm_nav.runner import free_address
 from speculation.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO, OFF
 from speculation.prompts import ResponseOrder
+from speculation.settings import path_flag
 from speculation.vlm.load import DTYPES
 from speculation.wire import MAX_FRAMES
 from vlm_nav_simulation.speed import host
@@ -96,8 +97,8 @@ def several(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 def add_pair(line: argparse.ArgumentParser) -> None:
     """Register --target-model and --draft-model: folders, the embedded pair's by default."""
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    line.add_argument("--target-model", type=path_flag, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=path_flag, default=PROJECT / "models" / "draft")
 
 
 def add_profile(line: argparse.ArgumentParser, default: str = "raw") -> None:
@@ -128,10 +129,12 @@ def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], max_tokens
     line.add_argument("--frames", type=int, dest="views", default=1, metavar="N", choices=range(1, MAX_FRAMES + 1),
                       help=shown)  # fmt: skip
     add_answers(line)
-    line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
+    line.add_argument("--exits", type=path_flag, help="folder of exit heads (default: where the verifier finds them)")
     line.add_argument("--max-tokens", type=int, default=max_tokens, help="(default: %(default)s)")
     line.add_argument("--dtype", default="float32", choices=list(DTYPES))
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / out, help="results; the same command goes on there")
+    line.add_argument(
+        "--out", type=path_flag, default=PROJECT / "out" / out, help="results; the same command goes on there"
+    )
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
 
 

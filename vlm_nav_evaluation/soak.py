@@ -19,6 +19,7 @@ from typing import Any
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.runner import Log, Runner
 from speculation.progress import progress
+from speculation.settings import path_flag
 from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.setting import machine
 from vlm_nav_evaluation.tables import Column, figures_table
@@ -78,7 +79,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_graph_flags(line, SIM_GRAPH, "seed", *DECODING, seed="3")
     line.add_argument("--steps", type=int, default=1000, help="answers (default: 1000)")
     line.add_argument("--instruction", default="find the silver bottle")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "soak", help="log and soak.json go here")
+    line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "soak", help="log and soak.json go here")
     line.set_defaults(run=run)
 
 

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options.run(options)
     except (ValueError, RuntimeError, OSError) as error:
-        print(f"simulation {options.command}: {error}", file=sys.stderr)
+        print(f"vlm_nav_simulation {options.command}: {error}", file=sys.stderr)
         return 2
     return 0
 

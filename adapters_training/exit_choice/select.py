@@ -25,8 +25,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from speculation.settings import path_flag
 
 if TYPE_CHECKING:
     from adapters_training.exit_choice.report import Measured
@@ -71,8 +72,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "select-exits", help="keep the 3 to 6 measured exits that save most time", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    line.add_argument("--exits", type=Path, required=True, help="folder of measured candidates")
-    line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a plot")
+    line.add_argument("--exits", type=path_flag, required=True, help="folder of measured candidates")
+    line.add_argument("--out", type=path_flag, required=True, help="folder for the chosen exits, a table and a plot")
     line.add_argument("--profile", default="raw", help="device profile to choose for; raw: as measured (default)")
     line.add_argument("--verify-ms", type=float, help="T_q, a target forward")
     line.add_argument("--draft-ms", type=float, help="T_p, a draft forward")

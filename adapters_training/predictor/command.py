@@ -17,7 +17,7 @@ from adapters_training.predictor.drafts import Drafts, LogConfig, digest, log, r
 from adapters_training.predictor.fit import CONFIDENCE, EXPORTABLE, FAMILIES, FitConfig, Fitted, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
 from speculation.profiles import load_profile
-from speculation.settings import add_flags, from_flags
+from speculation.settings import add_flags, from_flags, path_flag
 from speculation.vlm.settings import ModelSettings
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
@@ -62,10 +62,14 @@ def _add_log(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Decodes frames as mode sd does, draft and target in this process. For every draft token it keeps "
         "confidence, entropy, margin, deviation of the logits and depth, and whether the target accepted it.",
     )
-    line.add_argument("--draft", type=Path, default=Path("models/draft"), help="model folder (default: %(default)s)")
-    line.add_argument("--target", type=Path, default=Path("models/target"), help="model folder (default: %(default)s)")
-    line.add_argument("--data", type=Path, required=True, help="shards of the 'data' command; rooms of their own")
-    line.add_argument("--out", type=Path, required=True, help="folder for drafts-*.npz, one a shard")
+    line.add_argument(
+        "--draft", type=path_flag, default=Path("models/draft"), help="model folder (default: %(default)s)"
+    )
+    line.add_argument(
+        "--target", type=path_flag, default=Path("models/target"), help="model folder (default: %(default)s)"
+    )
+    line.add_argument("--data", type=path_flag, required=True, help="shards of the 'data' command; rooms of their own")
+    line.add_argument("--out", type=path_flag, required=True, help="folder for drafts-*.npz, one a shard")
     line.add_argument("--frames", type=int, default=LogConfig.frames, help="in all (default: %(default)s)")
     line.add_argument("--gamma", type=int, default=LogConfig.gamma, help="longest draft (default: %(default)s)")
     line.add_argument("--max-tokens", type=int, default=LogConfig.max_tokens, help="of an answer (default: 96)")
@@ -85,9 +89,11 @@ def _add_train(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "fifth's drafts are replayed with a profile's times. Writes predictor.json and predictor.safetensors; into "
         f"--report {RESULTS_FILE} and {PLOT_FILE}.",
     )
-    line.add_argument("--drafts", type=Path, required=True, help="folder of 'predictor log'")
-    line.add_argument("--out", type=Path, required=True, help="folder to export to; the edge looks beside its draft")
-    line.add_argument("--report", type=Path, help="folder for results and plot (default: --out)")
+    line.add_argument("--drafts", type=path_flag, required=True, help="folder of 'predictor log'")
+    line.add_argument(
+        "--out", type=path_flag, required=True, help="folder to export to; the edge looks beside its draft"
+    )
+    line.add_argument("--report", type=path_flag, help="folder for results and plot (default: --out)")
     line.add_argument("--export", choices=EXPORTABLE, default=EXPORTABLE[0], help="family (default: %(default)s)")
     line.add_argument("--profile", default="go2_a100", help="times for the threshold (default: %(default)s)")
     line.add_argument("--gamma", type=int, default=4, help="longest draft for the threshold (default: %(default)s)")
@@ -107,8 +113,10 @@ def _add_weaken(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         description="Adds seeded noise to the decoder's matrices. Log and train for it as for any draft: its "
         "fingerprint is another one.",
     )
-    line.add_argument("--draft", type=Path, default=Path("models/draft"), help="model folder (default: %(default)s)")
-    line.add_argument("--out", type=Path, required=True, help="new model folder")
+    line.add_argument(
+        "--draft", type=path_flag, default=Path("models/draft"), help="model folder (default: %(default)s)"
+    )
+    line.add_argument("--out", type=path_flag, required=True, help="new model folder")
     line.add_argument("--noise", type=float, default=1.0, help="in deviations of each matrix (default: %(default)s)")
     line.add_argument("--seed", type=int, default=0)
     line.set_defaults(run=_weaken)

@@ -16,10 +16,10 @@ time: --plan prints it; hours on two CPU cores.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from adapters_training.devices import Device
+from speculation.settings import path_flag
 
 STOPPED = 130
 """Exit status of an interrupted command, as shells have it."""
@@ -31,8 +31,8 @@ def add_command(commands: Any) -> None:
         "recipe", help="make the whole embedded pair, stage by stage", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    line.add_argument("--config", type=Path, required=True, help="YAML file of the recipe")
-    line.add_argument("--out", type=Path, required=True, help="folder for the stages' outputs; the same goes on")
+    line.add_argument("--config", type=path_flag, required=True, help="YAML file of the recipe")
+    line.add_argument("--out", type=path_flag, required=True, help="folder for the stages' outputs; the same goes on")
     line.add_argument("--device", choices=[each.value for each in Device], default=Device.AUTO.value,
                       help="auto: all GPUs of this machine where it has any (default: %(default)s)")  # fmt: skip
     line.add_argument("--jobs", type=int, default=1, metavar="N",
@@ -42,7 +42,7 @@ def add_command(commands: Any) -> None:
     line.add_argument("--quick", action="store_true", help="make everything tiny: to try the way, of no use")
     line.add_argument("--from", dest="first", default="", metavar="STAGE",
                       help="remove what this stage and all that build on it have made, and make it anew")  # fmt: skip
-    line.add_argument("--export", type=Path, metavar="FOLDER", help="at the end copy what ships into this folder")
+    line.add_argument("--export", type=path_flag, metavar="FOLDER", help="at the end copy what ships into this folder")
     line.set_defaults(run=run)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters_training.sources import ASSISTANT, USER, Sample, Spool, Turn
-from adapters_training.sources.rosbag2 import BagReader
+from adapters_training.sources.rosbag2 import BagReader, unseen_videos
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.prompts import NavigationAction, compose, parse_answer
 
@@ -47,6 +47,8 @@ class RecordedBag:
             self.problems += bag.problems
             answers = self._read_answers(bag)
             self._read_frames(bag, answers)
+            if answers:
+                self.problems += unseen_videos(bag)
         self._frames.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")

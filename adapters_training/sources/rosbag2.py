@@ -7,6 +7,7 @@ an .db3 with a journal beside it. Nothing beside the user's files is written; te
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sqlite3
 import struct
@@ -27,6 +28,8 @@ from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from ruamel.yaml import YAML
 
+from speculation.settings import expanded
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -36,6 +39,7 @@ METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
 COMPRESSED_SUFFIX = ".zstd"
 JOURNALS = ("-wal", "-journal")
+GO2_VIDEO, FOXGLOVE_VIDEO = "unitree_go/msg/Go2FrontVideoData", "foxglove_msgs/msg/CompressedVideo"
 _IDL_RULE = "=" * 80 + "\n"
 _ROS1_MAGIC, _MCAP_MAGIC, _ZSTD_MAGIC = b"#ROSBAG", b"\x89MCAP0\r\n", b"\x28\xb5\x2f\xfd"
 _FORMATS = {"ros2msg": MessageDefinitionFormat.MSG, "ros2idl": MessageDefinitionFormat.IDL}
@@ -121,6 +125,13 @@ class Salvaged:
         """Return a message's bytes, None where they are lost after all."""
         raise NotImplementedError
 
+    def _drop_unknown(self) -> list[_Entry]:
+        """Drop the messages of topics about which nothing is known; return them."""
+        known = {each.id for each in self.connections}
+        unknown = [entry for entry in self._entries if entry.connection not in known]
+        self._entries = [entry for entry in self._entries if entry.connection in known]
+        return unknown
+
     def _order(self) -> None:
         self._entries.sort(key=lambda entry: entry.stamp_ns)
         counts = Counter(entry.connection for entry in self._entries)
@@ -169,48 +180,59 @@ class SalvagedMcap(Salvaged):
             if code == _CHUNK:
                 try:
                     records = self._read_chunk(begin, min(end, size))
-                    taken = self._note(records, (begin, min(end, size)))
-                    lost += len(records) - taken if taken else min(end, size) - place
                 except (ValueError, struct.error, RuntimeError, zstd.ZstdError):
-                    lost += min(end, size) - place
+                    records = b""
+                taken = self._note(records, (begin, min(end, size)))
+                lost += len(records) - taken if taken else min(end, size) - place
             elif whole and code in (_SCHEMA, _CHANNEL, _MESSAGE):
                 self._file.seek(place)
-                self._note(self._file.read(end - place), None, place)
+                lost += end - place - self._note(self._file.read(end - place), None, place)
             elif not whole:
                 lost += size - place
             place = min(end, size)
         if not ended:
             lost += size - place
+        lost += sum(entry.place[2] - entry.place[1] for entry in self._drop_unknown())
         if lost:
             self.lost = f"{lost:,} of its {size:,} bytes belong to no whole message and are lost"
         elif not ended:
             self.lost = "what its recorder had not written yet is lost"
 
     def _note(self, records: bytes, chunk: tuple[int, int] | None, offset: int = 0) -> int:
-        """Take schemas, channels and messages out of whole records; return how many bytes those are."""
-        place = 0
+        """Take schemas, channels and messages out of whole records; return how many bytes those are.
+
+        A record that holds something else than its code says is left out.
+        """
+        place = taken = 0
         while place + _HEADER.size <= len(records):
             code, length = _HEADER.unpack_from(records, place)
             begin, end = place + _HEADER.size, place + _HEADER.size + length
             if end > len(records) or code == 0:
                 break
-            if code == _MESSAGE:
-                channel, _, stamp_ns, _ = _MESSAGE_HEADER.unpack_from(records, begin)
-                body = begin + _MESSAGE_HEADER.size
-                self._entries.append(_Entry(stamp_ns, channel, (chunk, offset + body, offset + end)))
-            elif code == _SCHEMA:
-                (number,), texts = struct.unpack_from("<H", records, begin), _texts(records, begin + 2, 3)
-                name, encoding, definition = texts
-                form = _FORMATS.get(encoding, MessageDefinitionFormat.NONE)
-                self._schemas[number] = name, MessageDefinition(form, definition)
-            elif code == _CHANNEL:
-                number, schema = struct.unpack_from("<HH", records, begin)
-                topic, encoding = _texts(records, begin + 4, 2)
-                if all(each.id != number for each in self.connections):
-                    nothing = "", MessageDefinition(MessageDefinitionFormat.NONE, "")
-                    self._connect(number, topic, *self._schemas.get(schema, nothing), encoding)
+            with suppress(ValueError, struct.error):
+                if code == _MESSAGE:
+                    body = begin + _MESSAGE_HEADER.size
+                    channel, _, stamp_ns, _ = _MESSAGE_HEADER.unpack(records[begin : min(body, end)])
+                    self._entries.append(_Entry(stamp_ns, channel, (chunk, offset + body, offset + end)))
+                elif code in (_SCHEMA, _CHANNEL):
+                    self._note_topic(code, records[begin:end])
+                taken += end - place
             place = end
-        return place
+        return taken
+
+    def _note_topic(self, code: int, record: bytes) -> None:
+        """Take in a schema or a channel. Raises ValueError or struct.error for what is none."""
+        if code == _SCHEMA:
+            (number,), texts = struct.unpack_from("<H", record), _texts(record, 2, 3)
+            name, encoding, definition = texts
+            form = _FORMATS.get(encoding, MessageDefinitionFormat.NONE)
+            self._schemas[number] = name, MessageDefinition(form, definition)
+            return
+        number, schema = struct.unpack_from("<HH", record)
+        topic, encoding = _texts(record, 4, 2)
+        if all(each.id != number for each in self.connections):
+            nothing = "", MessageDefinition(MessageDefinitionFormat.NONE, "")
+            self._connect(number, topic, *self._schemas.get(schema, nothing), encoding)
 
     def _read_chunk(self, begin: int, end: int) -> bytes:
         """Return the records of the chunk that lies there; of one that is cut, as much as comes out of it."""
@@ -277,6 +299,7 @@ class SalvagedSqlite(Salvaged):
         except BaseException:
             self._rows.close()
             raise
+        self._drop_unknown()
         self.lost = f"what else was in its {path.stat().st_size:,} bytes, or after them, is lost"
         self._order()
 
@@ -313,7 +336,7 @@ class BagReader:
     """
 
     def __init__(self, path: Path, types: Any = None) -> None:
-        self.path = path = path.expanduser()
+        self.path = path = expanded(path)
         if path.name == METADATA:
             self.path = path = path.parent
         self.problems: list[str] = []
@@ -431,17 +454,18 @@ class BagReader:
             raise ValueError(f"it was not closed and holds no whole message; {part.lost or 'nothing was recorded'}")
         if part.lost:
             seconds = (part.end_time - part.start_time) * 1e-9
-            recover = "mcap recover {0} -o whole.mcap" if file.suffix == ".mcap" else 'sqlite3 {0} ".recover"'
             self.problems.append(
                 f"bag {named} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s "
-                f"are read; {part.lost}; '{recover.format(named)}' makes a file of them that other tools read"
+                f"are read; {part.lost}{_recovery(named)}"
             )
         return part
 
     def _compare(self, count: int, files: Sequence[Path]) -> None:
         """Note how many messages a folder's metadata has that its files have not."""
         try:
-            listed = YAML(typ="safe").load((self.path / METADATA).read_text())["rosbag2_bagfile_information"]
+            listed = YAML(typ="safe").load((self.path / METADATA).read_text(encoding="utf-8"))[
+                "rosbag2_bagfile_information"
+            ]
             missing = {Path(name).name for name in listed["relative_file_paths"]} - {file.name for file in files}
             if missing:
                 self.problems.append(f"bag {self.path} lacks the files {', '.join(sorted(missing))}")
@@ -458,6 +482,26 @@ class BagReader:
             yield
         except Exception as error:  # the library raises whatever its parser meets in a damaged file
             raise ValueError(f"bag {self.path} {what}: {_reason(error)}") from None
+
+
+def _recovery(file: Path) -> str:
+    """Return how other tools come by a file that they read; empty for a compressed one, which none of them takes."""
+    name = shlex.quote(str(file))
+    commands = {
+        ".mcap": f"mcap recover {name} -o whole.mcap",
+        ".db3": f'sqlite3 {name} ".recover" | sqlite3 whole.db3',
+    }
+    command = commands.get(file.suffix)
+    return f"; `{command}` makes a file of them that other tools read" if command else ""
+
+
+def unseen_videos(bag: BagReader) -> list[str]:
+    """Return a sentence for each video stream of a bag, for a command that found no images and decodes no video."""
+    return [
+        f"bag {bag.path}: {topic.name} is a video stream, which is not decoded here; record the camera's images with it"
+        for topic in bag.topics.values()
+        if topic.kind in (GO2_VIDEO, FOXGLOVE_VIDEO)
+    ]
 
 
 def is_bag(path: Path) -> bool:

@@ -322,18 +322,14 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
     """
     ray = _ray()
     stopping: list[int] = []
-
-    def end_by_signal() -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, lambda number, _: stopping.append(number))
-
-    end_by_signal()
+    # A cluster that is away is waited for, and until then a signal is to end this process at once.
     try:
         # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
         ray.init(address=settings.address or "local", namespace=NAMESPACE, include_dashboard=False)
     except Exception as error:
         raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
-    end_by_signal()  # Ray has handlers of its own
+    for signum in (signal.SIGTERM, signal.SIGINT):  # Ray has handlers of its own
+        signal.signal(signum, lambda number, _: stopping.append(number))
     try:
         if not settings.stop:
             with contextlib.ExitStack() as ends:

@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+
+from speculation.settings import path_flag
 
 EXAMPLE = """examples:
   python -m speculation.vlm inspect models/target models/draft
@@ -29,7 +30,9 @@ def parser() -> argparse.ArgumentParser:
         "inspect", help=text, description=text, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     inspect.add_argument("model", nargs="+", metavar="DIR", help="one or two folders, or names on the hub")
-    inspect.add_argument("--fed-head", type=Path, metavar="DIR", help="a fed head, and how it goes with these models")
+    inspect.add_argument(
+        "--fed-head", type=path_flag, metavar="DIR", help="a fed head, and how it goes with these models"
+    )
     inspect.add_argument("--capacity", type=int, default=2048, help="cache slots of a session (default: %(default)s)")
     inspect.add_argument("--allow-download", action="store_true", help="fetch hub names that are not on disk")
     inspect.add_argument("--json", action="store_true", help="print JSON, sizes in bytes")

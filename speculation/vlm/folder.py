@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from speculation.settings import expanded
 from speculation.wire import MAX_END_TOKENS
 
 WHOLE_FILE_BYTES = 64 << 20
@@ -80,10 +81,13 @@ def find_model(name: Path | str, *, allow_download: bool = False) -> Path:
     `allow_download` or the environment variable SPEC_VLM_NAV_DOWNLOAD=1 is set. Raises ModelFolderError, saying what to
     do, where there is neither.
     """
-    folder = Path(name).expanduser()
+    try:
+        folder = expanded(name)
+    except ValueError as error:
+        raise ModelFolderError(f"model {error}") from None
     if _ADDRESS.match(str(name)):
         raise ModelFolderError(f"model {name} is an address; give a folder, or its name on the hub such as Qwen/NAME")
-    match = _HUB_NAME.fullmatch(str(name))
+    match = _HUB_NAME.fullmatch(str(name).rstrip("/"))
     if folder.exists() or match is None:
         return folder
     text, revision = match["name"], match["revision"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 from speculation.extras import broken_package
 from speculation.vlm.folder import INT8_GROUPS, ModelFolderError
 from speculation.vlm.settings import Quantisation
+
+_log = logging.getLogger(__name__)
 
 PACKAGES = {
     Quantisation.NF4: ("bitsandbytes", "accelerate"),
@@ -105,7 +108,8 @@ def kernels_remedy(reason: str) -> str:
 def check_kernels(device: str) -> None:
     """Raise ValueError where bitsandbytes cannot compute on a device. It takes seconds.
 
-    bitsandbytes ends the whole process where it has no kernels for a GPU, so another process tries one.
+    bitsandbytes ends the whole process where it has no kernels for a GPU, so another process tries one. Where that
+    fails for another reason it is a warning: a GPU that is nearly full, or for one process alone, may serve this one.
     """
     command = [sys.executable, "-c", TRIAL, device]
     try:
@@ -114,10 +118,13 @@ def check_kernels(device: str) -> None:
         raise ValueError(f"device {device}: bitsandbytes did not compute on it within {TRIAL_S:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
-        raise ValueError(
-            f"device {device}: bitsandbytes does not work on it ({lines[-1].strip()}){kernels_remedy(done.stderr)}, or "
-            "set quantisation to int8_weight_only or none"
-        )
+        remedy = kernels_remedy(done.stderr)
+        if remedy or done.returncode < 0:
+            raise ValueError(
+                f"device {device}: bitsandbytes does not work on it ({lines[-1].strip()}){remedy}, or set quantisation "
+                "to int8_weight_only or none"
+            )
+        _log.warning("device %s: whether bitsandbytes works on it was not found out: %s", device, lines[-1].strip())
 
 
 def _need(packages: tuple[str, ...], what: str, instead: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud_verifier.__main__ import find_cost
+from cloud_verifier.__main__ import find_cost, main
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.sessions import check_welcome
 from cloud_verifier.work import ModelInfo
@@ -69,3 +69,11 @@ def test_one_that_was_asked_for_must_fit(tmp_path: Path) -> None:
     assert found(tmp_path, pass_cost=path) == PROFILE
     with pytest.raises(StartError, match="model"):
         found(tmp_path, "e" * 16, pass_cost=path)
+
+
+def test_keys_are_made_in_the_home_folder_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    assert main(["keygen", "--keys=~/keys"]) == 0
+    assert (tmp_path / "home/keys/server.key").is_file() and not (tmp_path / "~").exists()

@@ -37,18 +37,11 @@ from speculation.wire import (
     encode,
     prefix_of,
 )
+from tests.edge_drafter.waiting import LIMIT_S, eventually
 
-LIMIT_S = 20.0
 HELLO = Hello("tok", 100)
 BEGIN = BeginStep(1, "find it", b"jpeg")
 DRAFT = Draft(1, 1, 0, b"8 bytes!", [1, 2])
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.005)
 
 
 class TinyVerifier:

@@ -120,3 +120,17 @@ def test_a_program_that_has_taken_its_signals_keeps_them() -> None:
         "    assert all(signal.getsignal(each) is signal.default_int_handler for each in early_end.SIGNALS)\n"
     )
     subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("ignored", SIGNALS)
+def test_a_signal_that_is_ignored_stays_so_when_the_others_get_their_own_handlers_back(ignored: signal.Signals) -> None:
+    """A shell starts what a script puts into the background with SIGINT ignored."""
+    check = (
+        f"import sys, signal; signal.signal({ignored:d}, signal.SIG_IGN)\n"
+        "sys.orig_argv = ['python', '-m', 'cloud_verifier']\n"
+        "import cloud_verifier; from speculation import early_end; early_end.over()\n"
+        "handlers = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}\n"
+        f"handlers[signal.Signals({ignored:d})] = signal.SIG_IGN\n"
+        "assert {number: signal.getsignal(number) for number in handlers} == handlers\n"
+    )
+    subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True, env=ENVIRONMENT)

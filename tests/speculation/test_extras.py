@@ -42,6 +42,7 @@ def install_broken(folder: Path, package: str, error: str) -> None:
     about = folder / f"{package}-0.21.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.21.0\n", encoding="utf-8")
+    (about / "INSTALLER").write_text("pip\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,39 @@ def test_only_a_package_that_fails_in_its_import_is_blamed(
         package
     )
     assert bool(sentence) == bool(package)
+
+
+@pytest.mark.parametrize(
+    ("error", "installer", "blamed"),
+    [
+        ("ModuleNotFoundError(\"No module named 'broken._c'\", name='broken._c')", "pip", True),
+        ("ModuleNotFoundError('no module of whose name nothing is known')", "pip", True),
+        ("ModuleNotFoundError(\"No module named 'other'\", name='other.part')", "pip", False),
+        ("ModuleNotFoundError(\"No module named 'broken._c'\", name='broken._c')", "", False),
+        ("KeyboardInterrupt()", "pip", False),
+    ],
+)
+def test_neither_what_lacks_another_package_nor_what_pip_has_not_installed_is_broken(
+    error: str, installer: str, blamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_broken(tmp_path, "broken", error)
+    if not installer:  # as rclpy of a ROS that was sourced
+        (tmp_path / "broken-0.21.0.dist-info" / "INSTALLER").unlink()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BaseException) as caught:
+        exec("import broken", {"__name__": "__main__"})
+    assert bool(broken_package(caught.value, (*PACKAGES, "tests"))) == blamed
+
+
+def test_a_package_that_nobody_has_installed_is_not_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_mine.py").write_text("raise RuntimeError('mine')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError) as caught:
+        exec("import of_mine", {"__name__": "__main__"})
+    assert broken_package(caught.value, (*PACKAGES, "tests")) == ""
+
+
+def test_every_package_of_the_project_is_its_own() -> None:
+    files = [*ROOT.glob("*/__init__.py"), *ROOT.glob("ros_ws/src/*/*/__init__.py")]
+    found = {file.parent.name for file in files} - {"scripts", "tests"}
+    assert found <= set(PACKAGES), found - set(PACKAGES)

@@ -23,6 +23,7 @@ from speculation.frames import (
     decode_jpeg,
     jpeg_size,
     scale_jpeg,
+    whole_jpeg,
 )
 from tests.hostile import mutated, scans_jpeg
 from tests.models import frame
@@ -238,8 +239,30 @@ def test_a_jpeg_without_its_end_is_read_and_one_that_was_cut_is_not(options: dic
     data = buffer.getvalue()
     np.testing.assert_array_equal(decode_jpeg(data[:-2]), decode_jpeg(data))
     assert decodes(data[:-2]) and decodes(data + bytes(20))
+    assert whole_jpeg(data[:-2]) == whole_jpeg(data) == data
     for kept in (0.5, 0.8, 0.97):
         cut = data[: int(len(data) * kept)]
         assert not decodes(cut)
         with pytest.raises(ValueError, match="does not decode"):
             decode_jpeg(cut)
+        with pytest.raises(ValueError, match="does not decode"):
+            whole_jpeg(cut)
+
+
+def test_a_frame_whose_end_is_there_is_decoded_once_and_one_without_at_a_fraction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The robot looks at every frame of its camera."""
+    data, sizes = jpeg(frame(1, 320)), list[int]()
+    convert = Image.Image.convert
+
+    def counted(image: Image.Image, mode: str) -> Image.Image:
+        converted = convert(image, mode)
+        sizes.append(max(converted.size))
+        return converted
+
+    monkeypatch.setattr(Image.Image, "convert", counted)
+    whole_jpeg(data + bytes(1000))
+    assert len(sizes) == 1
+    whole_jpeg(data[:-2])
+    assert len(sizes) == 4 and max(sizes) < max(jpeg_size(data)) / 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from speculation.settings import add_flags, check, fields_of, from_flags
+from speculation.settings import add_flags, check, expanded, fields_of, from_flags, path_flag
 
 
 class Order(str, Enum):
@@ -102,3 +103,21 @@ def test_two_settings_of_one_name_are_refused() -> None:
 
     with pytest.raises(TypeError, match="settings of one name: size"):
         fields_of(Twice)
+
+
+def test_a_home_folder_is_put_in_and_one_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/robot")
+    assert expanded("~/m") == expanded(Path("~/m")) == path_flag("~/m") == Path("/home/robot/m")
+    with pytest.raises(ValueError, match=r"^~nosuch/m: there is no such home folder$"):
+        expanded("~nosuch/m")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^~nosuch/m: there is no such home folder$"):
+        path_flag("~nosuch/m")
+
+
+def test_nobody_else_looks_for_home_folders() -> None:
+    """Path.expanduser raises RuntimeError where there is none, which no command takes for a wrong path."""
+    root = Path(__file__).resolve().parents[2]
+    packages = ("speculation", "edge_drafter", "cloud_verifier", "adapters_training", "vlm_nav_evaluation")
+    files = [path for package in packages for path in (root / package).rglob("*.py")]
+    found = [path for path in files if re.search(r"\.expanduser\(|type=Path\b", path.read_text(encoding="utf-8"))]
+    assert found == [root / "speculation/settings.py"]

@@ -48,7 +48,7 @@ def test_bad_input_gets_one_sentence(
 ) -> None:
     assert main(["look", *words, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err.strip()
-    assert sentence in error
+    assert error.startswith("vlm_nav_simulation look: ") and sentence in error
     assert "\n" not in error
 
 

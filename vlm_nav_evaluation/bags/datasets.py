@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from adapters_training.sources import LeftOut, Shot
 from adapters_training.sources.lerobot import LeRobotData, is_lerobot
 from speculation.prompts import Vocabulary, compose
+from speculation.settings import expanded
 from vlm_nav_evaluation.bags.files import BagReader
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection, asked_sentence, choose, find_camera
 from vlm_nav_evaluation.bags.nuscenes import NuScenes, tables
@@ -51,7 +52,7 @@ class Dataset(Protocol):
 
 def open_dataset(path: Path, camera: str = "") -> Dataset | None:
     """Open a folder of a kind that is no bag; None where it is none. Raises ValueError, in one sentence, as they do."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.is_dir():
         return None
     if is_lerobot(path):
@@ -79,7 +80,7 @@ def check_recording(path: Path, camera: str, option: str) -> None:
 
 def files_of(path: Path) -> list[Path]:
     """Return the files whose contents decide which recording it is: of nuScenes-like data the tables alone."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.is_dir():
         return [path]
     root = tables(path)

@@ -13,9 +13,9 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from adapters_training.sources import rosbag2
+from adapters_training.sources.rosbag2 import FOXGLOVE_VIDEO, GO2_VIDEO
 
 INTERFACES = Path(__file__).resolve().parents[1] / "interfaces"
-GO2_VIDEO, FOXGLOVE_VIDEO = "unitree_go/msg/Go2FrontVideoData", "foxglove_msgs/msg/CompressedVideo"
 VIDEOS = {
     GO2_VIDEO: "uint64 time_frame\nuint8[] video720p\nuint8[] video360p\nuint8[] video180p\n",
     FOXGLOVE_VIDEO: "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format\n",

@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from speculation.prompts import (
     Past,
     ResponseOrder,
 )
+from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter, make
 from vlm_nav_evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from vlm_nav_evaluation.bags.playback import ODOMETRY
@@ -191,7 +191,9 @@ def run(options: argparse.Namespace) -> int:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     line = commands.add_parser("record", help="make a labelled bag with the simulator's oracle", description=__doc__)
-    line.add_argument("--out", type=Path, required=True, metavar="BAG", help="folder; a bag that is there is replaced")
+    line.add_argument(
+        "--out", type=path_flag, required=True, metavar="BAG", help="folder; a bag that is there is replaced"
+    )
     line.add_argument("--seed", type=int, default=UNSEEN_SEED, help="first room (default: %(default)s, held out)")
     line.add_argument("--frames", type=int, default=80, help="camera frames (default: 80)")
     line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adapters_training.sources import LeftOut
+from adapters_training.sources.rosbag2 import FOXGLOVE_VIDEO, GO2_VIDEO
 from speculation.extras import need
 from speculation.images import pixels_jpeg
-from vlm_nav_evaluation.bags.files import FOXGLOVE_VIDEO, GO2_VIDEO
 from vlm_nav_evaluation.bags.h264 import FrameNumbers
 
 CODECS = {"h264": "h264", "h265": "hevc", "vp9": "vp9", "av1": "av1"}

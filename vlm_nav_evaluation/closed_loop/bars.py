@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from speculation.grammar import CONSTRAINED
 from speculation.instructions import understand
 from speculation.progress import progress
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.settings import path_flag
 from speculation.vlm.load import folder_fingerprint, load_vlm
 from speculation.wordings import HELD_OUT, Wording
 from vlm_nav_evaluation.closed_loop.command import MAX_PROCESSES, episodes, seeds
@@ -100,7 +100,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line = commands.add_parser("bars", help="what a target has to reach, in one table", description=__doc__)
     line.add_argument("--seeds", default="0-99", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--cases", default=",".join(CASES), help="which of them (default: %(default)s)")
-    line.add_argument("--held-out", type=Path, help="frames of 'adapters_training data --held-out', for questions")
+    line.add_argument("--held-out", type=path_flag, help="frames of 'adapters_training data --held-out', for questions")
     line.add_argument("--count", type=int, default=300, help="questions (default: %(default)s)")
     add_decoding(line, (TARGET,), max_tokens=96, out="bars")
     line.add_argument("--max-actions", type=int, default=40)

@@ -17,6 +17,7 @@ from spec_vlm_nav.runner import Log, Runner
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.instructions import understand
 from speculation.prompts import Vocabulary
+from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
 from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.report.tables import decoding_table, step_lines
@@ -38,7 +39,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
     asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "demo", help="bag, log and report go here")
+    line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "demo", help="bag, log and report go here")
     line.add_argument("--no-movie", action="store_true", help="leave the movie out of the report, which takes longest")
     line.set_defaults(run=run)
 

@@ -15,6 +15,7 @@ from speculation.links import load_link
 from speculation.predictor import OFF
 from speculation.processes import terminable
 from speculation.profiles import load_profile
+from speculation.settings import path_flag
 from vlm_nav_evaluation.experiment.questions import add_questions, in_words
 from vlm_nav_evaluation.experiment.run import Run
 from vlm_nav_evaluation.journal import Journal
@@ -72,7 +73,7 @@ def experiment_line(
     line.add_argument("--steps", type=int, default=steps, help=frames)
     if journal:
         kept = "keep every answer in this folder, to go on after an interruption"
-        line.add_argument("--journal", type=Path, metavar="DIR", help=kept)
+        line.add_argument("--journal", type=path_flag, metavar="DIR", help=kept)
         line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
     if modes:
         shown = "modes to compare (default: %(default)s)"

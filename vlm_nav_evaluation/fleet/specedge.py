@@ -14,13 +14,13 @@ import argparse
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import Load, PassCost
+from speculation.settings import path_flag
 from speculation.wire import MAX_DRAFT_TOKENS
 from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, measured, tokens_of
 from vlm_nav_evaluation.fleet.cells import run_cells
@@ -182,7 +182,7 @@ def arms(pair: Pair, model: Candidates, batch: int) -> dict[str, Run]:
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register --recording."""
     line.add_argument(
-        "--recording", type=Path,
+        "--recording", type=path_flag,
         help="specedge: a recording (`python -m benchmarks.virtual_time record --top 6`) whose candidates replace "
         "those of the embedded pair",
     )  # fmt: skip

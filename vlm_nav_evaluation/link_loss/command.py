@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, Graph, NodeSpec
 from spec_vlm_nav.runner import Log, Runner, StartError, free_address
 from spec_vlm_nav.safety import LAST_STOPS_S
 from speculation.progress import progress
+from speculation.settings import path_flag
 from vlm_nav_evaluation.link_loss.faults import (
     DELAY_S,
     FAULTS,
@@ -62,7 +62,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--kinds", default=",".join(kind.value for kind in Kind), help="comma-separated (default: all)")
     line.add_argument("--phases", default=",".join(phase.value for phase in Phase))
     line.add_argument("--hold", type=float, default=3.0, help="seconds that a fault lasts (default: 3)")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "link_loss", help="log and link_loss.json go here")
+    line.add_argument(
+        "--out", type=path_flag, default=PROJECT / "out" / "link_loss", help="log and link_loss.json go here"
+    )
     line.set_defaults(run=run)
 
 

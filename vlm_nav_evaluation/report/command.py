@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from speculation.settings import path_flag
 from speculation.trace import load
 from vlm_nav_evaluation.page import Section, embedded, png, thumbnail, write_page
 from vlm_nav_evaluation.report.movie import write_movie
@@ -91,7 +92,7 @@ def _card(entry: Decision) -> tuple[str, str, str, str]:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError or OSError, in one sentence, where there is nothing to report."""
-    options.bag = options.bag.expanduser().resolve()
+    options.bag = options.bag.resolve()
     beside = options.bag.parent / TRACE
     trace = options.trace or (beside if beside.exists() else None)
     folder = options.out or options.bag.parent / f"{options.bag.name}_report"
@@ -102,8 +103,10 @@ def run(options: argparse.Namespace) -> int:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `report`."""
     line = commands.add_parser("report", help="the page of a recorded run", description=__doc__)
-    line.add_argument("bag", type=Path, help="folder of a rosbag2 bag with decisions of vlm_nav in it")
-    line.add_argument("--trace", type=Path, help=f"trace of the run (default: {TRACE} beside the bag, if there is one)")
-    line.add_argument("--out", type=Path, help="folder of the page (default: BAG_report beside the bag)")
+    line.add_argument("bag", type=path_flag, help="folder of a rosbag2 bag with decisions of vlm_nav in it")
+    line.add_argument(
+        "--trace", type=path_flag, help=f"trace of the run (default: {TRACE} beside the bag, if there is one)"
+    )
+    line.add_argument("--out", type=path_flag, help="folder of the page (default: BAG_report beside the bag)")
     line.add_argument("--no-movie", action="store_true", help="leave the movie out, which takes longest")
     line.set_defaults(run=run)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adapters_training.sources.rosbag2 import unseen_videos
 from spec_vlm_nav.body import State
 from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
@@ -179,6 +180,8 @@ def _read_run(run: Run, reader: BagReader) -> None:
         reasons = [(abs(at_ns - decision.at_ns), reason) for at_ns, reason in holds]
         if decision.action == HELD and reasons and min(reasons)[0] < _TOGETHER_NS:
             decision.reasoning = min(reasons)[1]
+    if decisions and not frames:
+        run.problems += unseen_videos(reader)
 
 
 def _messages(bag: BagReader, topics: Sequence[str], problems: list[str]) -> Iterator[tuple[str, int, Any]]:

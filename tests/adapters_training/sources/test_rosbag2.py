@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,11 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, W
 
 from adapters_training.sources.rosbag2 import BagReader
 from tests import bags
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 COMPRESSED = "sensor_msgs/msg/CompressedImage"
 FRAMES = 200
@@ -79,7 +85,7 @@ def test_of_a_bag_that_was_cut_off_all_that_is_whole_is_read(
         assert len(found) == FRAMES, "only the index is cut"
         return
     assert f"{file} was not closed or is cut off: {len(found)} whole messages over" in problems[0]
-    recover = f"'mcap recover {file} -o whole.mcap'" if file.suffix == ".mcap" else ".recover"
+    recover = f"`mcap recover {file} -o whole.mcap`" if file.suffix == ".mcap" else f'`sqlite3 {file} ".recover" | '
     assert recover in problems[0] and "lost" in problems[0]
     if form == "folder" and len(found) < FRAMES:
         assert f"{len(found)} of {FRAMES} recorded messages are there" in problems[1]
@@ -87,19 +93,66 @@ def test_of_a_bag_that_was_cut_off_all_that_is_whole_is_read(
 
 def test_messages_that_lie_in_no_chunk_are_read_too(tmp_path: Path) -> None:
     """As `ros2 bag record --storage-preset-profile fastwrite` writes them."""
-    import struct
-
-    folder = bags.write(tmp_path / "bag", MANY[:20])
-    data = storage(folder).read_bytes()
-    begin = 8 + 9 + struct.unpack_from("<Q", data, 9)[0]
-    code, length = struct.unpack_from("<BQ", data, begin)
-    assert code == 6
-    records = data[begin + 9 + 28 + 4 + 8 : begin + 9 + length]
+    begin, records, _ = records_of(bags.write(tmp_path / "bag", MANY[:20]))
     file = tmp_path / "fast.mcap"
-    file.write_bytes(data[:begin] + records[:-100])
+    file.write_bytes(begin + records[:-100])
     found, problems = stamps(file)
     assert found == [bags.stamp_of(index) for index in range(19)]
     assert "19 whole messages over 1.8 s" in problems[0]
+
+
+def records_of(bag: Path) -> tuple[bytes, bytes, bytes]:
+    """Return the bytes of an .mcap before its one chunk, the records in it, and what the chunk has before these."""
+    data = storage(bag).read_bytes()
+    begin = 8 + 9 + struct.unpack_from("<Q", data, 9)[0]
+    code, length = struct.unpack_from("<BQ", data, begin)
+    assert code == 6
+    inside = begin + 9 + 28 + 4 + 8
+    return data[:begin], data[inside : begin + 9 + length], data[begin:inside]
+
+
+def record_of(code: int, content: bytes) -> bytes:
+    return struct.pack("<BQ", code, len(content)) + content
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "lost"),
+    [
+        (record_of(5, b"short"), 14),
+        (record_of(3, b"\x07\0\xff\xff\xff\xff"), 15),
+        (record_of(4, b"\x07\0\0\0\x01\0\0\0\xff\0\0\0\0"), 22),
+        (record_of(5, struct.pack("<HIQQ", 77, 0, 1, 1) + b"of no channel"), 13),
+    ],
+)
+def test_a_record_that_is_none_costs_no_other(tmp_path: Path, bad: bytes, lost: int, chunked: bool) -> None:
+    start, records, head = records_of(bags.write(tmp_path / "bag", MANY[:20]))
+    file = tmp_path / "bad.mcap"
+    records += bad
+    chunk = head[:1] + struct.pack("<Q", len(head) - 9 + len(records)) + head[9:33] + bytes(4) + head[37:] + records
+    file.write_bytes(start + (chunk if chunked else records) + record_of(15, bytes(4)))
+    found, problems = stamps(file)
+    assert found == [bags.stamp_of(index) for index in range(20)]
+    assert f"20 whole messages over 1.9 s are read; {lost} of its" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "command"),
+    [
+        (StoragePlugin.MCAP, "mcap recover '{}' -o whole.mcap"),
+        (StoragePlugin.SQLITE3, "sqlite3 '{}' \".recover\" | sqlite3 whole.db3"),
+    ],
+)
+def test_the_command_for_what_is_cut_off_can_be_pasted(tmp_path: Path, plugin: StoragePlugin, command: str) -> None:
+    folder = bags.write(tmp_path / "my walk", MANY, plugin)
+    file = storage(folder)
+    os.truncate(file, file.stat().st_size // 2)
+    _, problems = stamps(file)
+    assert problems[0].endswith(f"; `{command.format(file)}` makes a file of them that other tools read")
+    packed = file.with_name(file.name + ".zstd")
+    packed.write_bytes(zstd.compress(file.read_bytes()))
+    _, problems = stamps(packed)
+    assert problems[0].endswith(" lost"), "no tool reads a compressed one"
 
 
 def test_where_nothing_is_whole_that_is_the_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cloud_verifier.cluster import on_ray
 from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE, RayCluster, stop
+from speculation.early_end import SIGNALS
 from tests.cloud_verifier.cluster.running import answer, connect, eventually, place_of, settings_of, turning
 from tests.cloud_verifier.process import make_target
 
@@ -22,6 +24,27 @@ def process_of(name: str) -> int | None:
     except Exception:
         return None
     return found
+
+
+def test_a_signal_ends_it_at_once_while_it_looks_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    while_waiting, while_serving = {}, {}
+
+    def init(**_: object) -> None:
+        while_waiting.update({number: signal.getsignal(number) for number in SIGNALS})
+
+    def stopped(_: float) -> None:
+        while_serving.update({number: signal.getsignal(number) for number in SIGNALS})
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(on_ray, "stop", stopped)
+    try:
+        on_ray.serve(*settings_of("--on", "ray", "--model", "m", "--address", "10.0.0.1:6379", "--stop"))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert while_waiting == before
+    assert all(while_serving[number] not in (before[number], None) for number in SIGNALS)
 
 
 @pytest.mark.ray

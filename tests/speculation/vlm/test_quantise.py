@@ -26,6 +26,7 @@ from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.settings import Quantisation
 from speculation.vlm.speed import announce
 from tests.models import frame
+from tests.speculation.test_extras import install_broken
 
 PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
 ROUNDED = [each for each in Quantisation if each is not Quantisation.NONE]
@@ -131,6 +132,27 @@ def test_a_bitsandbytes_without_kernels_for_the_device_is_a_sentence_and_not_the
         quantise.check_kernels("cpu")
 
 
+@pytest.mark.parametrize(
+    ("ends", "refused"),
+    [
+        ("raise RuntimeError('CUDA error: CUDA-capable device(s) is/are busy or unavailable')", False),
+        ("raise RuntimeError('CUDA out of memory')", False),
+        ("raise RuntimeError('no kernel image is available for execution on the device')", True),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", True),
+    ],
+)
+def test_a_gpu_that_has_no_place_for_a_trial_is_a_warning(
+    ends: str, refused: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(quantise, "TRIAL", ends)
+    if refused:
+        with pytest.raises(ValueError, match="device cpu: bitsandbytes does not work on it"):
+            quantise.check_kernels("cpu")
+    else:
+        quantise.check_kernels("cpu")
+        assert "device cpu: whether bitsandbytes works on it was not found out: RuntimeError: CUDA" in caplog.text
+
+
 def test_bitsandbytes_computes_on_the_cpu() -> None:
     pytest.importorskip("bitsandbytes")
     quantise.check_kernels("cpu")
@@ -161,7 +183,7 @@ def test_each_gpu_is_tried_where_bitsandbytes_is_needed_before_weights_are_read(
 def test_a_package_that_does_not_load_is_named(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
-    (tmp_path / "damaged.py").write_text(f"raise {error}\n")
+    install_broken(tmp_path, "damaged", error)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(quantise.PACKAGES, Quantisation.NF4, ("damaged",))
     reason = error.split("'")[1]

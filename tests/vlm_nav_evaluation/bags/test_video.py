@@ -12,9 +12,9 @@ import pytest
 from rosbags.rosbag2 import StoragePlugin
 
 from adapters_training.sources import LeftOut
+from adapters_training.sources.rosbag2 import FOXGLOVE_VIDEO, GO2_VIDEO
 from speculation.frames import decode_jpeg
 from tests import bags
-from vlm_nav_evaluation.bags.files import FOXGLOVE_VIDEO, GO2_VIDEO
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 from vlm_nav_evaluation.bags.playback import items
 

@@ -11,8 +11,9 @@ import pytest
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
+from adapters_training.sources.rosbag2 import GO2_VIDEO
 from speculation.frames import decode_jpeg
-from tests.bags import SECOND_NS, compressed, plain, raw, write
+from tests.bags import SECOND_NS, compressed, make, plain, raw, write
 from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
 from vlm_nav_evaluation.bags.files import read, typestore
 from vlm_nav_evaluation.report.run import Place, Run, load_run
@@ -131,6 +132,17 @@ def test_depth_with_the_cameras_stamps_is_no_frame_and_a_raw_camera_is(bag: Path
     assert [round(float(decode_jpeg(frame).mean())) for frame in seen] == [0, 40, 120]
     (newest,) = run.frames_at([3 * SECOND_NS])
     assert newest is not None and round(float(decode_jpeg(newest).mean())) == 120
+
+
+def test_of_a_run_with_video_alone_it_is_said_that_none_is_shown(bag: Path, tmp_path: Path) -> None:
+    messages = [(topic, at_ns, message) for topic, at_ns, message in read(bag) if topic != "/front/jpeg"]
+    stream = make(
+        GO2_VIDEO, time_frame=0, **dict.fromkeys(("video720p", "video360p", "video180p"), np.ones(9, np.uint8))
+    )
+    run = load_run(write(tmp_path / "bag", [*messages, ("/frontvideostream", messages[-1][1], stream)]))
+    assert run.decisions and not run.camera
+    (problem,) = run.problems
+    assert "/frontvideostream is a video stream, which is not decoded here" in problem
 
 
 def test_of_a_run_that_was_cut_off_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:
