@@ -23,7 +23,7 @@ from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.grammar import CONSTRAINED
 from speculation.prompts import Guidance, ResponseOrder
 from speculation.service import SERVICE_CLASSES
-from speculation.settings import Field, fields_of
+from speculation.settings import Field, expanded, fields_of
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
 
@@ -287,9 +287,9 @@ class Graph:
 def _path(name: str, value: str) -> str:
     """Return a path as it is in this folder: processes may run in another. Raises ValueError for an unknown user's."""
     try:
-        path = Path(value).expanduser()
-    except RuntimeError:
-        raise ValueError(f"argument {name}:={value}: there is no such home folder") from None
+        path = expanded(value)
+    except ValueError as error:
+        raise ValueError(f"argument {name}:={error}") from None
     return str(path.absolute()) if name not in NAMES or path.exists() else str(path)
 
 

@@ -16,7 +16,7 @@ from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.safety import Limits
-from speculation.settings import Field, check, fields_of, from_flags
+from speculation.settings import Field, check, expanded, fields_of, from_flags
 
 WATCHDOG_S = 0.2
 S = TypeVar("S", bound=msgspec.Struct)
@@ -60,7 +60,7 @@ class Parameters(Generic[S]):
 
 def check_output(name: str, path: str) -> None:
     """Raise ValueError, naming the setting, unless a file can be written at `path`."""
-    folder = Path(path).expanduser().parent
+    folder = expanded(path).parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ValueError(f"{name} {path} cannot be written: {folder} is no folder that this user may write in")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
@@ -14,6 +12,7 @@ from spec_vlm_nav.body import Decision, Frame
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
 from spec_vlm_nav.nodes.common import LATCHED
 from speculation.prompts import parse_answer
+from speculation.settings import expanded
 from speculation.trace import Trace
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
@@ -79,6 +78,6 @@ def write_trace(node: Node, trace: Trace, file: str) -> None:
     """Write what was traced so far, if anything was; log why that fails."""
     try:
         if trace.spans:
-            trace.write(Path(file).expanduser())
+            trace.write(expanded(file))
     except OSError as error:
         node.get_logger().error(f"the trace {file} cannot be written: {error.strerror}")
