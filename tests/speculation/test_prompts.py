@@ -233,6 +233,8 @@ def test_what_is_settled_early_is_what_the_whole_answer_is_read_as_or_is_taken_b
             assert action is None or action == STOP or agrees(settled, (action.kind, action.size)), (text[:end], action)
     if action == STOP:
         assert whole == (ActionKind.STOP, None)
+    if "stop".startswith(" ".join(text.rpartition("Action:")[2].split()).rstrip(".").lower()):
+        return  # its last mark could still become a stop
     if action not in (None, STOP) and "\n" not in text.strip().partition("Action:")[2].strip():
         assert whole is not None and agrees(whole, (action.kind, action.size))  # type: ignore[union-attr]
 
