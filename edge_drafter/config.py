@@ -135,15 +135,6 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     branches: Annotated[
         int, Meta(ge=0, description="continuations pre-drafted per verification; best_first ignores it")
     ] = 1
-    fan_out: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="pre-drafts of gamma tokens per verification, spread over the chain in flight: for each of its "
-            "prefixes the likeliest next tokens but its own, geometrically fewer with length (SSD, arXiv 2603.03251); "
-            "takes the place of best_first and branches, 0: off",
-        ),
-    ] = 0
     queue_policy: Annotated[QueuePolicy, Meta(description="order of the branches; best_first ignores it")] = (
         QueuePolicy.PRIORITY
     )
@@ -224,8 +215,6 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         for name in ("own_guess", "early_tokens", "ngrams"):
             if getattr(self, name) and not self.drafts:
                 raise ValueError(f"{name} needs drafts")
-        if self.fan_out and self.draft_tokens:
-            raise ValueError(f"fan_out is {self.fan_out} beside draft_tokens {self.draft_tokens}: give draft_tokens 0")
 
     @classmethod
     def of(cls, mode: Mode | str, text: str = "", **changes: Any) -> DraftingConfig:
@@ -272,7 +261,7 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     @property
     def predrafts(self) -> bool:
         """Whether the edge drafts while a verification runs."""
-        return self.own_guess or self.early_tokens or self.fan_out > 0
+        return self.own_guess or self.early_tokens
 
     @property
     def fixed_gamma(self) -> int:

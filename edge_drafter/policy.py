@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_drafter.branches import Branch, BranchQueue
-from edge_drafter.fan_out import fan_out
 from edge_drafter.sent import SentDraft
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
@@ -157,8 +156,6 @@ class Policy:
             return cutter.unfed(root, [end]) if self._config.draft_tokens else [end]
         if not self._config.predrafts or len(tree) >= self._config.max_nodes:
             return []
-        if self._config.fan_out:
-            return self._fan_ends()
         return self._best_leaves() if self._config.best_first else self._branch_ends()
 
     def lookup_ends(self, nodes: Sequence[int]) -> list[int]:
@@ -194,27 +191,6 @@ class Policy:
             if tree[node].layers and node != root and not cutter.ends_at(node):
                 leaves = cutter.unfed(node, [*leaves, *([node] if tree[node].proposals is None else [])])
         return leaves[: self._config.leaves]
-
-    def _fan_ends(self) -> list[int]:
-        """Return where the pre-drafts behind each prefix of the chain in flight are to go on, the likeliest first."""
-        tree, cutter, current = self._tree, self._cutter, self._sent.current
-        assert current is not None, "pre-drafts follow a draft in flight"
-        inside = set(current.nodes)
-        prefix, way = [tree.root], [tree.root]
-        while way:
-            way = [child for child in tree[way[-1]].children.values() if child in inside]
-            prefix += way
-        acceptance = self._controller.estimates.acceptance
-        counts = fan_out(self._config.fan_out, 0.5 if acceptance is None else acceptance, len(prefix) - 1)
-        ends = {node: tree[node].reach for node in prefix if tree[node].proposals is None and not cutter.ends_at(node)}
-        for node, count in zip(prefix, counts, strict=True):
-            guesses = [child for child in tree[node].children.values() if child not in inside]
-            for guess in sorted(guesses, key=lambda each: -tree[each].reach)[:count]:
-                want = cutter.need(guess)
-                # It stands for a token of the verdict: that the draft would not be accepted with it is no end.
-                if not (tree[guess].children and cutter.is_full(guess, want)) and not cutter.ends_at(guess):
-                    ends[cutter.end(guess, want)] = tree[guess].reach
-        return sorted(ends, key=lambda node: -ends[node])[: self._config.leaves]
 
     def _branch_ends(self) -> list[int]:
         cutter, leaves = self._cutter, list[int]()

@@ -149,9 +149,3 @@ def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:
     assert queue.best() == [Branch(1, 5, 0.2)]
     queue.keep(lambda anchor: anchor != 1)
     assert queue.best() == []
-
-
-def test_a_fan_out_is_over_chains() -> None:
-    assert DraftingConfig.of("pipelined", fan_out=8).fan_out == 8
-    with pytest.raises(ValueError, match="fan_out is 8 beside draft_tokens 64: give draft_tokens 0"):
-        DraftingConfig.of("full", fan_out=8)

@@ -73,23 +73,6 @@ def test_an_own_guess_is_drafted_on_one_token_further_than_a_full_draft() -> Non
     assert scene.policy.next_leaves() == []
 
 
-def test_guesses_fan_out_over_the_prefixes_of_the_draft_in_flight() -> None:
-    """One guess a prefix, other than the draft's own token, until it has a full draft; the unfed end is fed first."""
-    scene = Scene(fan_out=3, leaves=4, gamma=2, stop_below=0.5)
-    tree = scene.step.tree
-    first, last = scene.chain(tree.root, [1, 2])
-    likely, _ = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((10, 0.08), (8, 0.01)))
-    behind = tree.add(first, 9, 0.05, Origin.DRAFT)
-    scene.send(tree.root)
-    assert scene.policy.next_leaves() == [last, likely, behind]
-    tree.score(last, ((3, 0.6), (4, 0.3)))
-    more = tree.add(last, 3, 0.6, Origin.DRAFT)
-    (end,) = scene.chain(likely, [5])
-    assert scene.policy.next_leaves() == [more, end, behind]
-    scene.chain(end, [6])
-    assert scene.policy.next_leaves() == [more, behind]
-
-
 def test_an_early_token_opens_a_branch_and_a_commit_closes_it() -> None:
     scene = Scene("fsd", gamma=2)
     tree = scene.step.tree
