@@ -26,7 +26,7 @@ PROGRAMS = {
     "latency_raw": "the same over real sockets, at this machine's own times",
     "peers": "transformers' own generation on the same pair",
     "sampling": "sampling schemes, and their bytes",
-    "decoding": "modes, round trips, ablation, queues, sweeps, cost",
+    "decoding": "each technique off and on; threads, draft lengths and exits",
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
