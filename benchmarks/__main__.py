@@ -26,18 +26,10 @@ PROGRAMS = {
     "latency_raw": "the same over real sockets, at this machine's own times",
     "peers": "transformers' own generation on the same pair",
     "sampling": "sampling schemes, and their bytes",
-    "decoding": "modes, round trips, ablation, queues, sweeps, cost",
+    "decoding": "each technique off and on; threads, draft lengths and exits",
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
-    "calibration": "what calibrating the draft's chances is worth",
-    "self_tuning": "`full` as shipped beside its own best fixed setting over the map",
-    "exits": "what early exits add, each alone and all, at three speeds of the verifier",
-    "fed_arms": "a fed head beside every other way to draft, and its features on links",
-    "draft_arms": "other eyes for the draft model: half of the frame, none, averaged",
-    "self_draft": "a draft model beside the target: `full` with it and without it, and `server_sd`",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
-    "formulas": "the papers' latency formulas beside virtual time",
-    "dssd": "DSD, DSSD, sparse and coupled over 50,272 tokens, beside DSSD's tables",
     "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
 }
 COMMANDS = {
@@ -54,9 +46,6 @@ COMMANDS = {
     "latency_raw": ["benchmarks.latency", "--profile", "raw"],
     "decoding": ["benchmarks.decoding", "all"],
     "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
-    "self_tuning": ["benchmarks.self_tuning", "--recording", str(EMBEDDED)],
-    "fed_arms": ["benchmarks.fed_arms", "--recording", str(EMBEDDED)],
-    "self_draft": ["benchmarks.self_draft", "--recording", str(EMBEDDED)],
     "fleet": ["vlm_nav_evaluation", "fleet", "all"],
 }
 """Modules and words of those programs that are not just a module of their name."""

@@ -81,7 +81,7 @@ class AtBest:
 
 @contextmanager
 def at_best(
-    options: argparse.Namespace, modes: Sequence[str], *flags: str, trace: int = 1
+    options: argparse.Namespace, modes: Sequence[str], trace: int = 1
 ) -> Iterator[tuple[AtBest, list[Question], list[Question]]]:
     """Yield edges with what is best for every mode, questions to warm up with, and the questions.
 
@@ -91,7 +91,7 @@ def at_best(
     others, asked = warmed_up(options, options.steps, WARM_UP if options.as_shipped else TUNED_ON)
     before, many = others[:WARM_UP], ("--max-sessions", str(SESSIONS))
     plain = [mode for mode in modes if mode != SERVER_SD]
-    with sockets(options, plain, *flags, *many, trace=trace) as edges:
+    with sockets(options, plain, *many, trace=trace) as edges:
         recording = timings = None
         fed_head = getattr(options, "fed_head", OFF)
         if not options.as_shipped:
@@ -102,7 +102,7 @@ def at_best(
         if len(plain) == len(modes):
             yield AtBest(edges, None, recording, timings), before, asked
             return
-        with sockets(options, [SERVER_SD], *flags, *many, vlm=edges.vlm, trace=trace) as beside:
+        with sockets(options, [SERVER_SD], *many, vlm=edges.vlm, trace=trace) as beside:
             yield AtBest(edges, beside, recording, timings), before, asked
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,6 @@ SHAPES = {
 }
 
 
-def shortened(name: str, layers: int) -> Shape:
-    """Return a preset with the first `layers` of its decoder only, and one layer of its vision tower. ValueError."""
-    shape = SHAPES[name]
-    most = int(shape.text["num_hidden_layers"])
-    if not 2 <= layers <= most:
-        raise ValueError(f"--layers {layers}: {name} has {most}, give 2 or more of them")
-    vision = shape.vision and shape.vision | {"depth": 1}
-    return replace(shape, text=shape.text | {"num_hidden_layers": layers}, vision=vision)
-
-
 def parameters(shape: Shape) -> int:
     """Return the number of weights of a shape, without making them."""
     with torch.device("meta"):
@@ -112,13 +102,12 @@ def check_machine(options: argparse.Namespace) -> None:
         raise ValueError(f"--device {options.device}: {(str(error) or 'not there').splitlines()[0]}") from None
 
 
-def build(name: str, device: str, dtype: str, layers: int | None = None) -> Vlm:
-    """Return a preset with random weights, made on the device; of its layers only the first `layers`, where given.
+def build(name: str, device: str, dtype: str) -> Vlm:
+    """Return a preset with random weights, made on the device.
 
-    It has no tokenizer: it is asked in token ids. Raises ModelFolderError where the weights do not fit, ValueError for
-    `layers` that the preset does not have.
+    It has no tokenizer: it is asked in token ids. Raises ModelFolderError where the weights do not fit.
     """
-    shape = SHAPES[name] if layers is None else shortened(name, layers)
+    shape = SHAPES[name]
     need, free = parameters(shape) * BYTES[dtype], available_bytes(device)
     if need > free:
         raise ModelFolderError(

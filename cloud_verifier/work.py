@@ -264,15 +264,3 @@ class DraftEngine(Protocol):
         Yields all drafts so far, by row index, after every draft forward, in the end whole ones; each has its `reach`,
         see `cloud_verifier.growth.Growth`. It need not be driven to its end.
         """
-
-
-def prefill_at_once(engine: Engine, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:
-    """Prefill a row of an engine, image and all, in one forward; for tools that run one step without a scheduler.
-
-    Raises as `Engine.begin`.
-    """
-    tokens = engine.begin(index, inputs, committed, max_tokens)
-    engine.encode(index)
-    if tokens:
-        for _ in engine.verify([Row(index, chunk=tokens)]):
-            pass

@@ -27,13 +27,11 @@ example, for the pair in models/ (frames that neither model was trained on):
   python -m adapters_training data --out out/fresh --scenes 100 --frames-per-scene 12 --held-out
   python -m adapters_training predictor log --data out/fresh --out out/drafts
   python -m adapters_training predictor train --drafts out/drafts --out models/draft --report out/predictor
-  python -m benchmarks.predictor --steps 50
 
-the same for a draft that is often wrong, to see what it is worth there:
+the same for a draft that is often wrong, for which it is worth more:
   python -m adapters_training predictor weaken --out out/weak
   python -m adapters_training predictor log --draft out/weak --data out/fresh --out out/weak-drafts
   python -m adapters_training predictor train --drafts out/weak-drafts --out out/weak
-  python -m benchmarks.predictor --draft shipped=models/draft --draft weak=out/weak
 
 time: log takes about a third of a second of one CPU core a frame with the pair in models/ (4 minutes for 600 frames)
 and goes on at the last finished shard after a kill; train takes seconds, keeps nothing on the way and gives the same

@@ -1,4 +1,4 @@
-"""Command line of the comparisons: modes, ablation, queues, sweeps, batched, cost, or all of them."""
+"""Command line of the comparisons: ablation, sweeps, or both of them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,21 @@ from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 
-from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
+from benchmarks.decoding import ablation, sweeps
 from benchmarks.recordings import add_cost, add_recording
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.plots import add_outputs
 
 COMMANDS: dict[str, tuple[ModuleType, bool, str]] = {
-    "modes": (modes, True, "every mode at every round trip, raw, declared and on virtual time"),
     "ablation": (ablation, True, "full with each technique off, sd with each on"),
-    "queues": (queues, False, "queue policies on a slow link, beside Early Exits, Table 7"),
     "sweeps": (sweeps, False, "threads, draft length and exits, as Early Exits, Fig. 4"),
-    "batched": (batched, False, "batched pre-drafting, Early Exits, Appendix C"),
-    "cost": (cost, True, "dollars of requests and tokens per dollar"),
 }
 """Module, whether it decodes a recording of the pair, and what it shows. A module has STEPS, run, maybe add_options."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = command_line("benchmarks.decoding", "Modes, techniques and queues, one against the others.")
+    top = command_line("benchmarks.decoding", "Techniques, threads, draft lengths and exits, one against the others.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, recorded, what) in COMMANDS.items():
         line = commands.add_parser(name, help=what, description=module.__doc__, formatter_class=top.formatter_class)
@@ -40,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         if recorded:
             add_recording(line)
         line.set_defaults(action=partial(run_one, module))
-    every = commands.add_parser("all", help="all of these, one after another")
+    every = commands.add_parser("all", help="both, one after the other")
     add_outputs(every)
     add_cost(every)
     add_recording(every)

@@ -2,69 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from edge_drafter import Mode
 from vlm_nav_evaluation.plots import COLOURS, PAPER, new_figure, plain
-from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED
 
-TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
-CLOUD, EDGE, SD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.EDGE, Mode.SD, Mode.FULL))
-
-
-def plot_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figure:
-    """Return a panel for each setting: how many times faster than `cloud` each mode is, against the round trip.
-
-    cost: what loads cost on virtual time, in words; empty where nothing is virtual.
-    """
-    columns = min(3, len(settings))
-    rows = math.ceil(len(settings) / columns)
-    figure = new_figure(1.3 + 3.0 * rows)
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
-    lines: dict[str, Any] = {}
-    for axes, (title, entries) in zip(panels, settings.items(), strict=False):
-        lines = {**_speed_ups(axes, entries), **lines}
-        axes.set_title(title, fontsize=11)
-        axes.set_xlabel("round trip, ms")
-    for axes in panels[len(settings) :]:
-        axes.set_axis_off()
-    for axes in panels[::columns]:
-        axes.set_ylabel("times faster than cloud")
-    figure.legend(lines.values(), lines, loc="outside lower center", ncols=5, fontsize=10, frameon=False)
-    title = "Speed-up over cloud-only decoding (median over frames; bands: 95 % interval)"
-    figure.suptitle(title + (f"\nvirtual: {cost}" if cost else ""), fontsize=12)
-    return figure
-
-
-def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Plot one panel and return its lines by label."""
-    rtts = [1e3 * each["rtt_s"] for each in entries]
-    lines = {CLOUD: axes.axhline(1.0, color=COLOURS[CLOUD], linewidth=1.6)}
-    modes = entries[0]["modes"]
-    for mode in modes:
-        # Every mode at its best; as shipped only `full`, and what cannot be tuned.
-        if mode == CLOUD or (mode != FULL and f"{mode}, {TUNED}" in modes):
-            continue
-        low, middle, high = np.array([each["modes"][mode]["times_cloud"] for each in entries]).T
-        own = mode.split(",")[0]
-        dashes = ":" if mode == EDGE else "--" if NO_NGRAMS in mode else "-." if own == FULL != mode else "-"
-        style = {"color": COLOURS[own], "linewidth": 2.8 if mode == FULL else 1.6, "marker": "o", "markersize": 3.5}
-        (lines["edge (unverified)" if mode == EDGE else mode],) = axes.plot(rtts, middle, dashes, **style)
-        if mode in (FULL, SD):
-            axes.fill_between(rtts, low, high, color=COLOURS[own], alpha=0.15, linewidth=0)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(FixedLocator(TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axes.set_xticks(rtts)
-    plain(axes)
-    return lines
+EDGE, FULL = (mode.value for mode in (Mode.EDGE, Mode.FULL))
 
 
 def plot_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]], way: str, cost: str) -> Figure:

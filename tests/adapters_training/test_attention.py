@@ -20,7 +20,6 @@ from adapters_training.attention import _products, for_training, layout
 from adapters_training.losses import read, see
 from adapters_training.packing import PADDING, Batch, Packer, packed_mask
 from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
-from benchmarks.packed_attention import whole_rows
 from speculation.vlm.processing import Processor
 from tests.adapters_training.frames import make_frame
 
@@ -41,6 +40,19 @@ def batch(processor: Processor, frames: int = 3, answers: bool = True) -> Batch:
     # rows of different lengths: padding, and short questions beside long ones
     made[0] = msgspec.structs.replace(made[0], tasks=made[0].tasks[:1])
     return packer.batch(made, dice, augment=False, answers=answers).with_pixels(processor)
+
+
+def whole_rows(model: Any, batch: Batch, image_tokens: Tensor) -> Tensor:
+    """Return the last hidden states [B, N, hidden]; all pairs of a row are computed, and masked."""
+    language, image = model.model.language_model, batch.image_slice
+    embedded = language.embed_tokens(batch.ids)
+    parts = embedded[:, : image.start], image_tokens.to(embedded.dtype), embedded[:, image.stop :]
+    hidden = torch.cat(parts, dim=1)
+    rotary = language.rotary_emb(hidden, batch.positions)
+    for layer in language.layers:
+        hidden = layer(hidden, attention_mask=batch.mask, position_embeddings=rotary)
+    result: Tensor = language.norm(hidden)
+    return result
 
 
 def states_and_gradient(model: Any, data: Batch, line: bool, rounded: bool) -> tuple[Tensor, Tensor]:

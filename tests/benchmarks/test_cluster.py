@@ -1,12 +1,10 @@
-"""What is counted of a robot whose replica dies, and the relay's cost on real sockets."""
+"""What is counted of a robot whose replica dies, and which flags the cluster takes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks import cluster, relay
+from benchmarks import cluster
 from benchmarks.cluster import Robot
 from edge_drafter.link import LinkState
 
@@ -55,15 +53,4 @@ def test_the_clusters_flags_are_those_that_it_takes(on: str) -> None:
 def test_what_cannot_be_done_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.main(["--faults", "node"]) == 2
     assert capsys.readouterr().err == "cluster: --faults: --on local has kill, freeze, drain\n"
-    assert relay.main(["--count", "0"]) == 2
     assert cluster.main(["--at", "tcp://127.0.0.1:1"]) == 2
-
-
-def test_the_relay_is_measured_beside_the_direct_way(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
-    assert relay.main(["--count", "2", "--save"]) == 0
-    printed = capsys.readouterr().out
-    assert all(f"{size}, {way}" in printed for size in relay.SIZES for way in ("direct", "relayed"))
-    assert (tmp_path / "relay.json").exists()

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
-from cloud_verifier.work import Row, prefill_at_once
+from cloud_verifier.work import Row
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, Fault, FaultCode, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin, draft, faults, tokens_of
+from tests.cloud_verifier.prefills import prefill_at_once
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 LENGTH = 12

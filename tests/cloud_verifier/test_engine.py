@@ -16,7 +16,7 @@ from torch import Tensor
 from cloud_verifier import engine as engine_module
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.work import CapacityError, Row, prefill_at_once
+from cloud_verifier.work import CapacityError, Row
 from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.grammar import Constraint, Grammars
@@ -25,6 +25,7 @@ from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, Grammar
+from tests.cloud_verifier.prefills import prefill_at_once
 
 CAPACITY = 160
 KEY = 7

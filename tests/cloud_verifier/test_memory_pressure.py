@@ -16,7 +16,7 @@ from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, cache_blocks
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.server import Server
-from cloud_verifier.work import Row, prefill_at_once
+from cloud_verifier.work import Row
 from speculation.profiles import RAW
 from speculation.sampling import GREEDY
 from speculation.vlm.blocks import BLOCK, blocks_for
@@ -38,6 +38,7 @@ from speculation.wire import (
     extend_digest,
 )
 from tests.cloud_verifier.bench import FakePost
+from tests.cloud_verifier.prefills import prefill_at_once
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 from tests.models import scratch_logits
 

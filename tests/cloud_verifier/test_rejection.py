@@ -15,7 +15,7 @@ from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.open_token import MAX_FETCHES
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
-from cloud_verifier.work import Row, prefill_at_once
+from cloud_verifier.work import Row
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
 from speculation.sampling.masses import unpack
@@ -23,6 +23,7 @@ from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import Vlm
 from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin
+from tests.cloud_verifier.prefills import prefill_at_once
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 SPLIT = Split(1.0)

@@ -12,12 +12,13 @@ from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import CapacityError, Row, prefill_at_once
+from cloud_verifier.work import CapacityError, Row
 from speculation.cancellation import Abandoned
 from speculation.sampling import Coupled, DraftSampler, Prefix, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
+from tests.cloud_verifier.prefills import prefill_at_once
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
 from tests.models import tiny_model
 

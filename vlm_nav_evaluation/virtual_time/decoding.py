@@ -43,14 +43,13 @@ def run_mode(
     edges: int = 1,
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
-    collect: int = 1,
     beside: Recording | None = None,
     fed: bool = False,
     **changes: Any,
 ) -> list[StepResult]:
     """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
 
-    `trace`, `collect`, `beside` and `fed` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an
+    `trace`, `beside` and `fed` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an
     answer is not the target's own: that is a fault of a policy.
     """
     if mode == LAYER_SPLIT:
@@ -58,9 +57,7 @@ def run_mode(
     if fed:  # The predictor knows the draft model's logits alone, as on the robot.
         changes.setdefault("stop_below", 0.0)
     config = drafting(mode, recording, **changes)
-    results = decode(
-        recording, timings, config, edges=edges, server=server, trace=trace, collect=collect, beside=beside, fed=fed
-    )
+    results = decode(recording, timings, config, edges=edges, server=server, trace=trace, beside=beside, fed=fed)
     for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
         if mode != Mode.EDGE and result.tokens != step.tokens:
             raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
@@ -75,19 +72,17 @@ def decode(
     edges: int = 1,
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
-    collect: int = 1,
     beside: Recording | None = None,
     fed: bool = False,
 ) -> list[StepResult]:
     """Decode the steps of a recording one after another and return their results in that order.
 
-    Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
-    a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
-    the commit comes first. A draft model stands beside the target where the mode needs one or `server` names one:
-    `beside`, the same answers with its predictions, or the edge's own. fed: the recording's fed head drafts on the edge
-    in the draft model's place, from features that cross the link when the prefill is done and with the commits. The
-    verifier starts from the timings' cost, as from a profile beside a model; without one it learns on line. The same
-    arguments give the same results to the last bit. Raises RuntimeError where a step is interrupted: that is a fault of
+    Several edges share the steps and one verifier. `trace` takes the spans of the first edge. A draft model
+    stands beside the target where the mode needs one or `server` names one: `beside`, the same answers with its
+    predictions, or the edge's own. fed: the recording's fed head drafts on the edge in the draft model's place, from
+    features that cross the link when the prefill is done and with the commits. The verifier starts from the timings'
+    cost, as from a profile beside a model; without one it learns on line. The same arguments give the same results to
+    the last bit. Raises RuntimeError where a step is interrupted: that is a fault of
     a policy; ValueError, with `fed`, for a recording without a head, and for timings that declare a draft model's time
     and no head's.
     """
@@ -109,7 +104,7 @@ def decode(
     results: dict[int, StepResult] = {}
 
     def edge(number: int) -> None:
-        link = VirtualLink(timeline, timings, mailbox, f"edge {number}".encode(), collect)
+        link = VirtualLink(timeline, timings, mailbox, f"edge {number}".encode())
         features = engine.model.features
         link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary, features=features))
         welcome = link.receive(float("inf"))

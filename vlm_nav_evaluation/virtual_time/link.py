@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from speculation.links import EmulatedWay
-from speculation.wire import AnyMessage, BeginStep, Commit, Draft, EarlyTokens, decode, encode
+from speculation.wire import AnyMessage, BeginStep, Commit, Draft, decode, encode
 from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -97,18 +97,9 @@ class VirtualMailbox:
 
 
 class VirtualLink:
-    """The edge's end. `sync_s` passes before a draft leaves that was ready when its commit came (Early Exits, T_r).
+    """The edge's end. `sync_s` passes before a draft leaves that was ready when its commit came (Early Exits, T_r)."""
 
-    collect: early tokens of a round wait here until so many are there.
-    """
-
-    def __init__(
-        self, timeline: Timeline, timings: Timings, mailbox: VirtualMailbox, peer: bytes, collect: int = 1
-    ) -> None:
-        if collect < 1:
-            raise ValueError(f"collect is {collect}; give at least 1")
-        self._collect = collect
-        self._collected: list[EarlyTokens] = []
+    def __init__(self, timeline: Timeline, timings: Timings, mailbox: VirtualMailbox, peer: bytes) -> None:
         self._timeline = timeline
         self._sync_s = timings.sync_s
         self._rtt_s = timings.conditions.up.delay_s + timings.conditions.down.delay_s
@@ -161,18 +152,4 @@ class VirtualLink:
 
     def _send_down(self, message: AnyMessage) -> None:
         payload = encode(message)
-        self._down.send(payload, lambda: self._arrive(decode(payload)))
-
-    def _arrive(self, message: AnyMessage) -> None:
-        if not isinstance(message, EarlyTokens):
-            self._collected.clear()
-            self._inbox.put(message)
-            return
-        rounds = {(each.step, each.round) for each in self._collected}
-        if rounds and (message.step, message.round) not in rounds:
-            self._collected.clear()
-        self._collected.append(message)
-        if len(self._collected) >= self._collect:
-            for each in self._collected:
-                self._inbox.put(each)
-            self._collected.clear()
+        self._down.send(payload, lambda: self._inbox.put(decode(payload)))

@@ -1,4 +1,4 @@
-"""The tables' rows: ablation, queues, sweeps, batches, on few synthetic answers."""
+"""The tables' rows: ablation and sweeps, on few synthetic answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.decoding import ablation, batched, modes, queues, sweeps
+from benchmarks.decoding import ablation, sweeps
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, go2
 from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
@@ -48,22 +48,6 @@ def test_the_ablation_compares_with_the_whole_mode_answer_by_answer(few: None, m
     assert len(plot_ablation({"synthetic": found["full"][1:]}, "full", "free").axes) == 1
 
 
-def test_queues_matter_where_threads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(queues.PRINTED) < set(queues.PAIRS), "the paper's, and ours"
-    monkeypatch.setattr(queues, "PAIRS", [("priority", "priority"), ("priority", "newest"), ("fifo", "fifo")])
-    best, ours, worst = queues.miss_rates(synthetic(), queues.slow_link(0.02), 0.02)
-    assert len(best["miss_rate"]) == len(queues.THREADS)
-    assert best["miss_rate"][0] < worst["miss_rate"][0] and best["ms_per_token"][0] < worst["ms_per_token"][0]
-    assert worst["miss_rate"][-1] < worst["miss_rate"][0]
-    assert ours["paper"] is None
-    printed = queues.report([best, ours, worst])
-    assert "79.85" in printed and "85.43" in printed
-
-
-def test_an_early_token_takes_its_time_to_leave() -> None:
-    assert queues.slow_link(0.02).down_bits_per_s * 0.02 == pytest.approx(8 * queues.EARLY_BYTES)
-
-
 def test_fewer_exits_are_columns_of_the_same_recording() -> None:
     recording = synthetic()
     few = sweeps.thinned(recording, 3)
@@ -77,19 +61,13 @@ def test_fewer_exits_are_columns_of_the_same_recording() -> None:
             sweeps.thinned(recording, count)
 
 
-def test_fewer_recorded_exits_are_columns_too_and_a_target_of_25_takes_the_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(queues, "PAIRS", [("priority", "newest")])
+def test_fewer_recorded_exits_are_columns_too_and_a_target_of_25_takes_the_tables() -> None:
     recording = first_answers(MANY_EXITS, 2)
     assert len(recording.exit_layers) == 25 and recording.layers == 26
     whole, few = recording.steps[0], sweeps.thinned(recording, 3).steps[0]
     assert whole.exit_tokens is not None and few.exit_tokens is not None
     assert np.array_equal(few.exit_tokens, whole.exit_tokens[:, [5, 12, 18]])
     assert sweeps.within(sweeps.AXES, 25)[2][-2:] == (15, 25)
-    rows = queues.miss_rates(recording, queues.slow_link(0.02), 0.02, finish=True)
-    assert [row["edge"] for row in rows] == [edge for edge, _ in queues.PAIRS]
-    assert all(0.0 <= each <= 1.0 for row in rows for each in row["miss_rate"])
 
 
 def test_sweeps_have_a_row_for_each_value() -> None:
@@ -104,18 +82,9 @@ def test_sweeps_have_a_row_for_each_value() -> None:
     assert len(plot_sweeps(data, GSM8K_RTX, "free", "synthetic").axes) == 6
 
 
-def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched, "SIZES", (4,))
-    one, hand, collected = batched.compared(synthetic(), RTX)
-    assert [row["way"] for row in (one, hand, collected)] == ["one", "at hand", "collected"]
-    assert one["faster"] == (1.0, 1.0, 1.0)
-    assert collected["miss_rate"] > hand["miss_rate"] and collected["faster"][1] < hand["faster"][1]
-    assert hand["forwards_per_token"] < one["forwards_per_token"]
-
-
 def test_a_forward_of_eight_takes_what_table_9_says() -> None:
     """Early Exits, Table 9: 8.97 ms over a batch of 8, 7.76 ms over one."""
-    for _, timings in batched.devices().values():
+    for timings in (go2(), RTX):
         ratio = timings.draft_forward_s(8) / timings.draft_forward_s(1)
         assert ratio == pytest.approx(8.97 / 7.76, abs=0.001)
 
@@ -123,13 +92,3 @@ def test_a_forward_of_eight_takes_what_table_9_says() -> None:
 def test_timings_of_all_devices_have_a_draft_beside_the_target() -> None:
     assert go2().server_draft_s == pytest.approx(0.011)
     assert Timings(server_draft_s=0.5).with_server_draft().server_draft_s == 0.5
-
-
-def test_speed_ups_have_a_column_for_each_round_trip() -> None:
-    entries = [
-        {"rtt_s": rtt_s, "modes": {"cloud": {"times_cloud": (1.0, 1.0, 1.0)}, "sd": {"times_cloud": (1.5, ratio, 2.5)}}}
-        for rtt_s, ratio in ((0.0, 2.0), (0.0125, 1.75))
-    ]
-    head, rule, cloud, sd = (line.replace(" ", "") for line in modes.speed_ups(entries).splitlines())
-    assert head == "|mode|0ms|12.5ms|" and set(rule) == set("|-:")
-    assert cloud == "|cloud|1.00(1.00-1.00)|1.00(1.00-1.00)|" and sd == "|sd|2.00(1.50-2.50)|1.75(1.50-2.50)|"

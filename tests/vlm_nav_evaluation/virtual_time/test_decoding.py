@@ -106,7 +106,6 @@ def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s
     """At SpecEdge's times, whatever the edge's drafts are worth, and with an edge that drafts ahead without the model.
 
     The best depth is searched on the very answers that are compared, and the ledger has to learn its own meanwhile.
-    `python -m benchmarks.self_draft` shows more settings.
     """
     recording = Synthetic(tokens=100, second=0.4, sharpness=0.7, seed=4).draw(8)
     own = replace(recording, steps=tuple(replace(s, draft_tokens=s.draft_tokens + 1) for s in recording.steps))

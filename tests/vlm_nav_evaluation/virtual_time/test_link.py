@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from speculation.links import load_link
-from speculation.wire import AnyMessage, BeginStep, Commit, EarlyTokens, Ping, Pong, encode
+from speculation.wire import AnyMessage, BeginStep, Commit, Ping, Pong, encode
 from vlm_nav_evaluation.virtual_time.link import Channel, VirtualLink, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
@@ -87,31 +87,3 @@ def test_a_new_step_finds_no_old_messages() -> None:
         assert link.receive(0.0) is None
 
     timeline.run([edge])
-
-
-def test_early_tokens_wait_until_enough_of_their_round_are_there() -> None:
-    timeline = Timeline()
-    mailbox = VirtualMailbox(timeline)
-    link = VirtualLink(timeline, Timings(), mailbox, b"edge", collect=2)
-
-    def early(round: int, layer: int) -> EarlyTokens:
-        return EarlyTokens(1, round, 3, 0, 300, layer, 0.5)
-
-    commit = Commit(1, 1, 0, [3], bytes(8), False)
-
-    def verifier() -> None:
-        for message in (early(1, 4), early(1, 6), early(1, 8), commit, early(2, 2), early(3, 2), early(3, 4)):
-            mailbox.send(b"edge", message)
-        timeline.sleep(1.0)
-
-    received: list[AnyMessage | None] = []
-
-    def edge() -> None:
-        timeline.sleep(0.5)
-        while (message := link.receive(0.0)) is not None:
-            received.append(message)
-
-    timeline.run([verifier, edge])
-    assert received == [early(1, 4), early(1, 6), commit, early(3, 2), early(3, 4)]
-    with pytest.raises(ValueError, match="collect is 0"):
-        VirtualLink(timeline, Timings(), mailbox, b"edge", collect=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.work import Row, prefill_at_once
+from cloud_verifier.work import Row
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.fed.session import FedSession
 from speculation.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
@@ -17,6 +17,7 @@ from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
+from tests.cloud_verifier.prefills import prefill_at_once
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Question

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.work import Row, prefill_at_once
+from cloud_verifier.work import Row
 from edge_drafter.sources.model import propose
 from speculation.cancellation import Abandoned
 from speculation.distributions import Distributions
 from speculation.pass_cost import Load, PassCost
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
+from tests.cloud_verifier.prefills import prefill_at_once
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from vlm_nav_evaluation.virtual_time.record import compact
 from vlm_nav_evaluation.virtual_time.recording import _ARRAYS, FORMAT, FedShape, RecordedStep, Recording, Table
