@@ -186,7 +186,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             engine, config, profile, door, trace, self_draft=self_draft, preparation_threads=THREADS,
             cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
             figures=figures, check_ticket=member.check_ticket if member else None,
-            whose=member.whose if member else None, report=member.report if member else None,
+            report=member.report if member else None,
         )  # fmt: skip
         watched.about = {**watched.about, **_about(engine.model, config)}
         signal.signal(signal.SIGTERM, lambda *_: server.drain())

@@ -74,14 +74,12 @@ class Server:
         encoding: PassCost | None = None,
         figures: Figures | None = None,
         check_ticket: Callable[[bytes, str], None] | None = None,
-        whose: Callable[[bytes, str], str] | None = None,
         report: Callable[[Standing], None] | None = None,
     ) -> None:
         """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured.
 
         `figures` are what it counts into and publishes, on the same `clock`; None: ones of its own.
-        `check_ticket` raises ValueError for a ticket that does not admit a client; None: all are admitted. `whose`
-        names the robot that comes with a ticket and a client's key; None: the client.
+        `check_ticket` raises ValueError for a ticket that does not admit a client; None: all are admitted.
         `report` gets how the server stands, every REPORT_S.
         """
         self._engine = engine
@@ -118,7 +116,7 @@ class Server:
             engine, self_draft, self._scheduler, self._memory, self._sessions, self._peers, self._exits, profile,
             lambda until, steps=(): self._attend(until, steps=steps), clock,
         )  # fmt: skip
-        self._check_ticket, self._whose = check_ticket, whose
+        self._check_ticket = check_ticket
         self._stopping = self._draining = False
         self._drain_s = config.limits.drain_s
         self._to_shed = 0
@@ -535,9 +533,7 @@ class Server:
         if self._draining:
             self._mailbox.send(peer, wire.Redirect(reason=DRAINING), droppable=True)
             return
-        key = client = self._mailbox.client(peer)
-        if self._whose is not None:
-            client = self._whose(hello.ticket, key)
+        client = self._mailbox.client(peer)
         session = self._sessions.of_token(hello.resume)
         if session is not None and session.client != client:
             _log.warning(
@@ -547,7 +543,7 @@ class Server:
         known = self._sessions.of_peer(peer)
         if self._check_ticket is not None and session is None and known is None:
             try:
-                self._check_ticket(hello.ticket, key)
+                self._check_ticket(hello.ticket, client)
             except ValueError as error:
                 self._peers.refuse(peer, wire.Fault(wire.FaultCode.NO_TICKET, f"Hello.ticket: {error}"))
                 return

@@ -1,4 +1,4 @@
-"""The cluster's door: answers every Hello with the replica to go to, and keeps nothing of a robot; or relays."""
+"""The cluster's door: answers every Hello with the replica to go to, and keeps nothing of a robot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-import msgspec
-
-from cloud_verifier.cluster.directory import Directory, Status
-from cloud_verifier.cluster.relay import Relay
+from cloud_verifier.cluster.directory import Directory
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.limits import Allowance
 from cloud_verifier.peers import REFUSALS_AT_ONCE, REFUSALS_PER_S
@@ -38,11 +35,9 @@ class ClusterDoor:
         tickets: Tickets,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        relay: Relay | None = None,
     ) -> None:
-        """`relay`: robots stay here, and their frames are passed on; None: they are sent to the replica's address."""
         self._mailbox, self._directory, self._tickets = mailbox, directory, tickets
-        self._clock, self._wall, self._relay = clock, wall, relay
+        self._clock, self._wall = clock, wall
         self._allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         self._lines = Allowance(1.0, 10)
         self._dice = random.Random()
@@ -57,12 +52,8 @@ class ClusterDoor:
             if received is None:
                 break
             self._answer(*received)
-        if self._relay is not None:
-            self._relay.turn({each.name for each in self._directory.replicas(self._clock())})
 
     def _answer(self, peer: bytes, frames: list[bytes]) -> None:
-        if self._relay is not None and self._passes_on(self._relay, peer, frames):
-            return
         if not self._allowance.take(peer, self._clock()):
             return
         try:
@@ -77,13 +68,6 @@ class ClusterDoor:
         if reply is not None:
             self._mailbox.send(peer, reply, droppable=True)
 
-    @staticmethod
-    def _passes_on(relay: Relay, peer: bytes, frames: list[bytes]) -> bool:
-        """Pass on what a robot that has a replica sends. A Hello is for the door, and so is what hides its kind: the
-        replica would read it as the door's own word."""
-        kind = wire.kind_of(frames[0])
-        return len(frames) == 1 and kind not in (None, wire.Hello) and relay.forward(peer, frames[0])
-
     def _reply(self, peer: bytes, message: wire.AnyMessage) -> wire.AnyMessage | None:
         if isinstance(message, wire.Ping):
             return wire.Pong(message.nonce)
@@ -95,39 +79,21 @@ class ClusterDoor:
             return wire.Fault(wire.FaultCode.PROTOCOL_MISMATCH, text)
         return self._place(peer, message)
 
-    def _place(self, peer: bytes, hello: wire.Hello) -> wire.Redirect | wire.Busy | None:
-        """Return where a robot is to go, or when it may ask again; None where it is relayed."""
+    def _place(self, peer: bytes, hello: wire.Hello) -> wire.Redirect | wire.Busy:
+        """Return where a robot is to go, or when it may ask again."""
         now, client = self._clock(), self._mailbox.client(peer)
         before = self._tickets.before(hello.ticket, client)
         # Without keys a robot is known by the ticket that it had; at first by nothing.
         key = client or (before.key if before is not None else secrets.token_hex(8))
         known = before.replica if before is not None else ""
-        if self._relay is not None:
-            known = self._relay.home(hello.resume)
         is_back = before is not None and self._tickets.age(before, self._wall()) < BACK_S
         found = self._directory.choose(key, now, hello.prefix, *(("", known) if is_back else (known, "")))
-        if found is None or (self._relay is not None and self._relay.full):
+        if found is None:
             self.turned_away += 1
             ready = len(self._directory.ready(now))
             text = f"all {ready} replicas are full (--max-sessions, --max)" if ready else "no replica is ready yet"
             if self._lines.take(None, now):
                 _log.warning("a robot was turned away: %s", text)
-            return self._busy(text)
+            return wire.Busy(RETRY_S * self._dice.uniform(0.5, 1.5), text)
         self.redirected += 1
-        return self._send_on(peer, hello, found, client, key)
-
-    def _busy(self, text: str) -> wire.Busy:
-        return wire.Busy(RETRY_S * self._dice.uniform(0.5, 1.5), text)
-
-    def _send_on(
-        self, peer: bytes, hello: wire.Hello, replica: Status, client: str, key: str
-    ) -> wire.Redirect | wire.Busy | None:
-        if self._relay is None:
-            ticket = self._tickets.sign(replica.name, client, key, self._wall())
-            return wire.Redirect(replica.address, replica.server_key, ticket)
-        ticket = self._tickets.sign(replica.name, self._relay.client, key, self._wall())
-        if self._relay.open(peer, replica, msgspec.structs.replace(hello, ticket=ticket)):
-            return None
-        if self._lines.take(None, self._clock()):
-            _log.error("a robot cannot be passed on to %s: out of open files (ulimit -n)?", replica.address)
-        return self._busy("the door can pass on no more robots")
+        return wire.Redirect(found.address, found.server_key, self._tickets.sign(found.name, client, key, self._wall()))

@@ -18,7 +18,6 @@ from cloud_verifier.cluster.directory import Directory
 from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.manager import Manager
 from cloud_verifier.cluster.post import open_post
-from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import SECRET_FILE, ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Spawn, Supervisor, spawn
@@ -152,7 +151,6 @@ class LocalCluster:
         limits = settings.limits(scaling, places_of([gpus], each))
         self._drain_s = config.limits.drain_s
         self._mailbox = open_post(config.link, config.quotas.bytes_per_s)
-        self._relay = Relay(self._mailbox, config.link.keys, time.monotonic) if settings.relay else None
         self.supervisor = Supervisor(secret, host, start)
         fleet = LocalFleet(
             self.supervisor,
@@ -164,7 +162,7 @@ class LocalCluster:
         )
         self.directory = Directory()
         self.manager = Manager(self.directory, Scaler(limits), fleet, limits.max)
-        self.door = ClusterDoor(self._mailbox, self.directory, Tickets(secret), relay=self._relay)
+        self.door = ClusterDoor(self._mailbox, self.directory, Tickets(secret))
         self._looked_at = -LOOK_S
         self.address = self._mailbox.address
         self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
@@ -191,8 +189,6 @@ class LocalCluster:
 
     def close(self) -> None:
         """Close the door, let replicas drain, and end them; safe to repeat."""
-        if self._relay is not None:
-            self._relay.stop()
         self._mailbox.close()  # first, so that robots that are sent away go on to another door at once
         self.supervisor.close(self._drain_s + END_S)
         _log.info(

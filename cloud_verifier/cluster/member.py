@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloud_verifier.cluster.channel import Channel, ChannelClosed, Charge, Drain, Join, Report, Shed
 from cloud_verifier.cluster.directory import Phase, Status
-from cloud_verifier.cluster.tickets import DOOR, Tickets
+from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import StartError
 from cloud_verifier.promises import Standing
 
@@ -49,13 +49,6 @@ class Member:
     def check_ticket(self, ticket: bytes, client: str) -> None:
         """Raise TicketError unless a ticket admits a client here now."""
         self._tickets.check(ticket, self.name, client, time.time())
-
-    def whose(self, ticket: bytes, client: str) -> str:
-        """Return the robot that comes with this ticket and the key of this client.
-
-        It is the client but for the cluster's own door, which relays robots: that one's tickets name them.
-        """
-        return self._tickets.relayed(ticket) if client == DOOR else client
 
     def serves_at(self, address: str, server_key: Callable[[], str]) -> None:
         """Note the address that was bound, whose host is replaced by the one that robots reach.

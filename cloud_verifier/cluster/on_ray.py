@@ -25,7 +25,6 @@ from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, places_of, replica_command
 from cloud_verifier.cluster.manager import Manager
 from cloud_verifier.cluster.post import open_post
-from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Supervisor
@@ -369,11 +368,8 @@ class RayCluster:
                 raise StartError(f"the cluster's directory does not start: {error}") from None
             self.view = View()
             ends.callback(self.view.close)
-            relay = Relay(mailbox, config.link.keys, time.monotonic) if settings.relay else None
-            if relay is not None:
-                ends.callback(relay.stop)
             self._mailbox = mailbox
-            self.door = ClusterDoor(mailbox, self.view.directory, Tickets(secret), relay=relay)
+            self.door = ClusterDoor(mailbox, self.view.directory, Tickets(secret))
             self._ends = ends.pop_all()
         self.address = mailbox.address
         self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s, config.monitoring.http)

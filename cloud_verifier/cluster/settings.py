@@ -54,9 +54,6 @@ class ClusterSettings(Settings, frozen=True):
     replica_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the first replica, of the others those after it; 0: free ones")
     ] = 0
-    relay: Annotated[
-        bool, Meta(description="pass robots' frames on at the door, for robots that reach its port alone")
-    ] = False
     stop: Annotated[
         bool, Meta(description="let all replicas of the Ray cluster at --address drain and end, and serve nothing")
     ] = False

@@ -22,8 +22,6 @@ from speculation.wire import MAX_TICKET_BYTES
 VALID_S = 30.0
 """How long a ticket admits a robot; it also bounds how far the clocks of a cluster's machines may be apart."""
 SECRET_BYTES = 32
-DOOR = "door"
-"""Name of the cluster's own client key, with which a door comes to replicas for the robots that it relays."""
 _DOMAIN = b"spec-vlm-nav ticket 1\0"
 _MAC_BYTES = hashlib.sha256().digest_size
 _MOST_NAME = 64
@@ -83,11 +81,6 @@ class Tickets:
                 f"the ticket is valid until {found.until - now:+.1f} s from now; the clocks of door and replica must "
                 f"agree to within {self._valid_s:g} s"
             )
-
-    def relayed(self, ticket: bytes) -> str:
-        """Return the robot for which the door came with a ticket, an old one too; DOOR itself where it is none."""
-        found = self._read(ticket)
-        return found.key if found is not None and found.client == DOOR else DOOR
 
     def before(self, ticket: bytes, client: str) -> Ticket | None:
         """Return where `client` was placed before, by an old ticket too; None where it never was."""

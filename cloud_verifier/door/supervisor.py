@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -83,7 +82,6 @@ class Door:
         self._notice_in, self._notice_out = socket.socketpair()
         self._notice_in.setblocking(False)
         self._notice_out.setblocking(False)
-        self._watched: dict[int, Callable[[], bool]] = {}
         """Descriptors that end a wait, too, and what knows whether something came there already."""
         self._poll = self._new_poll()
         self._opened, self._read_at = False, 0.0
@@ -108,7 +106,7 @@ class Door:
         """Return when there is mail, after `notify`, or after `seconds`."""
         with self._using:
             self._flush()
-            idle = not self._mail and not self._take() and not any(ready() for ready in self._watched.values())
+            idle = not self._mail and not self._take()
             poll = self._poll
         if idle and seconds >= 0.001:
             poll.poll(int(seconds * 1000))
@@ -121,18 +119,6 @@ class Door:
             self._flush()
             if not self._mail and not self._take():  # only what was read to its end can be called silent
                 self._end_frozen()
-
-    def watch(self, descriptor: int, ready: Callable[[], bool]) -> None:
-        """Let `wait` return when a descriptor can be read or, asked before, something is `ready` behind it."""
-        with self._using:
-            self._watched[descriptor] = ready
-            self._poll.register(descriptor, select.POLLIN)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Watch it no more."""
-        with self._using:
-            del self._watched[descriptor]
-            self._poll.unregister(descriptor)
 
     def notify(self) -> None:
         """Make `wait` return."""
@@ -166,10 +152,7 @@ class Door:
 
         A `droppable` message is dropped where what was sent before is not taken.
         """
-        return self.send_payload(peer, wire.encode(message), droppable)
-
-    def send_payload(self, peer: bytes, payload: bytes, droppable: bool = False) -> bool:
-        """Send the bytes of a message, as `send` does."""
+        payload = wire.encode(message)
         with self._using:
             if peer not in self._clients or self._pipe is None:
                 return False
@@ -235,8 +218,7 @@ class Door:
 
     def _new_poll(self) -> select.poll:
         poll = select.poll()
-        for descriptor in (self._notice_out.fileno(), *self._watched):
-            poll.register(descriptor, select.POLLIN)
+        poll.register(self._notice_out.fileno(), select.POLLIN)
         return poll
 
     def _flush(self) -> None:

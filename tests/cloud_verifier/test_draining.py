@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from cloud_verifier.promises import Standing
 from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, SILENT_S, Server
 from speculation.profiles import RAW, load_profile
-from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping, Redirect, Welcome
+from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Ping, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
 AWAY = Redirect(reason=DRAINING)
@@ -134,25 +133,6 @@ def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() ->
     assert isinstance(welcome, Welcome)
     resumed = type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, resume=welcome.session)
     (again,) = bench.ask(b"b", resumed)
-    assert isinstance(again, Welcome) and again.session == welcome.session
-
-
-def test_a_robot_that_is_relayed_has_its_own_sessions_and_quotas() -> None:
-    """All of them come with the door's key; their tickets name them."""
-    bench = Bench()
-    bench.post.clients = dict.fromkeys((b"a", b"b", b"c"), "door")
-    bench.server = Server(
-        bench.engine, CONFIG.changed(sessions_per_client=1), RAW, bench.post, clock=bench.post.clock,
-        check_ticket=lambda ticket, client: None, whose=lambda ticket, client: ticket.decode(),
-    )  # fmt: skip
-    first, other = (type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, ticket=robot) for robot in (b"go2-7", b"go2-8"))
-    (welcome,) = bench.ask(b"a", first)
-    assert isinstance(welcome, Welcome)
-    assert isinstance(bench.ask(b"b", other)[0], Welcome)
-    assert isinstance(bench.ask(b"c", first)[0], Busy)
-    (again,) = bench.ask(b"c", msgspec.structs.replace(other, resume=welcome.session))
-    assert isinstance(again, Busy), "another robot's token opens nothing"
-    (again,) = bench.ask(b"c", msgspec.structs.replace(first, resume=welcome.session))
     assert isinstance(again, Welcome) and again.session == welcome.session
 
 

@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -84,37 +83,6 @@ def test_somebody_else_may_end_a_wait(door: Door) -> None:
     door.notify()
     waiting.join(LIMIT_S)
     assert not waiting.is_alive()
-
-
-def test_what_comes_at_another_descriptor_ends_a_wait_also_after_another_door_was_started(door: Door) -> None:
-    here, there = socket.socketpair()
-    has_some = [False]
-
-    def waits() -> threading.Thread:
-        waiting = threading.Thread(target=door.wait, args=(3600.0,), daemon=True)
-        waiting.start()
-        return waiting
-
-    with here, there:
-        door.watch(here.fileno(), lambda: has_some[0])
-        first = door.pid
-        for _ in range(2):
-            waiting = waits()
-            there.send(b"x")
-            waiting.join(LIMIT_S)
-            assert not waiting.is_alive()
-            here.recv(1)
-            if door.pid == first:
-                os.kill(first, signal.SIGKILL)
-                wait_for(lambda: door.wait(0.01) or door.pid != first)
-        has_some[0] = True
-        door.wait(3600.0)
-        door.unwatch(here.fileno())
-        there.send(b"x")
-        waiting = waits()
-        door.notify()
-        waiting.join(LIMIT_S)
-        assert not waiting.is_alive()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
