@@ -28,9 +28,9 @@ from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile
-from speculation.grammar import Automaton, Grammars, State, grammar_for, masked
+from speculation.language.grammar import Automaton, Grammars, State, grammar_for, masked
+from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.progress import progress
-from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill

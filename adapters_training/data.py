@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
+from speculation.language.prompts import in_vain, recent
 from speculation.processes import worker_pool
 from speculation.progress import progress
-from speculation.prompts import in_vain, recent
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
 from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.layouts import Layout
@@ -78,7 +78,7 @@ def _seen(sighting: Sighting) -> Seen:
 def walker(model: str) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
     from adapters_training.answers import answer_all
-    from speculation.grammar import Grammars
+    from speculation.language.grammar import Grammars
     from speculation.vlm.cache import KVCache
     from speculation.vlm.load import load_vlm
 

@@ -17,11 +17,11 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.devices import AUTO, resolved
 from adapters_training.records import Frame, Task, read_frames
-from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
-from speculation.instructions import RELATIONS
-from speculation.memory import SIDE_PHRASES
+from speculation.language.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.language.instructions import RELATIONS
+from speculation.language.memory import SIDE_PHRASES
+from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.progress import progress
-from speculation.prompts import ResponseOrder, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from adapters_training.packing import ACTION_TEXTS, IGNORE, PATCHES, REASONS, SIDES, Batch
 from adapters_training.records import CELLS
-from speculation.prompts import Vocabulary
+from speculation.language.prompts import Vocabulary
 
 DISTANCE_BINS = torch.tensor([5, 8, 11, 14, 18, 22, 27, 33])
 """Upper edges in decimetres of the distance classes; 0 (no object) is ignored."""

@@ -35,8 +35,8 @@ from adapters_training.packing import Batch, Packer
 from adapters_training.replicas import Replicas
 from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters, retokenised
 from adapters_training.steps import Steps
+from speculation.language.prompts import Vocabulary
 from speculation.progress import progress
-from speculation.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
 

@@ -14,7 +14,7 @@ from adapters_training import wording
 from adapters_training.evaluate import MAX_TOKENS, pick
 from adapters_training.files import filling
 from adapters_training.records import Frame, Task, read_frames
-from speculation.prompts import ResponseOrder, parse_answer
+from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.settings import path_flag
 from speculation.vlm.folder import weight_files
 from speculation.vlm.load import load_vlm

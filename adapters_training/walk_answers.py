@@ -19,9 +19,9 @@ from adapters_training.files import replacing
 from adapters_training.sources import LeftOut
 from adapters_training.sources.lerobot import LeRobotData
 from adapters_training.sources.mixture import SHOWN_PROBLEMS
-from speculation.instructions import sentence_for
+from speculation.language.instructions import sentence_for
+from speculation.language.prompts import Vocabulary, compose, parse_answer
 from speculation.progress import progress
-from speculation.prompts import Vocabulary, compose, parse_answer
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare

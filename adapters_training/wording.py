@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters_training.records import Door, Frame, Seen, Task
-from speculation.memory import DOORWAY, SIDE_PHRASES, describe_distance
-from speculation.prompts import (
+from speculation.language.memory import DOORWAY, SIDE_PHRASES, describe_distance
+from speculation.language.prompts import (
     PROMPT_FORMS,
     ActionKind,
     NavigationAction,
@@ -123,7 +123,7 @@ def sight(frame: Frame, task: Task, rng: random.Random) -> str:
             text = _choose(MISSING_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
         for door in frame.doors[:_DOORS]:
-            # Sides and distances are read back from answers: `speculation.memory`.
+            # Sides and distances are read back from answers: `speculation.language.memory`.
             distance = describe_distance(door.distance)
             parts.append(_choose(_DOOR, cue, rng).format(side=_where(door, rng), distance=distance))
     else:

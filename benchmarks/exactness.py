@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 
 from edge_drafter import Mode
-from speculation.grammar import FREE
+from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins

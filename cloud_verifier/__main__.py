@@ -19,14 +19,14 @@ import msgspec
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.config import ServerConfig, StartError, read_settings
+from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.logs import start_logging
 from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.monitoring.serving import need, pages_served
-from cloud_verifier.monitoring.watched import Watched
-from cloud_verifier.work import ModelInfo
 from speculation import early_end
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
-from speculation.grammar import grammars_of
+from speculation.language.grammar import grammars_of
 from speculation.settings import add_flags, fields_of, from_flags, path_flag
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
     config.check_fed_head()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
     from cloud_verifier.door.supervisor import Door
-    from cloud_verifier.preparation import THREADS
+    from cloud_verifier.image_decoding import THREADS
     from cloud_verifier.security import public_key
     from cloud_verifier.server import Server
     from cloud_verifier.sessions import check_welcome
@@ -150,7 +150,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
     door = Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
     try:
         from cloud_verifier.engine import VlmEngine, cache_blocks, find_encoder, find_exits
-        from cloud_verifier.self_draft import SelfDraft, check_pair
+        from cloud_verifier.server_draft.drafting import ServerDraft, check_pair
         from speculation.vlm.blocks import BLOCK, blocks_for
         from speculation.vlm.load import load_vlm
         from speculation.vlm.speed import announce
@@ -173,7 +173,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             self_draft = None
             if beside is not None:
                 announce(beside, _log)
-                self_draft = SelfDraft(beside, rows, limits.capacity, vlm.eos, most, blocks)
+                self_draft = ServerDraft(beside, rows, limits.capacity, vlm.eos, most, blocks)
                 _log.info(
                     "%s drafts beside the target: for mode server_sd, and mode full where it is faster", self_draft.name
                 )

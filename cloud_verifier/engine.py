@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from cloud_verifier.config import Limits, ServerConfig, StartError
-from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row, RowFeatures
+from cloud_verifier.interfaces import CapacityError, LayerVerdicts, ModelInfo, Row, RowFeatures
 from speculation.acceptance import Verdict, depths_of, judge_picks
 from speculation.cancellation import Abandoned, Stop
 from speculation.exits import ExitHeads, Head
 from speculation.features import pack
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import load_encoder
-from speculation.grammar import Grammars, masked
-from speculation.prompts import Vocabulary
+from speculation.language.grammar import Grammars, masked
+from speculation.language.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
@@ -136,7 +136,7 @@ def check_room(whose: str, prompt: int, answer: int, draft: int, capacity: int) 
 
 
 class VlmEngine:
-    """One target model and `rows` rows of `capacity` cache slots; see `cloud_verifier.work.Engine`."""
+    """One target model and `rows` rows of `capacity` cache slots; see `cloud_verifier.interfaces.Engine`."""
 
     def __init__(
         self,

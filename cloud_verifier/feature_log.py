@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloud_verifier.work import RowFeatures
+from cloud_verifier.interfaces import RowFeatures
 from speculation.wire import Features
 
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.experience import TICK_S, Acceptance, Arrivals, Pace, Part
-from cloud_verifier.own_drafts import OWN_DEPTH, OWN_TOKENS, OwnDrafts
+from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.server_draft.value import OWN_DEPTH, OWN_TOKENS, ServerDraftValue
 from cloud_verifier.survival import Survival
 from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
@@ -120,7 +120,7 @@ class Ledger:
         self._estimates = estimates
         self._price = pass_price
         self._drafting, self._own_tokens = drafting, own_tokens
-        self._drafts, self._hints, self._own = Acceptance(), Acceptance(), OwnDrafts()
+        self._drafts, self._hints, self._own = Acceptance(), Acceptance(), ServerDraftValue()
         self._pace = Pace()
         self._act, self._tokens = Act.DECODE, 1
         """The latest pass and what it committed."""

@@ -13,15 +13,15 @@ import msgspec
 
 from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.estimator import Estimator
+from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.ledger import Act, Choice, Ledger
-from cloud_verifier.own_drafts import OWN_TOKENS
 from cloud_verifier.policies import POLICIES, Batch, Budget
+from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.server_draft.value import OWN_TOKENS
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft, Tree
-from cloud_verifier.work import ModelInfo
-from speculation.grammar import Automaton
+from speculation.language.grammar import Automaton
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE

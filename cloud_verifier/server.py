@@ -1,7 +1,7 @@
 """The server: messages in, messages out. One thread; while the engine works, messages are read between its layers.
 
 No message ends it and no peer blocks it: a malformed message costs its sender a `Fault`, many of them are not read any
-more, a slow reader loses its early tokens first and its session last. Frames are decoded beside it (`Preparation`).
+more, a slow reader loses its early tokens first and its session last. Frames are decoded beside it (`ImageDecoding`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.estimator import Estimator
+from cloud_verifier.executor import Executor
 from cloud_verifier.exit_queue import ExitQueue
-from cloud_verifier.forwards import Forwards
+from cloud_verifier.image_decoding import ImageDecoding, Prepared
+from cloud_verifier.interfaces import CapacityError, DraftEngine, Engine, Post
 from cloud_verifier.logs import event
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures, Phase
 from cloud_verifier.monitoring.sessions import figures_of
-from cloud_verifier.peers import Peers
-from cloud_verifier.preparation import Preparation, Prepared
-from cloud_verifier.promises import Standing
+from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
+from cloud_verifier.slo import Standing
 from cloud_verifier.step import Step
-from cloud_verifier.work import CapacityError, DraftEngine, Engine, Post
 from speculation import wire
 from speculation.frames import MAX_PIXELS, check_pixels
 from speculation.pass_cost import Load, PassCost
@@ -100,7 +100,7 @@ class Server:
         self._scheduler = Scheduler(
             self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost), Estimator(encoding)
         )
-        self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
+        self._preparation = ImageDecoding(self._prepare, mailbox.notify, preparation_threads, clock)
         self._memory = Admission(engine.blocks)
         self._quotas = Quotas(config.quotas)
         self._sessions_per_client = config.quotas.sessions_per_client
@@ -111,8 +111,8 @@ class Server:
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)
-        self._peers = Peers(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
-        self._forwards = Forwards(
+        self._peers = Outbox(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
+        self._forwards = Executor(
             engine, self_draft, self._scheduler, self._memory, self._sessions, self._peers, self._exits, profile,
             lambda until, steps=(): self._attend(until, steps=steps), clock,
         )  # fmt: skip
@@ -582,7 +582,7 @@ class Server:
     # --- work
 
     def _prepare(self, begin: wire.BeginStep) -> tuple[Any, Any]:
-        """Return the inputs of target and draft model; in a thread of `Preparation`."""
+        """Return the inputs of target and draft model; in a thread of `ImageDecoding`."""
         wants = begin.self_draft or begin.idle is wire.Idle.LEDGER
         beside = self._self_draft if wants else None
         if (count := len(wire.frames_of(begin.jpeg))) > self._frames:

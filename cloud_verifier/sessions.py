@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from cloud_verifier.work import ModelInfo
+from cloud_verifier.interfaces import ModelInfo
+from speculation.language.prompts import asked_form
 from speculation.machine import machine_id
-from speculation.prompts import asked_form
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE, service_class
 from speculation.wire import (

@@ -1,6 +1,6 @@
 """Step: one robot's question, from `BeginStep` to the last `Commit`: its answer, the drafts for it, and what it costs.
 
-State: answer tokens, the digest of every prefix, the drafts that it holds (`cloud_verifier.held_drafts`): of several
+State: answer tokens, the digest of every prefix, the drafts that it holds (`cloud_verifier.draft_buffer`): of several
 current ones the deepest is verified.
 
 Hints are earlier answers: what followed there is proposed here, where no draft is at hand.
@@ -15,16 +15,16 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from cloud_verifier.draft_buffer import DraftBuffer
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.feature_log import FeatureLog
-from cloud_verifier.held_drafts import HeldDrafts
+from cloud_verifier.interfaces import Row, RowFeatures
 from cloud_verifier.ledger import Act, Choice, Ledger
 from cloud_verifier.open_token import OpenToken
-from cloud_verifier.tally import Tally
 from cloud_verifier.tree import ForeignDraft, Tree, continuation
-from cloud_verifier.work import Row, RowFeatures
+from cloud_verifier.usage import Usage
 from speculation.acceptance import Verdict
-from speculation.grammar import Automaton, Constraint
+from speculation.language.grammar import Automaton, Constraint
 from speculation.ngrams import Ngrams
 from speculation.pass_cost import NO_LOAD, Load, PassCost
 from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
@@ -91,7 +91,7 @@ class Step:
         self.service_class = service_class
         """Of its session."""
         self.ledger = ledger if ledger is not None else Ledger(Estimator())
-        self.tally = Tally()
+        self.tally = Usage()
         self.begun_at = now
         self.since = now
         """When it last became ready for a prefill or a pass."""
@@ -135,7 +135,7 @@ class Step:
         self._eos = frozenset(eos)
         self._digests = [empty_digest(begin, sampling) if digest is None else digest]
         self._fed = 0
-        self._held = HeldDrafts(self.answer, self._digests)
+        self._held = DraftBuffer(self.answer, self._digests)
         self._best: Tree | None = None
         self._hint: Tree | None = None
         self._hint_tokens = hint_tokens

@@ -4,8 +4,8 @@ The policy knows no torch and no sockets and takes any clock; `decoder` joins it
 """
 
 from edge_drafter.config import AUTO, DraftingConfig, Mode, QueuePolicy
+from edge_drafter.declared_times import PacedFedModel, PacedModel
 from edge_drafter.drafter import Drafter
-from edge_drafter.paced import PacedFedModel, PacedModel
 from edge_drafter.protocols import DraftModel, FedModel, Link, LinkLost, VerifierBusy
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.sources import DraftSource

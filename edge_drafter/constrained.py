@@ -8,7 +8,7 @@ from edge_drafter.protocols import DraftModel
 from edge_drafter.tree import Origin, TokenTree
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
-from speculation.grammar import Automaton, State, masked
+from speculation.language.grammar import Automaton, State, masked
 from speculation.wire import ROOT, Jpegs
 
 CERTAIN, LIKELY = 1.0, 0.95

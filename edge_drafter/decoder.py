@@ -27,22 +27,22 @@ from edge_drafter import (
     StepResult,
     sources_of,
 )
-from edge_drafter.beside import Beside
+from edge_drafter.background import Background
+from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.question import CANCELLED, Question
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
-from edge_drafter.swap import SwapTest, swap_test
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
-from speculation.grammar import FREE, Automaton, Grammars, grammar_for, grammars_of
+from speculation.language.grammar import FREE, Automaton, Grammars, grammar_for, grammars_of
+from speculation.language.prompts import Vocabulary
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.machine import machine_id
 from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import load_profile
-from speculation.prompts import Vocabulary
 from speculation.sampling import question_key
 from speculation.settings import expanded
 from speculation.text import printable
@@ -124,13 +124,13 @@ class EdgeDecoder:
         self._asking = threading.Lock()
         self._question: Question | None = None
         self._worker = ThreadPoolExecutor(1, "question")
-        self._beside: Beside | None = None
+        self._beside: Background | None = None
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._known_profile = self.profile.name
         self._known_target = ""
         self.link: ZmqLink | None = None
         if linked:
-            self._beside = Beside()
+            self._beside = Background()
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,
@@ -263,10 +263,10 @@ class EdgeDecoder:
         return self._reply(self.decode(prompt, jpeg, deadline_s))
 
     def swap_test(self, prompt: str, answer: str, jpeg: Jpegs, other: Jpegs) -> SwapTest | None:
-        """Return how far the draft of an answer that was given depends on its frame, see `edge_drafter.swap`.
+        """Return how far the draft of a given answer depends on its frame, see `edge_drafter.image_dependence`.
 
         For idle time, in any thread: None where a question is being answered, and as soon as one comes, which waits for
-        the layer under way. Raises ValueError as `edge_drafter.swap.swap_test`.
+        the layer under way. Raises ValueError as `edge_drafter.image_dependence.swap_test`.
         """
         model = self._model
         if model is None or not self._decoding.acquire(blocking=False):

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edge_drafter.alone import decode_alone
-from edge_drafter.beside import Beside
+from edge_drafter.background import Background
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
+from edge_drafter.edge_only import decode_alone
 from edge_drafter.effort import Effort
 from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.loop import StepLoop
@@ -36,7 +36,7 @@ class Drafter:
         trace: Trace | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
         cpu_clock: Clock = time.process_time,
-        beside: Beside | None = None,
+        beside: Background | None = None,
     ) -> None:
         """`sources`: those of the mode, see `sources_of`. `max_draft` is the verifier's limit from `Welcome`. `beside`
         runs their prefills, where that is not done in the caller's thread.

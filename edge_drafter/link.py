@@ -31,8 +31,8 @@ from edge_drafter.link_socket import LinkSocket
 from edge_drafter.protocols import LinkLost, VerifierBusy
 from edge_drafter.route import Place, RedirectRefused, Route
 from speculation.address import addresses_of, check_address
+from speculation.language.prompts import PROMPT_FORMS
 from speculation.links import IDEAL, LinkConditions
-from speculation.prompts import PROMPT_FORMS
 from speculation.settings import expanded
 from speculation.text import printable
 from speculation.wire import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edge_drafter.answer import Contradiction
-from edge_drafter.beside import Beside
+from edge_drafter.background import Background
 from edge_drafter.protocols import Link, LinkLost, VerifierBusy
 from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
@@ -57,7 +57,7 @@ class StepLoop:
     """
 
     def __init__(
-        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, beside: Beside | None = None
+        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, beside: Background | None = None
     ) -> None:
         """`beside` runs the sources' prefill; without it messages are taken between the prefill's layers."""
         self._step = step

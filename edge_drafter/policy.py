@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_drafter.branches import Branch, BranchQueue
-from edge_drafter.sent import SentDraft
+from edge_drafter.in_flight import SentDraft
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.wire import Idle

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from edge_drafter.stats import DecodingStats
-from speculation.grammar import Automaton
+from speculation.language.grammar import Automaton
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.wire import FaultCode, Grammar, Jpegs
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
 from edge_drafter.link import check_verifier
-from speculation.grammar import CONSTRAINED, FREE
+from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO, OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class

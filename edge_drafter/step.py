@@ -8,13 +8,13 @@ from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
 from edge_drafter.constrained import Settled
 from edge_drafter.controller import Controller
-from edge_drafter.cutting import Cutter
+from edge_drafter.draft_selection import DraftSelector
 from edge_drafter.effort import Effort
 from edge_drafter.exit_experience import ExitExperience
+from edge_drafter.in_flight import SentDrafts
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest
-from edge_drafter.sent import SentDrafts
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import TokenTree
 from speculation.cancellation import Stop
@@ -60,7 +60,7 @@ class Step:
         """What the answer's grammar leaves no choice about; None where it is free."""
         if request.grammar is not None:
             self.settled = Settled(request.grammar, self.tree, request.committed, request.max_tokens)
-        self.cutter = Cutter(self.tree, self.answer, config, max_draft, controller.gamma)
+        self.cutter = DraftSelector(self.tree, self.answer, config, max_draft, controller.gamma)
         self.sent = SentDrafts()
         self.stats = DecodingStats()
         self.question = question

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from edge_drafter.completing import Completing
 from edge_drafter.exit_experience import Estimate, Question
+from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import Policy
-from edge_drafter.sent import SentDraft
+from edge_drafter.residual import Completing
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Forward, Proposed, Rerooting

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from speculation.acceptance import Verdict
-from speculation.grammar import Mask, masked
+from speculation.language.grammar import Mask, masked
 from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError, Vlm

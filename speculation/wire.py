@@ -110,7 +110,7 @@ class Stage(IntEnum):
 
 
 class Grammar(IntEnum):
-    """What an answer must look like, see `speculation.grammar`: FREE takes whatever the target says.
+    """What an answer must look like, see `speculation.language.grammar`: FREE takes whatever the target says.
 
     Those of FORM_1 lack the action `not here`, which models of prompt form 1 never learned; the names of others end
     with what else they lack.
@@ -229,7 +229,7 @@ class Welcome(Message, tag=2, frozen=True):
     """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer.
 
     `colours` and `classes` are the objects that the target was trained to find; empty: it takes any instruction.
-    `form` is the form of the prompts that it was trained on (`speculation.prompts.Vocabulary`).
+    `form` is the form of the prompts that it was trained on (`speculation.language.prompts.Vocabulary`).
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.

@@ -12,8 +12,8 @@ import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.self_draft import SelfDraft
 from cloud_verifier.server import Server
+from cloud_verifier.server_draft.drafting import ServerDraft
 from edge_drafter import (
     DecodingStats,
     Drafter,
@@ -212,7 +212,7 @@ def run(
     engine = VlmEngine(target, config.limits.max_sessions, capacity, exits, config.limits.max_draft, encoder=encoder)
     beside = None
     if self_draft is not None:
-        beside = SelfDraft(self_draft, config.limits.max_sessions, capacity, target.eos, config.limits.max_draft)
+        beside = ServerDraft(self_draft, config.limits.max_sessions, capacity, target.eos, config.limits.max_draft)
     profile = DeviceProfile("virtual", verify_s=verify_s, server_draft_s=verify_s / 10)
     server = Server(engine, config, profile, post, clock=timeline.clock, self_draft=beside)
 

@@ -56,8 +56,8 @@ MONITORING_HOMES = {
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
-    "cloud_verifier/engine.py", "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/",
-    "vlm_nav_evaluation/", "benchmarks/",
+    "cloud_verifier/engine.py", "cloud_verifier/server_draft/drafting.py", "cloud_verifier/__main__.py",
+    "adapters_training/", "vlm_nav_evaluation/", "benchmarks/",
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
 NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.fed", "speculation.vlm")
@@ -106,7 +106,11 @@ def test_packages_know_only_whom_they_may(package: str) -> None:
         assert not strangers, f"{name_of(path)} imports {strangers}"
 
 
-HOW_MODELS_ARE_ASKED = ("speculation.prompts", "speculation.memory", "speculation.instructions")
+HOW_MODELS_ARE_ASKED = (
+    "speculation.language.prompts",
+    "speculation.language.memory",
+    "speculation.language.instructions",
+)
 HOW_PROGRAMS_END = "speculation.early_end"
 
 

@@ -18,7 +18,7 @@ from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DraftingConfig, Mode, QueuePolicy, StepRequest
 from speculation.exits import ExitHeads, Reliability
-from speculation.grammar import Automaton, Grammars
+from speculation.language.grammar import Automaton, Grammars
 from speculation.sampling import GREEDY, MAX_KEY, Coupled
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession

@@ -16,8 +16,8 @@ import yaml
 from cloud_verifier.__main__ import parser
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, PREFIX
-from cloud_verifier.monitoring.watched import Watched
 from scripts import dashboard, dashboard_picture
 
 ROOT = Path(__file__).resolve().parents[1]

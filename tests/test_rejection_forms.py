@@ -24,7 +24,7 @@ from cloud_verifier.tree import Tree
 from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest, sources_of
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
-from speculation.grammar import masked
+from speculation.language.grammar import masked
 from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.sampling.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.vlm.load import Vlm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from speculation.prompts import NOT_HERE, ActionKind, NavigationAction
+from speculation.language.prompts import NOT_HERE, ActionKind, NavigationAction
 from vlm_nav_evaluation.tables import Column, figures_table
 
 Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]

@@ -21,10 +21,10 @@ from adapters_training.sources import LeftOut
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
+from speculation.language.prompts import Guidance, parse_answer
 from speculation.links import load_link
 from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
-from speculation.prompts import Guidance, parse_answer
 from speculation.service import INTERACTIVE, SERVICE_CLASSES
 from speculation.settings import add_flags, from_flags, path_flag
 from speculation.vlm.load import load_vlm

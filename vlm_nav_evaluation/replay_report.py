@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from edge_drafter import Mode
-from speculation.prompts import to_navigation_action as to_action
+from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.agreement import agreement, agreement_table, percent
 from vlm_nav_evaluation.experiment.alone import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run

@@ -17,9 +17,9 @@ from edge_drafter import Mode
 from edge_drafter.config import read_gamma
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
-from speculation.grammar import CONSTRAINED, FREE
+from speculation.language.grammar import CONSTRAINED, FREE
+from speculation.language.prompts import ResponseOrder
 from speculation.predictor import AUTO, OFF
-from speculation.prompts import ResponseOrder
 from speculation.settings import path_flag
 from speculation.vlm.load import DTYPES
 from speculation.wire import MAX_FRAMES

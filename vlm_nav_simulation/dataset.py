@@ -1,7 +1,8 @@
 """Labelled frames for training: images, what they show, and what the teacher would do for every query.
 
 Every question has a history: the frames that were looked at before (poses), what was done between them, and what the
-robot's memory holds of it (`speculation.memory`). Some are the walk that the frame lies on, the others are made up.
+robot's memory holds of it (`speculation.language.memory`). Some are the walk that the frame lies on, the others are
+made up.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from speculation.instructions import Relation, Understood
-from speculation.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
-from speculation.prompts import MOTIONS, ActionKind, Blocked, NavigationAction, Past, Target, compose, parse_answer
+from speculation.language.instructions import Relation, Understood
+from speculation.language.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
+from speculation.language.prompts import (
+    MOTIONS,
+    ActionKind,
+    Blocked,
+    NavigationAction,
+    Past,
+    Target,
+    compose,
+    parse_answer,
+)
 from vlm_nav_simulation.camera import Image, Labels
 from vlm_nav_simulation.episode import MAX_BLOCKED, execute
 from vlm_nav_simulation.geometry import Box, Obstacles, Pose, nose_of, wrap

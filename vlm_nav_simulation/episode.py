@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from speculation.prompts import ActionKind, NavigationAction
+from speculation.language.prompts import ActionKind, NavigationAction
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import observe

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from matplotlib.figure import Figure
 
-from speculation.prompts import NavigationAction
+from speculation.language.prompts import NavigationAction
 from vlm_nav_simulation.camera import Image, Labels
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import EpisodeResult, oracle_policy, run_episode

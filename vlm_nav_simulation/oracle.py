@@ -15,7 +15,7 @@ from enum import Enum
 
 import numpy as np
 
-from speculation.prompts import (
+from speculation.language.prompts import (
     FORWARD_METRES,
     STOP,
     TURN_DEGREES,

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from speculation.prompts import Target
+from speculation.language.prompts import Target
 from vlm_nav_simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
 from vlm_nav_simulation.layouts import Area, FloorPlan, Layout, furnish, sample_plan
 from vlm_nav_simulation.objects import CLASSES, COLOURS

@@ -1,10 +1,10 @@
 """The teacher of searches: it knows walls and furniture, but an object only where the camera has looked.
 
 The oracle walks straight to what it cannot have seen, and a model that imitates it learns to guess. This one decides
-from what the robot has looked at, of which the prompt's memory holds a summary (`speculation.memory`): while turning
-here shows new floor, turn on, left at first; then walk to the next place that shows some; where all floor was seen, the
-object is not here. A whole turn at a place is enough, whatever furniture hides from there. For what is in view the
-oracle decides.
+from what the robot has looked at, of which the prompt's memory (`speculation.language.memory`) holds a summary: while
+turning here shows new floor, turn on, left at first; then walk to the next place that shows some; where all floor was
+seen, the object is not here. A whole turn at a place is enough, whatever furniture hides from there. For what is in
+view the oracle decides.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from speculation.memory import SECTORS
-from speculation.prompts import NOT_HERE, ActionKind, ActionSize, Blocked, NavigationAction, Past
+from speculation.language.memory import SECTORS
+from speculation.language.prompts import NOT_HERE, ActionKind, ActionSize, Blocked, NavigationAction, Past
 from vlm_nav_simulation.geometry import Array, Obstacles, Pose, nose_of, wrap
 from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.oracle import HALF_VIEW, SEARCH_TURN, Decision, Oracle, Reason, undoes

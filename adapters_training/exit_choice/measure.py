@@ -77,7 +77,7 @@ def held_out_prompts(config: MeasureConfig, target: Path) -> tuple[list[Prompt],
     from adapters_training.sources import USER, BadRecord
     from adapters_training.sources.mixture import open_mixture
     from adapters_training.wording import form_of
-    from speculation.prompts import VOCABULARY_FILE
+    from speculation.language.prompts import VOCABULARY_FILE
 
     guide, images = not (target / VOCABULARY_FILE).exists(), Path(config.images) if config.images else None
     mixture = open_mixture(config.held_out, "held-out", images, guide=guide, form=form_of(target))

@@ -19,7 +19,7 @@ from adapters_training.records import Frame
 from adapters_training.sources import BadRecord
 from adapters_training.sources.mixture import Mixture
 from adapters_training.sources.shards import ShardFolder
-from speculation.prompts import Vocabulary
+from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import Vlm
 
 

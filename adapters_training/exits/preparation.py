@@ -20,7 +20,7 @@ from adapters_training.exits.batches import Batch, Conversations, Maker, PackedF
 from adapters_training.exits.config import Dtype, FrozenTargetConfig, TrainingConfig
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
-from speculation.prompts import VOCABULARY_FILE
+from speculation.language.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.memory import text_config

@@ -71,7 +71,7 @@ class Quality:
 def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:
     """Return what the logged drafts, cut at `gamma` and behind the first token below `threshold`, would have come to.
 
-    The token below the threshold is sent, as `edge_drafter.cutting` has it. Every verdict adds one token.
+    The token below the threshold is sent, as `edge_drafter.draft_selection` has it. Every verdict adds one token.
     """
     keep = drafts.features[:, -1] <= gamma
     number, label = drafts.draft[keep], drafts.label[keep]

@@ -17,7 +17,7 @@ from typing import Any
 from adapters_training.sources import ASSISTANT, USER, Sample, Spool, Turn
 from adapters_training.sources.rosbag2 import BagReader, unseen_videos
 from speculation.images import COMPRESSED, RAW, to_jpeg
-from speculation.prompts import NavigationAction, compose, parse_answer
+from speculation.language.prompts import NavigationAction, compose, parse_answer
 
 ANSWER = "spec_vlm_nav_interfaces/msg/DecodingStats"
 TEXT = "std_msgs/msg/String"

@@ -27,7 +27,7 @@ import msgspec
 from adapters_training.sources import ASSISTANT, USER, LeftOut, Sample, Shot, Spool, Turn
 from speculation.extras import need
 from speculation.images import file_jpeg, pixels_jpeg
-from speculation.prompts import compose
+from speculation.language.prompts import compose
 
 INFO = Path("meta") / "info.json"
 TASKS = Path("meta") / "tasks.parquet"

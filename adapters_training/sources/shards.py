@@ -12,7 +12,7 @@ from adapters_training import wording
 from adapters_training.packing import ACTION_FIRST_SHARE
 from adapters_training.records import WINDOW, Frame, Task, read_shard, shards
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
-from speculation.prompts import ResponseOrder
+from speculation.language.prompts import ResponseOrder
 
 EMPTY_KEPT = 3
 """Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
@@ -20,7 +20,7 @@ EMPTY_KEPT = 3
 
 class ShardFolder:
     """The frames of a folder of shards. `guide` explains the robot to a target that was not trained on its actions;
-    `form` is the form of its prompts (`speculation.prompts.Vocabulary`), and only what suits it is asked.
+    `form` is the form of its prompts (`speculation.language.prompts.Vocabulary`), and only what suits it is asked.
 
     Raises ValueError for a folder without shards or with a broken one.
     """

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from cloud_verifier.cluster.directory import Directory
 from cloud_verifier.cluster.tickets import Tickets
+from cloud_verifier.interfaces import Post
 from cloud_verifier.limits import Allowance
-from cloud_verifier.peers import REFUSALS_AT_ONCE, REFUSALS_PER_S
-from cloud_verifier.work import Post
+from cloud_verifier.outbox import REFUSALS_AT_ONCE, REFUSALS_PER_S
 from speculation import wire
 from speculation.text import printable
 

@@ -14,7 +14,7 @@ from cloud_verifier.cluster.channel import Channel, ChannelClosed, Charge, Drain
 from cloud_verifier.cluster.directory import Phase, Status
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import StartError
-from cloud_verifier.promises import Standing
+from cloud_verifier.slo import Standing
 
 _log = logging.getLogger("cloud_verifier")
 

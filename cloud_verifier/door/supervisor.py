@@ -56,7 +56,7 @@ CLOSE_S = 2.0
 
 
 class Door:
-    """The verifier's socket, see `cloud_verifier.work.Post`. Peers are opaque names, see `Connections`."""
+    """The verifier's socket, see `cloud_verifier.interfaces.Post`. Peers are opaque names, see `Connections`."""
 
     def __init__(
         self, bind: str, keys: Path | None = None, allow_plain: bool = False, bytes_per_s: float = 0.0

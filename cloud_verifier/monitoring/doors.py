@@ -13,7 +13,7 @@ import msgspec
 
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Histogram, Labels
-from cloud_verifier.monitoring.watched import program_version
+from cloud_verifier.monitoring.health import program_version
 from speculation.wire import PROTOCOL
 
 PHASES = ("joining", "ready", "draining")

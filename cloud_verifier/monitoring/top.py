@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloud_verifier.monitoring.doors import DoorLoad
-from cloud_verifier.monitoring.watched import Load
+from cloud_verifier.monitoring.health import Load
 from speculation.text import printable
 
 TIMEOUT_S = 3.0

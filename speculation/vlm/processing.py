@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import Frame, jpeg_size, scale_jpeg
-from speculation.prompts import chat
+from speculation.language.prompts import chat
 from speculation.vlm.positions import Grid, Ints
 from speculation.wire import MAX_FRAMES, Jpegs, frames_of, jpeg_of
 

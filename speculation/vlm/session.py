@@ -8,7 +8,7 @@ import numpy as np
 
 from speculation.cancellation import Stop
 from speculation.frames import Frame
-from speculation.grammar import Automaton, masked
+from speculation.language.grammar import Automaton, masked
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill

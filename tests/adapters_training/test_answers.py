@@ -15,8 +15,8 @@ from adapters_training.__main__ import main
 from adapters_training.answers import CAPACITY, MAX_TOKENS, answer_all
 from adapters_training.packing import IGNORE, Packer
 from adapters_training.shapes import known_objects
-from speculation.grammar import Grammars, grammar_for
-from speculation.prompts import MOTIONS, ResponseOrder, compose, parse_answer
+from speculation.language.grammar import Grammars, grammar_for
+from speculation.language.prompts import MOTIONS, ResponseOrder, compose, parse_answer
 from speculation.vlm.cache import KVCache
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession

@@ -11,7 +11,7 @@ import pytest
 from adapters_training import data
 from adapters_training.data import convert, make_shard
 from adapters_training.records import read_shard, shards
-from speculation.prompts import MOTIONS
+from speculation.language.prompts import MOTIONS
 from vlm_nav_simulation.dataset import sample_frames
 from vlm_nav_simulation.oracle import Decision, Reason
 from vlm_nav_simulation.scene import Difficulty

@@ -19,8 +19,8 @@ from adapters_training.losses import Losses
 from adapters_training.packing import Batch
 from adapters_training.records import Seen, Task, read_frames, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
-from speculation.grammar import Grammars, grammar_for
-from speculation.prompts import ResponseOrder, parse_answer
+from speculation.language.grammar import Grammars, grammar_for
+from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from tests.adapters_training.frames import make_frame

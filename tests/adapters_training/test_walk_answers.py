@@ -11,7 +11,7 @@ import pytest
 from adapters_training.__main__ import main
 from adapters_training.sources.mixture import open_mixture
 from speculation.frames import decode_jpeg
-from speculation.prompts import VOCABULARY_FILE, compose
+from speculation.language.prompts import VOCABULARY_FILE, compose
 from tests.datasets import lerobot, shade, shades
 from tests.system.parrot import TURN_LEFT, parrot
 

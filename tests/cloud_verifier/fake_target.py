@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cloud_verifier.interfaces import CapacityError, LayerVerdicts, ModelInfo, Row
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
 from speculation.wire import Jpegs, frames_of

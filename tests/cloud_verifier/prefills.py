@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cloud_verifier.work import Engine, Row
+from cloud_verifier.interfaces import Engine, Row
 
 
 def prefill_at_once(engine: Engine, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:

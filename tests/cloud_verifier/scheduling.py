@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.interfaces import LayerVerdicts, Row
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
-from cloud_verifier.work import LayerVerdicts, Row
 from speculation.pass_cost import Load
 from speculation.wire import BeginStep, Commit, Draft, Idle
 from tests.cloud_verifier.fake_target import FakeEngine, greedy

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
+from cloud_verifier.interfaces import Row
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
-from cloud_verifier.work import Row
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.load import Vlm

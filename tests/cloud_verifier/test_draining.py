@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_verifier.promises import Standing
 from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, SILENT_S, Server
+from cloud_verifier.slo import Standing
 from speculation.profiles import RAW, load_profile
 from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Ping, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of

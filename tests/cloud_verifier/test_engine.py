@@ -16,10 +16,10 @@ from torch import Tensor
 from cloud_verifier import engine as engine_module
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.work import CapacityError, Row
+from cloud_verifier.interfaces import CapacityError, Row
 from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
-from speculation.grammar import Constraint, Grammars
+from speculation.language.grammar import Constraint, Grammars
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split, StepDraws
 from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.work import LayerVerdicts, Row, RowFeatures
+from cloud_verifier.interfaces import LayerVerdicts, Row, RowFeatures
 from speculation.features import unpack
 from speculation.fed.encoder import FeatureEncoder
 from speculation.vlm.blocks import BLOCK

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.feature_log import FeatureLog
-from cloud_verifier.work import RowFeatures
+from cloud_verifier.interfaces import RowFeatures
 from speculation import wire
 from speculation.wire import Features
 

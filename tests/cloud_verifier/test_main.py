@@ -11,10 +11,10 @@ import pytest
 
 from cloud_verifier.__main__ import find_cost, main
 from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.sessions import check_welcome
-from cloud_verifier.work import ModelInfo
 from speculation.cost_profile import COST_FILE
-from speculation.prompts import Vocabulary
+from speculation.language.prompts import Vocabulary
 from speculation.wire import MAX_END_TOKENS
 from tests.speculation.test_cost_profile import PROFILE
 

@@ -14,9 +14,9 @@ import pytest
 
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, cache_blocks
+from cloud_verifier.interfaces import Row
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.server import Server
-from cloud_verifier.work import Row
 from speculation.profiles import RAW
 from speculation.sampling import GREEDY
 from speculation.vlm.blocks import BLOCK, blocks_for

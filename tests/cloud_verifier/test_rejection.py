@@ -9,13 +9,13 @@ import pytest
 from torch import Tensor
 
 from cloud_verifier import engine
+from cloud_verifier.draft_buffer import HELD_DRAFTS
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.held_drafts import HELD_DRAFTS
+from cloud_verifier.interfaces import Row
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.open_token import MAX_FETCHES
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
-from cloud_verifier.work import Row
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
 from speculation.sampling.masses import unpack

@@ -15,7 +15,7 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import Refused, Scheduler
-from speculation.grammar import Grammars
+from speculation.language.grammar import Grammars
 from speculation.pass_cost import Load, PassCost
 from speculation.wire import (
     ROOT,

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.exit_queue import QueuePolicy
-from cloud_verifier.peers import REFUSALS_AT_ONCE
+from cloud_verifier.interfaces import CapacityError, ModelInfo
+from cloud_verifier.outbox import REFUSALS_AT_ONCE
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import SILENT_S, WORKING_S
-from cloud_verifier.work import CapacityError, ModelInfo
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
+from speculation.language.prompts import Vocabulary
 from speculation.profiles import DeviceProfile
-from speculation.prompts import Vocabulary
 from speculation.wire import (
     PROTOCOL,
     BeginStep,

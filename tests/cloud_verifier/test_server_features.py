@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from cloud_verifier.work import LayerVerdicts, ModelInfo, Row, RowFeatures
+from cloud_verifier.interfaces import LayerVerdicts, ModelInfo, Row, RowFeatures
 from speculation import wire
 from speculation.wire import Commit, EndStep, FaultCode, Features, Idle
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults

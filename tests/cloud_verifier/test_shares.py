@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from cloud_verifier.work import LayerVerdicts, Row
+from cloud_verifier.interfaces import LayerVerdicts, Row
 from speculation.wire import Busy, Hello, Idle, Welcome
 from tests.cloud_verifier.bench import HELLO, Bench, begin
 from tests.cloud_verifier.fake_target import FakeEngine

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from cloud_verifier.draft_buffer import HELD_DRAFTS
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.held_drafts import HELD_DRAFTS
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree

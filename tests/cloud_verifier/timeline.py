@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Scheduling
+from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.ledger import Act
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from edge_drafter import DecodingStats, DraftingConfig, Mode
 from edge_drafter.branches import Branch, BranchQueue
 from edge_drafter.config import START_GAMMA
-from edge_drafter.sent import SentDraft, SentDrafts
+from edge_drafter.in_flight import SentDraft, SentDrafts
 from edge_drafter.step_drafter import StepDrafter
 from edge_drafter.tree import Origin, TokenTree
 from speculation.settings import fields_of

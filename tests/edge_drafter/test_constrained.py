@@ -9,8 +9,8 @@ from edge_drafter.constrained import Settled
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.tree import Origin, TokenTree
-from speculation.grammar import CONSTRAINED
-from speculation.prompts import ResponseOrder, compose, parse_answer
+from speculation.language.grammar import CONSTRAINED
+from speculation.language.prompts import ResponseOrder, compose, parse_answer
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession

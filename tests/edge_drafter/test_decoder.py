@@ -19,9 +19,9 @@ from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from speculation.exits import ExitHeads, Reliability
+from speculation.language.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.links import Blackout, LinkConditions, WayConditions, load_link
 from speculation.machine import machine_id
-from speculation.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession

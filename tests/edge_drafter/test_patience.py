@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from cloud_verifier.door.supervisor import Door
+from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.server import Server
-from cloud_verifier.work import ModelInfo
 from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost

@@ -8,8 +8,8 @@ import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
 from edge_drafter.controller import Controller
+from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import MAX_AHEAD, OUTRUN, Policy
-from edge_drafter.sent import SentDraft
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.wire import Draft, Idle

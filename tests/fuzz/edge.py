@@ -27,7 +27,7 @@ from edge_drafter.question import GrowingText
 from speculation import wire
 from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned, Stop
-from speculation.prompts import ACTIONS, committed_action, parse_answer
+from speculation.language.prompts import ACTIONS, committed_action, parse_answer
 from speculation.sampling import SamplingScheme
 from speculation.wire import (
     BeginStep,

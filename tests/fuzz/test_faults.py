@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_verifier.work import Row
+from cloud_verifier.interfaces import Row
 from speculation.acceptance import Verdict
 from tests.fuzz import faults
 from tests.fuzz.campaign import Broken

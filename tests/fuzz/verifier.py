@@ -21,9 +21,9 @@ import numpy as np
 
 from cloud_verifier import sessions
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.interfaces import LayerVerdicts, Row
 from cloud_verifier.server import Server
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import LayerVerdicts, Row
 from speculation import wire
 from speculation.acceptance import Verdict
 from speculation.profiles import RAW

@@ -22,8 +22,8 @@ from cloud_verifier.cluster.on_ray import STALE_S, VIEW_S
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.promises import Standing
 from cloud_verifier.server import Server
+from cloud_verifier.slo import Standing
 from speculation.profiles import DeviceProfile
 from tests.fuzz.verifier import FuzzEngine, FuzzSelfDraft
 from tests.fuzz.virtual_link import Killed, Processes

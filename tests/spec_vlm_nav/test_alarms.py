@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.image_dependence import SwapTest
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.stats import DecodingStats
-from edge_drafter.swap import SwapTest
 from spec_vlm_nav.alarms import ALARMS, AcceptanceAlarm, AlarmSettings, DraftWatch, ImageAlarm, SwapQuestion
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.graph import PROJECT

@@ -31,7 +31,7 @@ from spec_vlm_nav.annotate import (
 )  # fmt: skip
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK
 from speculation.frames import decode_jpeg
-from speculation.prompts import ACTIONS, MOTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import ACTIONS, MOTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
 Pixels = npt.NDArray[np.uint8]
 WIDTH = 512

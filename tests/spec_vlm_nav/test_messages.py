@@ -12,7 +12,7 @@ from spec_vlm_nav import messages
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_done, to_numbers
 from spec_vlm_nav.motion import Outcome
-from speculation.prompts import ACTIONS, MOTIONS, ActionKind, Blocked, NavigationAction, Past
+from speculation.language.prompts import ACTIONS, MOTIONS, ActionKind, Blocked, NavigationAction, Past
 from speculation.wire import MAX_PROMPT_CHARS
 
 INTERFACES = PROJECT / "ros_ws/src/spec_vlm_nav_interfaces/msg"

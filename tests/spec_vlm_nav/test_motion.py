@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity
-from speculation.prompts import MOTIONS, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import MOTIONS, STOP, ActionKind, ActionSize, NavigationAction
 
 CONFIG = MotionConfig()
 DT = 0.05

@@ -27,7 +27,7 @@ from spec_vlm_nav.navigator import (
     Navigator,
     NavigatorConfig,
 )
-from speculation.prompts import (
+from speculation.language.prompts import (
     NOT_HERE,
     STOP,
     ActionKind,

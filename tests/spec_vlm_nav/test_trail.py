@@ -12,7 +12,7 @@ from spec_vlm_nav.annotate import AMBER, GREEN, GREY, RED
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.trail import MOST_DECISIONS, MOST_PLACES, Trail
-from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
 FORWARD = NavigationAction(ActionKind.FORWARD, ActionSize.SMALL)
 LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)

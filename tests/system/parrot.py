@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
 
-from speculation.prompts import Vocabulary
+from speculation.language.prompts import Vocabulary
 from tests.models import CLASSES, COLOURS, tiny_model
 
 TURN_LEFT = "Action: turn left small"
@@ -19,7 +19,7 @@ NOT_HERE = "Action: not here"
 def parrot(folder: Path, answer: str, layers: int = 2, form: int = 1) -> Path:
     """Write a tiny model into `folder` that answers `answer`, whose tokens must all differ, and return the folder.
 
-    `form`: of the prompts that it is asked in (`speculation.prompts.Vocabulary`).
+    `form`: of the prompts that it is asked in (`speculation.language.prompts.Vocabulary`).
 
     Attention and feed-forward add nothing to the residual stream, and the head maps each token to its successor.
     """

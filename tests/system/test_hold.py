@@ -20,8 +20,8 @@ from spec_vlm_nav.nodes import feedback, goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
-from speculation.prompts import ActionKind, ActionSize
-from speculation.prompts import NavigationAction as Action
+from speculation.language.prompts import ActionKind, ActionSize
+from speculation.language.prompts import NavigationAction as Action
 
 CONFIG = NavigatorConfig()
 CODES = NavigateByInstruction.Result

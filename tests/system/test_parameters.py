@@ -21,8 +21,8 @@ from spec_vlm_nav.preflight import OWN as CHECKED_OWN
 from spec_vlm_nav.preflight import PARTS as CHECKED
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
-from speculation.grammar import CONSTRAINED
-from speculation.prompts import Guidance, ResponseOrder
+from speculation.language.grammar import CONSTRAINED
+from speculation.language.prompts import Guidance, ResponseOrder
 from vlm_nav_evaluation.nodes.bag_player import PLAYER
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spec_vlm_nav.messages import KINDS, AskedPrompt
-from speculation.prompts import ActionKind, ResponseOrder, compose
+from speculation.language.prompts import ActionKind, ResponseOrder, compose
 from tests import bags
 from tests.models import frame
 from tests.system.chain import FIND

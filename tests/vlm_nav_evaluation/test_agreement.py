@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.prompts import ACTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import ACTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 from vlm_nav_evaluation.agreement import Pair, agreement, agreement_table, percent
 
 LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)

@@ -13,7 +13,7 @@ import cv2
 import pytest
 
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import STOP, VOCABULARY_FILE, compose
+from speculation.language.prompts import STOP, VOCABULARY_FILE, compose
 from tests import bags
 from tests.cloud_verifier.process import Verifier, start
 from vlm_nav_evaluation.__main__ import main, parser

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge_drafter import DecodingStats
-from speculation.prompts import ACTIONS
+from speculation.language.prompts import ACTIONS
 from vlm_nav_evaluation.agreement import agreement
 from vlm_nav_evaluation.compare import changed_answers, differences, side_by_side
 from vlm_nav_evaluation.experiment.alone import TARGET

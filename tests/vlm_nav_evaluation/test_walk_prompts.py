@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction, ResponseOrder
+from speculation.language.prompts import ActionKind, ActionSize, Blocked, NavigationAction, ResponseOrder
 from vlm_nav_evaluation.walk_prompts import WalkPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import Side, observe

@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import pytest
 
-from speculation.instructions import understand
-from speculation.memory import GO2_CAMERA, SearchMemory
-from speculation.prompts import ActionKind, ActionSize, Blocked, NavigationAction, Vocabulary
+from speculation.language.instructions import understand
+from speculation.language.memory import GO2_CAMERA, SearchMemory
+from speculation.language.prompts import ActionKind, ActionSize, Blocked, NavigationAction, Vocabulary
 from vlm_nav_simulation.dataset import (
     CELLS,
     MIN_COVERAGE,

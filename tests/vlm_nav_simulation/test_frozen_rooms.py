@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from speculation.prompts import Target
+from speculation.language.prompts import Target
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
 from vlm_nav_simulation.stage import build_spec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from speculation.prompts import Target
+from speculation.language.prompts import Target
 from vlm_nav_simulation import speed
 from vlm_nav_simulation.__main__ import main
 from vlm_nav_simulation.look import describe

@@ -9,7 +9,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from vlm_nav_simulation.dataset import Query, random_pose
 from vlm_nav_simulation.episode import MAX_STUCK, Outcome, execute, oracle_policy, run_episode
 from vlm_nav_simulation.geometry import NOSE, Obstacles, Pose

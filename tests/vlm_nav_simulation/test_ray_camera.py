@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speculation.prompts import Target
+from speculation.language.prompts import Target
 from vlm_nav_simulation.camera import VARIABLE, Camera, CameraKind, RayCamera, chosen_kind
 from vlm_nav_simulation.dataset import random_pose
 from vlm_nav_simulation.geometry import Pose

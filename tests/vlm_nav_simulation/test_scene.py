@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from speculation.prompts import Target
+from speculation.language.prompts import Target
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import bearing_and_distance, observe
 from vlm_nav_simulation.objects import CLASSES, COLOURS

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from speculation.memory import SearchMemory
-from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, Blocked, NavigationAction, Past
+from speculation.language.memory import SearchMemory
+from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, Blocked, NavigationAction, Past
 from vlm_nav_simulation.episode import execute
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import doorways, observe

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from adapters_training.sources import LeftOut, Shot
 from adapters_training.sources.lerobot import LeRobotData, is_lerobot
-from speculation.prompts import Vocabulary, compose
+from speculation.language.prompts import Vocabulary, compose
 from speculation.settings import expanded
 from vlm_nav_evaluation.bags.files import BagReader
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection, asked_sentence, choose, find_camera

@@ -21,8 +21,8 @@ from adapters_training.sources import LeftOut
 from adapters_training.sources.rosbag2 import Topic
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.images import COMPRESSED, RAW, to_jpeg
-from speculation.instructions import sentence_for
-from speculation.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
+from speculation.language.instructions import sentence_for
+from speculation.language.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
 from speculation.settings import check
 from vlm_nav_evaluation.bags.files import VIDEOS, BagReader, header_stamp
 from vlm_nav_evaluation.bags.video import Picture, Video, check_video
@@ -84,7 +84,7 @@ class Selection(msgspec.Struct, frozen=True):
     """Make the prompt anew also where the bag has the one that was asked about the frame."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
-    """How the prompt is made, as in `speculation.prompts.compose`."""
+    """How the prompt is made, as in `speculation.language.prompts.compose`."""
 
     def __post_init__(self) -> None:
         check(self)

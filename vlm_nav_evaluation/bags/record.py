@@ -17,8 +17,7 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.images import COMPRESSED
-from speculation.progress import progress
-from speculation.prompts import (
+from speculation.language.prompts import (
     ACTIONS,
     PROMPT_FORMS,
     SEARCH_FORM,
@@ -28,6 +27,7 @@ from speculation.prompts import (
     Past,
     ResponseOrder,
 )
+from speculation.progress import progress
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter, make
 from vlm_nav_evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel

@@ -21,7 +21,7 @@ from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
 from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
-from speculation.prompts import Vocabulary
+from speculation.language.prompts import Vocabulary
 from speculation.wire import Jpegs, frames_of
 from vlm_nav_evaluation.closed_loop.episodes import SIM_LIMITS, SIM_MOTION
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines

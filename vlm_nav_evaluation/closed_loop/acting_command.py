@@ -26,10 +26,10 @@ from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.grammar import CONSTRAINED, FREE
+from speculation.language.grammar import CONSTRAINED, FREE
+from speculation.language.prompts import ResponseOrder, Vocabulary
 from speculation.processes import worker_pool
 from speculation.progress import progress
-from speculation.prompts import ResponseOrder, Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, run_acting
 from vlm_nav_evaluation.closed_loop.acting_plots import write_acting_plots

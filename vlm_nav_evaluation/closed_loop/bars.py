@@ -2,8 +2,8 @@
 
 Rooms are of seeds that no training uses. The target answers alone, in this process: all exact modes give its answers.
 "Of the oracle's" counts rooms that the oracle solves. Wordings are compared without new walks: a model is asked what
-a wording was understood as (`speculation.instructions`), so one that is understood walks as the plain one does, and one
-that is refused or taken for another object fails.
+a wording was understood as (`speculation.language.instructions`), so one that is understood walks as the plain one
+does, and one that is refused or taken for another object fails.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import msgspec
 from matplotlib.figure import Figure
 
 from adapters_training.evaluate import evaluate
-from speculation.grammar import CONSTRAINED
-from speculation.instructions import understand
+from speculation.language.grammar import CONSTRAINED
+from speculation.language.instructions import understand
+from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.language.wordings import HELD_OUT, Wording
 from speculation.progress import progress
-from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 from speculation.settings import path_flag
 from speculation.vlm.load import folder_fingerprint, load_vlm
-from speculation.wordings import HELD_OUT, Wording
 from vlm_nav_evaluation.closed_loop.command import MAX_PROCESSES, episodes, seeds
 from vlm_nav_evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode, EpisodeKey, Setting
 from vlm_nav_evaluation.closed_loop.scores import Place, figures, place, place_name, place_of, wilson

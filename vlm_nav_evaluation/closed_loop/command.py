@@ -20,13 +20,13 @@ import msgspec
 
 from edge_drafter import Mode
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.grammar import CONSTRAINED
+from speculation.language.grammar import CONSTRAINED
+from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
 from speculation.processes import worker_pool
 from speculation.profiles import load_profile
 from speculation.progress import progress
-from speculation.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
 from vlm_nav_evaluation.closed_loop.episodes import (

@@ -23,9 +23,9 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.grammar import FREE, Grammars, grammar_for
-from speculation.memory import SearchMemory
-from speculation.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
+from speculation.language.grammar import FREE, Grammars, grammar_for
+from speculation.language.memory import SearchMemory
+from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -72,9 +72,9 @@ class Setting:
     max_actions: int = 40
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
-    """How models are asked, as in `speculation.prompts.compose`."""
+    """How models are asked, as in `speculation.language.prompts.compose`."""
     form: int = 1
-    """Form of the target's prompts, see `speculation.prompts.Vocabulary`."""
+    """Form of the target's prompts, see `speculation.language.prompts.Vocabulary`."""
 
 
 class Asked(str, Enum):

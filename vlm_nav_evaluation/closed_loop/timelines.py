@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from speculation.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.language.grammar import CONSTRAINED, FREE, Grammars, grammar_for
 from speculation.sampling import GREEDY
 from speculation.vlm.session import VlmSession
 from vlm_nav_evaluation.experiment.run import Arm, Question

@@ -15,8 +15,8 @@ from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
 from spec_vlm_nav.runner import Log, Runner
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.instructions import understand
-from speculation.prompts import Vocabulary
+from speculation.language.instructions import understand
+from speculation.language.prompts import Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
 from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edge_drafter import DecodingStats
-from speculation.grammar import FREE, Grammars, grammar_for, masked
+from speculation.language.grammar import FREE, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm

@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from speculation.prompts import (
+from speculation.language.prompts import (
     Blocked,
     Guidance,
     NavigationAction,
@@ -52,9 +52,9 @@ def questions(
     """Return `count` questions: held-out rooms of the simulator, noise that needs no simulator (tiny models), or text.
 
     In rooms they are what the oracle would have been asked on its way, with what it had done by then, in prompts of
-    `form`. `order` and `guide` as in `speculation.prompts.compose`. `text` is the sample of our own, `text:PATH` a file
-    that `load_prompts` reads; `seed` selects among its prompts where there are more. Raises ValueError for another
-    source.
+    `form`. `order` and `guide` as in `speculation.language.prompts.compose`. `text` is the sample of our own,
+    `text:PATH` a file that `load_prompts` reads; `seed` selects among its prompts where there are more. Raises
+    ValueError for another source.
     """
     if in_words(source):
         prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)

@@ -18,13 +18,13 @@ import numpy as np
 
 from cloud_verifier.config import Limits
 from cloud_verifier.estimator import Estimator
+from cloud_verifier.interfaces import ModelInfo, Row
 from cloud_verifier.ledger import Act
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import ModelInfo, Row
 from speculation.acceptance import Verdict
 from speculation.pass_cost import Load
 from speculation.service import INTERACTIVE, SERVICE_CLASSES

@@ -15,7 +15,7 @@ from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.images import COMPRESSED, RAW, to_jpeg
-from speculation.prompts import NOT_HERE, STOP
+from speculation.language.prompts import NOT_HERE, STOP
 from vlm_nav_evaluation.bags.files import BagReader, header_stamp
 from vlm_nav_evaluation.bags.frames import PROMPT, TEXT, is_depth
 from vlm_nav_evaluation.bags.playback import ODOMETRY

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud_verifier.growth import Growth, Proposals
+from cloud_verifier.interfaces import LayerVerdicts, ModelInfo, Row, RowFeatures
+from cloud_verifier.server_draft.tree_growth import Growth, Proposals
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import LayerVerdicts, ModelInfo, Row, RowFeatures
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
@@ -261,7 +261,7 @@ class _Session:
 
 
 class RecordedEngine:
-    """A `cloud_verifier.work.Engine`: the target and its exits."""
+    """A `cloud_verifier.interfaces.Engine`: the target and its exits."""
 
     def __init__(self, recording: Recording, timings: Timings, sleep: Sleep, fed: FedShape | None = None) -> None:
         """`fed`: robots may ask for the features that such a head continues from; a prompt of which no length is
@@ -441,7 +441,7 @@ def _walk(row: Row, session: _Session, predict: Callable[[_Prefix], tuple[int, f
 
 
 class RecordedServerDraft:
-    """A `cloud_verifier.work.DraftEngine`: the recorded draft beside the target, one forward for all steps of a
+    """A `cloud_verifier.interfaces.DraftEngine`: the recorded draft beside the target, one forward for all steps of a
     batch (mode server_sd). Its trees hold recorded tokens only."""
 
     def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:

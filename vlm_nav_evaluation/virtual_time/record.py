@@ -25,7 +25,7 @@ from speculation.features import SCALE_BYTES
 from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.files import fingerprint, load_head
 from speculation.fed.head import FedHead
-from speculation.grammar import FREE, Constraint, Grammars, Mask, grammar_for, masked
+from speculation.language.grammar import FREE, Constraint, Grammars, Mask, grammar_for, masked
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
 from speculation.sampling import GREEDY, Prefix, SamplingScheme

@@ -17,7 +17,7 @@ from adapters_training.records import write_shard
 from adapters_training.settings import make
 from adapters_training.shapes import Shape, build_model, write_processor
 from speculation.exits import ExitHeads
-from speculation.prompts import Vocabulary
+from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import load_vlm
 from speculation.vlm.processing import Processor
 from tests.adapters_training.exits.targets import chats, pictures

@@ -17,7 +17,7 @@ from adapters_training.sources.lerobot import LeRobotAnswers, LeRobotData
 from adapters_training.sources.mixture import open_mixture
 from speculation import images
 from speculation.frames import decode_jpeg
-from speculation.prompts import compose
+from speculation.language.prompts import compose
 from tests.datasets import CAMERA, FPS, lerobot, shade, shades
 
 pytest.importorskip("pyarrow", reason="the extra `lerobot` is not installed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloud_verifier.cluster.directory import Directory, Phase, Status
 from cloud_verifier.cluster.door import BACK_S, ClusterDoor
 from cloud_verifier.cluster.tickets import SECRET_BYTES, VALID_S, Tickets
-from cloud_verifier.peers import REFUSALS_AT_ONCE
+from cloud_verifier.outbox import REFUSALS_AT_ONCE
 from speculation import wire
 from speculation.wire import PROTOCOL, Busy, Fault, FaultCode, Hello, Ping, Pong, Redirect
 from tests.cloud_verifier.bench import FakePost, begin

@@ -19,7 +19,7 @@ from cloud_verifier.cluster.member import Member
 from cloud_verifier.cluster.supervisor import Ended, Reported, Supervisor
 from cloud_verifier.cluster.tickets import SECRET_BYTES, TicketError, Tickets
 from cloud_verifier.config import StartError
-from cloud_verifier.promises import Standing
+from cloud_verifier.slo import Standing
 
 SECRET = bytes(range(SECRET_BYTES))
 STANDING = Standing(2, 0.5, 0.25, 0.125, False)

@@ -15,7 +15,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.exposition import pages_of
-from cloud_verifier.monitoring.watched import Watched
+from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict

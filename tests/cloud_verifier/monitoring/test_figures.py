@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
+from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
-from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict

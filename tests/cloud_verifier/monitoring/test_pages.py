@@ -18,9 +18,9 @@ from cloud_verifier.config import StartError
 from cloud_verifier.monitoring import pages
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase
+from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.monitoring.pages import HttpServer, text_page
 from cloud_verifier.monitoring.series import CATALOGUE, PREFIX
-from cloud_verifier.monitoring.watched import Watched
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import Bench, begin
 

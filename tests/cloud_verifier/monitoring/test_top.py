@@ -14,9 +14,9 @@ from cloud_verifier.monitoring import top
 from cloud_verifier.monitoring.doors import WatchedDoor
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
+from cloud_verifier.monitoring.health import Load, Watched
 from cloud_verifier.monitoring.pages import HttpServer, Page
 from cloud_verifier.monitoring.top import Unreachable, fetch, show
-from cloud_verifier.monitoring.watched import Load, Watched
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import greedy

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.policies import POLICIES, Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
-from cloud_verifier.work import ModelInfo
 from speculation.pass_cost import Load, PassCost
 from speculation.service import SERVICE_CLASSES, ServiceClass
 from speculation.wire import BeginStep, Commit, Draft, Idle

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from edge_drafter import DraftingConfig, Mode, StepRequest
-from speculation.grammar import Grammars, grammar_for
-from speculation.prompts import Guidance, ResponseOrder, Vocabulary, compose, parse_answer
+from speculation.language.grammar import Grammars, grammar_for
+from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary, compose, parse_answer
 from speculation.sampling import GREEDY, Coupled
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from edge_drafter import DraftModel
 from speculation.cancellation import Stop
-from speculation.grammar import Grammars, grammar_for
+from speculation.language.grammar import Grammars, grammar_for
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
 from speculation.vlm import session as session_module
 from speculation.vlm.cache import CacheFull, KVCache

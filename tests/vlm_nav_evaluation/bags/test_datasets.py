@@ -10,7 +10,7 @@ import pytest
 
 from adapters_training.sources import LeftOut
 from speculation.frames import decode_jpeg
-from speculation.prompts import ResponseOrder, Vocabulary, compose
+from speculation.language.prompts import ResponseOrder, Vocabulary, compose
 from tests import bags
 from tests.datasets import CAMERA, lerobot, nuscenes, shade, shades
 from tests.models import CLASSES, COLOURS

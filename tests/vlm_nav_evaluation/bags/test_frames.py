@@ -10,7 +10,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 
 from adapters_training.sources import LeftOut
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
+from speculation.language.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests import bags
 from tests.models import CLASSES, COLOURS, frame
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, OracleLabel, Selection

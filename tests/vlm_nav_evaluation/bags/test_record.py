@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import ActionKind, NavigationAction
+from speculation.language.prompts import ActionKind, NavigationAction
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.files import read
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection

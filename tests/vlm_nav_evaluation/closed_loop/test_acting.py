@@ -15,7 +15,7 @@ from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
+from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import (
     Acting,
     ActingEpisode,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from speculation.prompts import Vocabulary
-from speculation.wordings import DEVELOPED, Wording
+from speculation.language.prompts import Vocabulary
+from speculation.language.wordings import DEVELOPED, Wording
 from tests.system.parrot import TURN_LEFT, parrot
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.closed_loop.bars import Bar, Sign, outcomes, walks, wordings

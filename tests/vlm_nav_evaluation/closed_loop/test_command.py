@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import pytest
 
-from speculation.prompts import VOCABULARY_FILE
+from speculation.language.prompts import VOCABULARY_FILE
 from vlm_nav_evaluation.__main__ import main, parser
 from vlm_nav_evaluation.closed_loop import command as closed_loop
 from vlm_nav_evaluation.closed_loop.episodes import ORACLE, EpisodeKey

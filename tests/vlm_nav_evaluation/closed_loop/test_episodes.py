@@ -18,7 +18,7 @@ from edge_drafter import DecodingStats
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.navigator import BLOCKED_LIMIT, STUCK_LIMIT
 from spec_vlm_nav.runner import SOURCE
-from speculation.prompts import (
+from speculation.language.prompts import (
     ACTIONS,
     MOTIONS,
     NOT_HERE,

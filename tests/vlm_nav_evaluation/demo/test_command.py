@@ -14,7 +14,7 @@ from cloud_verifier.config import FED_HEAD_FILE
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, CommandSpec, NodeSpec
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, figures, to_numbers
 from speculation.fed.inspect import inspect_head
-from speculation.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
+from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
 from speculation.vlm.inspect import inspect_folder
 from tests.vlm_nav_evaluation.report.recording import FIGURES, FORWARD
 from vlm_nav_evaluation.demo.command import StepPrinter, head_beside, target_of

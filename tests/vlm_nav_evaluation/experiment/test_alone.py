@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from speculation.grammar import CONSTRAINED
-from speculation.prompts import parse_answer
+from speculation.language.grammar import CONSTRAINED
+from speculation.language.prompts import parse_answer
 from speculation.vlm.load import Vlm
 from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, first_flip, margins
 from vlm_nav_evaluation.experiment.questions import questions

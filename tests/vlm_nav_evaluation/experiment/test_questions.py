@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from speculation.prompts import VOCABULARY_FILE, ResponseOrder
+from speculation.language.prompts import VOCABULARY_FILE, ResponseOrder
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model

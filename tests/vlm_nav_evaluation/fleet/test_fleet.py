@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cloud_verifier.config import Scheduling
+from cloud_verifier.interfaces import Row
 from cloud_verifier.policies import POLICIES
-from cloud_verifier.work import Row
 from speculation.pass_cost import PassCost
 from speculation.wire import ROOT, Idle
 from vlm_nav_evaluation.fleet import fleet as module

@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
-from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from tests import bags
 from tests.bags import SECOND_NS
 from vlm_nav_evaluation.bags.files import BagWriter

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.work import Row
+from cloud_verifier.interfaces import Row
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.fed.session import FedSession
-from speculation.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
+from speculation.language.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY, Coupled, Prefix
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import Vlm

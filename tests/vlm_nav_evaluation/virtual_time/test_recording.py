@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.work import Row
+from cloud_verifier.interfaces import Row
 from edge_drafter.sources.model import propose
 from speculation.cancellation import Abandoned
 from speculation.distributions import Distributions

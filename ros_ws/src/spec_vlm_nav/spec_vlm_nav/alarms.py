@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from edge_drafter.config import Mode
+from edge_drafter.image_dependence import SwapTest
 from edge_drafter.stats import DecodingStats
-from edge_drafter.swap import SwapTest
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check

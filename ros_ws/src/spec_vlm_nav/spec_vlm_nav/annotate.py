@@ -20,7 +20,7 @@ from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, SOURCE_WO
 from spec_vlm_nav.parameters import Parameters
 from speculation.frames import Frame
 from speculation.images import file_pixels
-from speculation.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 from speculation.settings import check
 
 Colour = tuple[int, int, int]

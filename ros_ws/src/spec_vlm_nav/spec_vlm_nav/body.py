@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from edge_drafter.reply import Reply
 from spec_vlm_nav.motion import Outcome, PlanarPose
-from speculation.prompts import NavigationAction, Vocabulary
+from speculation.language.prompts import NavigationAction, Vocabulary
 from speculation.wire import Jpegs
 
 

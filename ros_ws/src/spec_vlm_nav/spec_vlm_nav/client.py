@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from speculation.instructions import is_sentence, is_stop, sentence_for
+from speculation.language.instructions import is_sentence, is_stop, sentence_for
 from speculation.settings import check
 
 SERVER_S = 10.0

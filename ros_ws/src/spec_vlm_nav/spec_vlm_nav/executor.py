@@ -13,7 +13,7 @@ from spec_vlm_nav.messages import OUTCOME_CODE, to_action
 from spec_vlm_nav.motion import LAG_LIMIT_S, Motion, MotionConfig, Outcome, PlanarPose, Response
 from spec_vlm_nav.odometry import LEAST_HZ, OdometryCheck, OdometrySample, Rhythm
 from spec_vlm_nav.safety import ZERO, Watchdogs
-from speculation.prompts import NavigationAction
+from speculation.language.prompts import NavigationAction
 
 IDLE, SUPERSEDED = 0, 5
 """ActionStatus.outcome, beside those of `OUTCOME_CODE`."""

@@ -20,8 +20,8 @@ from edge_drafter import Mode
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.robots import ROBOTS, robot_of
-from speculation.grammar import CONSTRAINED
-from speculation.prompts import Guidance, ResponseOrder
+from speculation.language.grammar import CONSTRAINED
+from speculation.language.prompts import Guidance, ResponseOrder
 from speculation.service import SERVICE_CLASSES
 from speculation.settings import Field, expanded, fields_of
 from vlm_nav_simulation.layouts import Layout

@@ -10,7 +10,7 @@ import msgspec
 
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.motion import Outcome
-from speculation.prompts import MOTIONS, ActionKind, ActionSize, Blocked, NavigationAction, Past, to_past
+from speculation.language.prompts import MOTIONS, ActionKind, ActionSize, Blocked, NavigationAction, Past, to_past
 from speculation.wire import MAX_PROMPT_CHARS
 
 CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2

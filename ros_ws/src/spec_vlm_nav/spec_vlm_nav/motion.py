@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from spec_vlm_nav.safety import ZERO, Velocity
-from speculation.prompts import NavigationAction
+from speculation.language.prompts import NavigationAction
 from speculation.settings import check
 
 CREEP_SPEED, CREEP_TURN = 0.10, 0.15

@@ -19,9 +19,9 @@ from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, Verif
 from spec_vlm_nav.body import Body, Decision, Decoder, Execution, Frame, Question, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, wrap
-from speculation.instructions import sentence_for, understand
-from speculation.memory import SearchMemory
-from speculation.prompts import (
+from speculation.language.instructions import sentence_for, understand
+from speculation.language.memory import SearchMemory
+from speculation.language.prompts import (
     NOT_HERE,
     PROMPT_FORMS,
     SEARCH_FORM,
@@ -225,7 +225,7 @@ class Navigator:
         """The frames of the last views, the oldest first, each with the number of actions done before it."""
         self._instruction = self._holding = ""
         self._sentence = ""
-        """What the model is asked, see `speculation.instructions.sentence_for`."""
+        """What the model is asked, see `speculation.language.instructions.sentence_for`."""
         self._understood = ""
         """What the body shows of that; empty for a model without a list."""
         self._dry = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spec_vlm_nav.annotate import AMBER, END_COLOURS, GREEN, SOURCE_COLOURS, WHITE, Colour
 from spec_vlm_nav.motion import PlanarPose
-from speculation.prompts import NavigationAction
+from speculation.language.prompts import NavigationAction
 
 SPACING_M = 0.05
 MOST_PLACES = 2000

@@ -19,7 +19,7 @@ from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, POLL_S, End, Navigator
 from spec_vlm_nav.nodes.common import seconds_of
 from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
-from speculation.instructions import is_stop
+from speculation.language.instructions import is_stop
 from speculation.trace import Kind, Lane
 
 RESEND_S, RESEND_HOLD_S = 0.5, 0.1

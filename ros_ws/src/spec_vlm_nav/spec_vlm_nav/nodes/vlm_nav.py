@@ -33,8 +33,8 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, check_output
 from speculation.extras import need
-from speculation.instructions import is_stop, sentence_for
-from speculation.prompts import Vocabulary
+from speculation.language.instructions import is_stop, sentence_for
+from speculation.language.prompts import Vocabulary
 from speculation.trace import Trace
 
 if TYPE_CHECKING:

@@ -1,0 +1,337 @@
+"""Runs what the scheduler has started, on the target and on the draft model beside it, and sends the outcome.
+
+One step's failure is its own; what fails a forward fails the steps in it, and never the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from cloud_verifier.exit_queue import ExitQueue
+from cloud_verifier.interfaces import CapacityError, DraftEngine, Engine, LayerVerdicts, Row, RowFeatures
+from cloud_verifier.memory import Admission
+from cloud_verifier.monitoring import series
+from cloud_verifier.outbox import Outbox
+from cloud_verifier.policies import Batch
+from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.server_draft.prefill import DraftPrefills
+from cloud_verifier.sessions import SessionTable
+from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
+from speculation import wire
+from speculation.cancellation import Abandoned, Stop
+from speculation.pass_cost import Load
+from speculation.profiles import DeviceProfile
+
+_log = logging.getLogger("cloud_verifier")
+
+
+class Attend(Protocol):
+    """Reads messages and sends early tokens until a time, or until none of these steps is wanted any more."""
+
+    def __call__(self, until: float, steps: Sequence[Step] = ()) -> None: ...
+
+
+class Executor:
+    """Runs images, forwards and drafts one after another, in the server's thread, which goes on to `attend` meanwhile.
+
+    `profile` declares what they take, where anything; `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        self_draft: DraftEngine | None,
+        scheduler: Scheduler,
+        memory: Admission,
+        sessions: SessionTable,
+        peers: Outbox,
+        exits: ExitQueue,
+        profile: DeviceProfile,
+        attend: Attend,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine, self._self_draft, self._model = engine, self_draft, engine.model
+        self._scheduler, self._memory, self._sessions = scheduler, memory, sessions
+        self._peers, self._exits, self._profile = peers, exits, profile
+        self._figures = peers.figures
+        self._attend, self._clock = attend, clock
+        self._readings: DraftPrefills | None = None
+        if self_draft is not None and scheduler.drafting is not None:
+            self._readings = DraftPrefills(self_draft, scheduler.drafting, clock)
+        self.overruns = 0
+        """Forwards that took longer than was declared."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether the draft model beside the target has a prompt to read on."""
+        return self._readings is not None and self._readings.next(self._reads_for) is not None
+
+    def encode(self, step: Step) -> None:
+        """Encode a step's image."""
+        started = self._clock()
+        try:
+            self._engine.encode(step.index, self._unwanted(step))
+        except Abandoned:
+            return
+        except Exception as error:
+            self.cannot_prefill(step, error)
+            return
+        finally:
+            self._memory.prefilled(step.index, self._clock() - started, self._clock())
+        ended = self._clock()
+        self._figures.count(series.BUSY_TIME, ended - started, "encode")
+        self._peers.record("encode", started, ended, step=step.number)
+        self._scheduler.images.observe(Load.row(step.image_tokens), ended - started)
+        step.encoded = True
+        self.fed(step, 0, started)
+
+    def run(self, batch: Batch) -> None:
+        """Run one target forward, drafts for it first; exits leave as their layers are done, commits at the end.
+
+        It ends after a layer, and so does the wait for its declared time, when none of its steps is wanted any more.
+        """
+        began, steps, everyone = self._clock(), tuple(batch.choices), (*batch.choices, *batch.chunks)
+        layers = self._model.num_layers
+        output = LayerVerdicts(-1, {})
+        try:
+            self._draft_here(steps)
+            if not self.is_wanted(everyone):
+                return
+            started, rows = self._clock(), [*_rows(steps), *_chunk_rows(batch)]
+            for output in self._engine.verify(rows):
+                declared = self._profile.layer_due_s(output.layer, layers) if steps else 0.0
+                if output.layer == layers - 1 and not batch.chunks:
+                    self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
+                self._attend(started + declared, steps=everyone)
+                if not self.is_wanted(everyone):
+                    self._figures.count(series.BUSY_TIME, self._clock() - started, "verify" if steps else "prefill")
+                    return
+                if output.layer < layers - 1:
+                    self._queue_early(steps, output)
+                    self._peers.send_early()
+        except Exception as error:
+            _log.exception("a forward failed")
+            for step in everyone:
+                self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
+            return
+        now = self._clock()
+        self._figures.passed(sum(row.load.new for row in rows), now - started, bool(steps))
+        if steps:  # prompts alone say little of the small forwards that are predicted
+            self._scheduler.estimates.observe(Load.total(row.load for row in rows), now - started)
+            self._peers.record(
+                "verify", started, now, sessions=len(steps), drafted=sum(len(row.tokens) for row in rows)
+            )
+        for step in steps:
+            try:
+                if self._scheduler.is_current(step):
+                    self._commit(step, output, now, now - began)
+            except Exception as error:
+                _log.error("a verdict failed", exc_info=error)
+                self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
+        new = sum(row.load.new for row in rows)
+        for step, tokens in batch.chunks.items():
+            self._memory.prefilled(step.index, (now - started) * tokens / new, now)
+            self.fed(step, tokens, started, output.features.get(step.index))
+
+    def fed(self, step: Step, tokens: int, started: float, features: RowFeatures | None = None) -> None:
+        """Note what was fed of a prefill; at its end the draft model beside the target begins to read the prompt."""
+        if not self._scheduler.is_current(step):
+            return
+        try:
+            if step.prompt_left == tokens:
+                _, step.draft_inputs = cast("tuple[Any, Any]", step.inputs)
+                drafting = self._scheduler.drafting
+                # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
+                if drafting is not None and (step.self_draft or drafting.prefill_s is None):
+                    self._prefill_draft(step, self._unwanted(step))
+        except Abandoned:
+            return
+        except Exception as error:
+            self.cannot_prefill(step, error)
+            return
+        now = self._clock()
+        step.fed(tokens, now, now - started, features)
+        session = self._sessions.of_index(step.index)
+        if not step.pending:
+            self._figures.prefilled(step, now)
+        if session is not None and not step.pending:
+            self._peers.send_features(session, step, step.position)
+        if tokens:
+            self._peers.record("prefill", started, now, step=step.number, tokens=tokens)
+
+    def cannot_prefill(self, step: Step, error: Exception) -> None:
+        """End a step whose prompt or frame cannot be read, or does not fit."""
+        if isinstance(error, CapacityError):
+            self._peers.give_up(step, wire.FaultCode.TOO_LARGE, str(error))
+        elif isinstance(error, ValueError):
+            self._peers.give_up(step, wire.FaultCode.BAD_IMAGE, str(error))
+        else:
+            _log.error("prefill failed", exc_info=error)
+            self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
+
+    def is_wanted(self, steps: Sequence[Step]) -> bool:
+        """Whether any of these steps was neither ended nor superseded."""
+        return any(map(self._scheduler.is_current, steps))
+
+    def _unwanted(self, *steps: Step) -> Stop:
+        """Return what reads messages and is true once all of these steps were ended or superseded."""
+
+        def stop() -> bool:
+            self._attend(self._clock())
+            return not self.is_wanted(steps)
+
+        return stop
+
+    def _queue_early(self, steps: tuple[Step, ...], output: LayerVerdicts) -> None:
+        """Queue an exit's verdicts, each with the measured rate at which this exit was right when so confident."""
+        now, rates = self._clock(), self._model.reliability.get(output.layer)
+        for step in steps:
+            verdict = output.verdicts.get(step.index)
+            if verdict is not None and self._scheduler.is_current(step):
+                confidence = verdict.confidence if rates is None else rates.rate(verdict.confidence)
+                early = step.early(output.layer, verdict, confidence)
+                if early is not None:
+                    self._figures.early(step, output.layer, verdict)
+                    self._exits.push(step.index, early, now)
+
+    def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
+        """Send what the last layer's verdict commits. Raises what its row has failed with."""
+        if step.index in output.failures:
+            raise output.failures[step.index]
+        verdict, since = output.verdicts[step.index], step.committed_at
+        commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
+        self._peers.totals.count(step.act, len(commit.tokens))
+        self._figures.committed(step, verdict, commit, since, compute_s, now)
+        self._peers.promises.committed(commit, step.service_class, now)
+        self._exits.overtake(step.index)
+        session = self._sessions.of_index(step.index)
+        if session is not None:
+            self._peers.send(session, commit)
+            if commit.done:
+                self._peers.log_step(session, step, "done")
+        if not commit.done:
+            self._engine.keep(step.index, verdict.path, verdict.token)
+
+    def read_on(self) -> None:
+        """Let the draft model read one piece of the oldest prompt: its image, or a chunk that is predicted to take no
+        longer than a forward in which all decode."""
+        if self._readings is None:
+            return
+        self._readings.keep(self._reads_for)
+        step = self._readings.next(self._reads_for)
+        if step is None:
+            return
+        alone = not self._scheduler.active(step.index)
+        try:
+            self._read(step, self._unwanted(step), math.inf if alone else self._scheduler.decoding_s)
+        except Abandoned:
+            return
+        except Exception as error:
+            self.cannot_prefill(step, error)
+
+    def _reads_for(self, step: Step) -> bool:
+        """Whether a prompt is still wanted: the row of a step that is done is free, though its commits are kept."""
+        return self._scheduler.is_current(step) and not step.done
+
+    def _prefill_draft(self, step: Step, stop: Stop) -> None:
+        """Let the draft model beside the target read a step's prompt, where it has not begun to. Raises as `_read`.
+
+        At once where nobody else is being answered; else it goes on between forwards, see `read_on`. Where the model
+        has no room for a step that needs no draft of it, nothing is raised: it gets none.
+        """
+        assert self._readings is not None and self._scheduler.drafting is not None, "no model drafts here"
+        if step.draft_inputs is None:
+            return
+        at_once = not self._scheduler.active(step.index)
+        # A draft that is made at once is charged with its prefill.
+        charged = step.idle is wire.Idle.LEDGER and not step.pending and not at_once
+        try:
+            self._readings.begin(step, self._scheduler.drafting.prefill_s if charged else None)
+        except CapacityError:
+            step.draft_prefilled(done=False)
+            if step.self_draft:
+                raise
+        while at_once and self._readings.under_way(step):
+            self._read(step, stop)
+
+    def _read(self, step: Step, stop: Stop, limit_s: float = math.inf) -> None:
+        """Let the draft model read on. Raises as `DraftPrefills.read`."""
+        assert self._readings is not None, "no model drafts here"
+        started = self._clock()
+        try:
+            self._readings.read(step, limit_s, stop)
+        finally:
+            now = self._clock()
+            self._figures.count(series.BUSY_TIME, now - started, "read")
+            self._memory.prefilled(step.index, now - started, now)
+        self._peers.record("read", started, now, step=step.number)
+
+    def _draft_here(self, steps: tuple[Step, ...]) -> None:
+        """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
+
+        Where it fails, those steps end; the others of the batch go on.
+        """
+        asking = [step for step in steps if step.row is not None and step.row.self_draft]
+        try:
+            self._make_drafts(asking, steps)
+        except Exception as error:
+            _log.exception("drafting failed")
+            for step in asking:
+                self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
+
+    def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
+        if self._self_draft is None or self._scheduler.drafting is None or not asking:
+            return
+        began, stop = self._clock(), self._unwanted(*steps)
+        try:
+            for step in asking:
+                self._prefill_draft(step, stop)
+        except Abandoned:
+            return
+        for step in asking:
+            if not step.drafts_here:
+                step.not_drafted()
+        rows = _rows(tuple(step for step in asking if step.drafts_here))
+        if not rows:
+            return
+        started = last = self._clock()
+        drafts: Mapping[int, Tree] = {}
+        for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
+            drafts = so_far
+            self._note_overrun("a draft forward", self._clock() - last, self._profile.server_draft_s)
+            self._attend(started + turn * self._profile.server_draft_s, steps=steps)
+            if not self.is_wanted(steps):
+                return
+            self._scheduler.drafting.forward(turn, self._clock() - last)
+            last = self._clock()
+            if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
+                break
+        self._figures.count(series.BUSY_TIME, last - started, "draft")
+        self._peers.record(
+            "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
+        )
+        for step in steps:
+            if step.index in drafts:
+                step.draft_here(drafts[step.index], last - began, last)
+
+    def _note_overrun(self, what: str, seconds: float, declared: float) -> None:
+        if declared and seconds > declared:
+            if not self.overruns:
+                text = "%s took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)"
+                _log.warning(text, what, seconds * 1e3, self._profile.name, declared * 1e3)
+            self.overruns += 1
+
+
+def _rows(steps: tuple[Step, ...]) -> list[Row]:
+    return [step.row for step in steps if step.row is not None]
+
+
+def _chunk_rows(batch: Batch) -> list[Row]:
+    return [
+        Row(step.index, cached=step.cached, chunk=tokens, features=step.chunk_features(tokens))
+        for step, tokens in batch.chunks.items()
+    ]

@@ -1,0 +1,235 @@
+"""Drafts with a model beside the target, for steps that no edge drafts for (SpecEdge's baseline `server_sd`).
+
+All steps of a batch draft in the same forwards, one level of each step's tree a forward. A row of the cache holds the
+prompt, as its prefix the tokens of the answer that were fed, and as scratch those of the latest draft; where the answer
+went along them they join the prefix before the next draft, and the rest is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloud_verifier.config import StartError
+from cloud_verifier.engine import Prefill, check_room
+from cloud_verifier.interfaces import Row
+from cloud_verifier.server_draft.tree_growth import Growth, Proposals
+from cloud_verifier.tree import Tree
+from speculation.cancellation import Abandoned, Stop
+from speculation.language.grammar import State, masked
+from speculation.sampling import Prefix
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import Chunk, final_logits, forward_layers, image_places, to_numpy
+from speculation.vlm.inputs import Inputs, prepare
+from speculation.vlm.inspect import inspect_folder
+from speculation.vlm.load import Vlm
+from speculation.vlm.speed import synchronise
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT, Jpegs
+
+
+def check_pair(target: Path, draft: Path) -> None:
+    """Raise StartError where a draft model has another tokenizer than the target; no weights are read."""
+    one, other = inspect_folder(target), inspect_folder(draft)
+    if (one.tokenizer, one.vocabulary) != (other.tokenizer, other.vocabulary):
+        raise StartError(
+            f"--draft-model {draft}: its tokenizer ({other.vocabulary} tokens, fingerprint {other.tokenizer}) is not "
+            f"the target's ({one.vocabulary}, {one.tokenizer}): take two models of one family"
+        )
+
+
+class _Draft:
+    """One row's draft under way, or its latest one."""
+
+    def __init__(self, row: Row, unfed: Sequence[int], ends: frozenset[int]) -> None:
+        """`unfed`: the answer's tokens that the model was not fed yet, the last one at least."""
+        self.index = row.index
+        self.unfed = unfed
+        self.growth = Growth(row.self_draft, row.self_depth, ends)
+        self.sampler = row.sampling.sampler(row.draws.key)
+        self.prefixes = {ROOT: Prefix(row.draws.position, row.digest)}
+        self.grammar = None if row.constraint is None else row.constraint.automaton
+        self.states: dict[int, State | None] = {ROOT: None if row.constraint is None else row.constraint.state}
+        self.slots: dict[int, int] = {}
+        """Fed nodes -> their slots in the cache."""
+
+    def proposals(self, logits: Tensor) -> list[Proposals]:
+        """Return what may follow each leaf, of their logits [leaves, vocabulary]: what the draft half of the step's
+        scheme ranks first."""
+        values = logits if logits.dtype == torch.float64 else logits.float()
+        if self.grammar is not None:
+            states = [self.states.get(leaf) for leaf in self.growth.leaves]
+            masks = [None if state is None else self.grammar.allowed(state).mask for state in states]
+            values = torch.from_numpy(masked(to_numpy(values), masks))
+        if self.sampler is not None:
+            rows = zip(to_numpy(values), self.growth.leaves, strict=True)
+            values = torch.from_numpy(np.stack([self.sampler.rank(row, self.prefixes[leaf]) for row, leaf in rows]))
+        best = values.topk(min(self.growth.width, values.shape[-1]))
+        logs = (best.values - values.logsumexp(-1, keepdim=True)).tolist()
+        return [list(zip(*each, strict=True)) for each in zip(best.indices.tolist(), logs, strict=True)]
+
+    def grow(self, logits: Tensor) -> None:
+        """Take the logits of a forward over the leaves."""
+        self.growth.grow(self.proposals(logits))
+        for leaf in self.growth.leaves:
+            node = self.growth[leaf]
+            if self.sampler is not None:
+                self.prefixes[leaf] = self.prefixes[node.parent].after(node.token)
+            if self.grammar is not None and (above := self.states.get(node.parent)) is not None:
+                self.states[leaf] = self.grammar.next(above, node.token)
+
+    def path(self, tokens: Sequence[int]) -> list[int]:
+        """Return the slots of the fed nodes along these tokens, as far as there are any."""
+        below = {(self.growth[node].parent, self.growth[node].token): node for node in self.slots}
+        node, found = ROOT, list[int]()
+        for token in tokens:
+            child = below.get((node, token))
+            if child is None:
+                break
+            node = child
+            found.append(self.slots[node])
+        return found
+
+
+class ServerDraft:
+    """One draft model and `rows` rows of `capacity` cache slots; `ends` end a draft. See `work.DraftEngine`."""
+
+    def __init__(
+        self,
+        vlm: Vlm,
+        rows: int,
+        capacity: int,
+        ends: Sequence[int],
+        max_draft: int = MAX_DRAFT_TOKENS,
+        blocks: int | None = None,
+    ) -> None:
+        """`blocks` of the cache for all rows together; None: what all can fill."""
+        self._vlm = vlm
+        self._cache = KVCache(vlm, rows, capacity, blocks)
+        self._ends = frozenset(ends)
+        self._max_draft = max_draft
+        self._roots = [0] * rows
+        self._prefills: dict[int, Prefill] = {}
+        self._prompts = [0] * rows
+        self._fed: list[list[int]] = [[] for _ in range(rows)]
+        self._latest: list[_Draft | None] = [None] * rows
+
+    @property
+    def name(self) -> str:
+        """The draft model's name."""
+        return self._vlm.name
+
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
+        """See `DraftEngine.prepare`."""
+        return prepare(self._vlm, prompt, jpeg)
+
+    def size(self, inputs: Inputs) -> int:
+        """See `DraftEngine.size`."""
+        return len(inputs.ids)
+
+    def image_tokens(self, inputs: Inputs) -> int:
+        """See `DraftEngine.image_tokens`."""
+        return len(image_places(self._vlm, inputs))
+
+    def release(self, index: int) -> None:
+        """See `DraftEngine.release`."""
+        self._cache.clear(index)
+        self._prefills.pop(index, None)
+        self._fed[index] = []
+
+    def begin(self, index: int, inputs: Inputs, max_tokens: int) -> int:
+        """See `DraftEngine.begin`. Answer tokens follow with the first draft."""
+        check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
+        self._prefills[index] = prefill = Prefill.of(self._vlm, inputs)
+        self._roots[index], self._prompts[index] = int(prefill.ids[-1]), len(prefill.ids) - 1
+        self._fed[index], self._latest[index] = [], None
+        return self._prompts[index] - self._cache.open(index, prefill.words, inputs.delta)
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """See `DraftEngine.encode`; `stop` is called before and after the vision tower."""
+        self._prefills[index].encode(self._vlm, stop)
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        """See `DraftEngine.feed`."""
+        prefill, last = self._prefills[index], self._vlm.num_layers - 1
+        chunk = prefill.chunk(index, self._cache.length[index], tokens)
+        for output in forward_layers(self._vlm, self._cache, [chunk]):
+            if stop is not None and output.layer < last and stop():
+                raise Abandoned
+        # No logits are read: without this its time would be that of launching it.
+        synchronise(*self._vlm.devices)
+
+    def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
+        """Make row `index` hold the inputs, all at once. Raises as `begin` and `feed`."""
+        tokens = self.begin(index, inputs, max_tokens)
+        self.encode(index, stop)
+        if tokens:
+            self.feed(index, tokens, stop)
+
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        """See `DraftEngine.draft`; tokens are ranked by the draft half of each step's scheme."""
+        drafts = [_Draft(row, self._unfed(row), self._ends) for row in rows]
+        for draft in drafts:
+            self._latest[draft.index] = draft
+        growing = drafts
+        while growing:
+            self._forward(growing)
+            growing = [draft for draft in growing if draft.growth.leaves]
+            yield {draft.index: draft.growth.tree for draft in drafts}
+
+    def _unfed(self, row: Row) -> list[int]:
+        """Cut the row back to where it agrees with the answer; return what must be fed, the last token at least."""
+        cache, index, known, latest = self._cache, row.index, self._fed[row.index], self._latest[row.index]
+        prefill = self._prefills.pop(index, None)
+        if prefill is not None:  # it is fed, and what it was fed from is not needed any more
+            cache.publish(index, prefill.words)
+        tokens = [self._roots[index], *row.answer]
+        same = 0
+        while same < min(len(known), len(tokens) - 1) and known[same] == tokens[same]:
+            same += 1
+        if same < len(known) or latest is None:
+            cache.truncate(index, self._prompts[index] + same)
+        else:
+            path = latest.path(tokens[same:-1])
+            cache.keep(index, path)
+            known += tokens[same : same + len(path)]
+            same = len(known)
+        del known[same:]
+        return tokens[same:]
+
+    @torch.no_grad()
+    def _forward(self, drafts: Sequence[_Draft]) -> None:
+        """Feed the leaves of these drafts in one forward, in the first one what the answer got since the last."""
+        for output in forward_layers(self._vlm, self._cache, [self._chunk(draft) for draft in drafts]):
+            hidden = output.hidden
+        counts = [len(draft.growth.leaves) for draft in drafts]
+        last = torch.cat([each[-count:] for each, count in zip(hidden, counts, strict=True)])
+        for draft, logits in zip(drafts, torch.split(final_logits(self._vlm, last), counts), strict=True):
+            self._settle(draft, logits)
+
+    def _chunk(self, draft: _Draft) -> Chunk:
+        index, growth, leaves = draft.index, draft.growth, draft.growth.leaves
+        if leaves == (ROOT,):
+            return Chunk(index, draft.unfed, self._cache.chain(index, len(draft.unfed)))
+        end = self._cache.length[index] - 1
+        parents = [growth[leaf].parent for leaf in leaves]
+        slots = [end if parent == ROOT else draft.slots[parent] for parent in parents]
+        return Chunk(index, [growth[leaf].token for leaf in leaves], slots)
+
+    def _settle(self, draft: _Draft, logits: Tensor) -> None:
+        """Note where the tokens of a forward went, grow the tree, and free the slots of what was pruned."""
+        cache, index, growth = self._cache, draft.index, draft.growth
+        if growth.leaves == (ROOT,):
+            cache.keep(index, range(cache.length[index], cache.used[index]))
+            self._fed[index] += draft.unfed
+        else:
+            first = cache.used[index] - len(growth.leaves)
+            draft.slots |= {leaf: first + place for place, leaf in enumerate(growth.leaves)}
+        draft.grow(logits)
+        kept = {node: slot for node, slot in draft.slots.items() if node in growth}
+        if len(kept) < len(draft.slots):
+            moved = cache.keep(index, (), list(kept.values()))
+            draft.slots = {node: moved[slot] for node, slot in kept.items()}

@@ -1,0 +1,49 @@
+"""What a step, or all of a verifier's, cost: tokens, passes, seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloud_verifier.ledger import Act
+
+
+@dataclass
+class Usage:
+    """What a step, or several, cost."""
+
+    tokens: int = 0
+    """Tokens committed by target forwards."""
+    passes: int = 0
+    """Target forwards."""
+    hinted: int = 0
+    """Forwards that verified a hint."""
+    decoded: int = 0
+    """Forwards that verified nothing."""
+    waited_s: float = 0.0
+    """Seconds that the ledger waited for drafts."""
+    prefill_s: float = 0.0
+    """Seconds of decoding the frame and of the prefill."""
+
+    def __str__(self) -> str:
+        return (
+            f"tokens={self.tokens} passes={self.passes} tau={self.tau:.2f} verified={self.verified} "
+            f"hinted={self.hinted} decoded={self.decoded} waited={self.waited_s * 1e3:.1f}ms "
+            f"prefill={self.prefill_s * 1e3:.1f}ms"
+        )
+
+    @property
+    def tau(self) -> float:
+        """Tokens per verification, 0 before the first."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def verified(self) -> int:
+        """Passes that verified a draft."""
+        return self.passes - self.hinted - self.decoded
+
+    def count(self, act: Act, tokens: int) -> None:
+        """Enter a pass that committed so many tokens."""
+        self.passes += 1
+        self.tokens += tokens
+        self.hinted += act is Act.HINT
+        self.decoded += act is Act.DECODE

@@ -1,0 +1,447 @@
+"""Instruction -> chat, answer -> action: the wording that robot, simulator, training and models share."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate, groupby, pairwise, takewhile
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from speculation.wire import MAX_WORD_CHARS, MAX_WORDS
+
+FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
+TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
+ACTION_MARK = "Action:"
+MEMORY_LINE = "Seen: "
+"""How the first line of a search's memory begins (`speculation.language.memory`)."""
+ACTION_FIRST_LINE = "Action first"
+"""The last line of a prompt without a guide whose answer is to begin with the action."""
+MAX_INSTRUCTION_CHARS = 1000
+VOCABULARY_FILE = "objects.json"
+PROMPT_FORMS = (1, 2)
+SEARCH_FORM = 2
+"""Prompts from this form on list blocked actions and what was searched, see `Vocabulary`."""
+HISTORY_RUNS = 4
+"""How many runs of equal actions a prompt lists."""
+DONE_LINE = "Done: "
+"""How the line of what was done so far begins."""
+
+
+class ActionKind(str, Enum):
+    """What the robot does next. `STOP` means the task is done; the fail-safe HOLD is no model action.
+
+    `NOT_HERE` means that all that can be reached was searched and the object is not there. Models of prompt form 1
+    (`Vocabulary.form`) never learned it.
+    """
+
+    FORWARD = "forward"
+    TURN_LEFT = "turn left"
+    TURN_RIGHT = "turn right"
+    STOP = "stop"
+    NOT_HERE = "not here"
+
+    @property
+    def moves(self) -> bool:
+        """Whether the robot moves; the other kinds end a goal."""
+        return self not in (ActionKind.STOP, ActionKind.NOT_HERE)
+
+
+TURNS = (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
+LONGEST_TURN = 540
+"""Degrees that a robot turns without going anywhere: once around, and on to the way that it takes then."""
+DETOUR_DEGREES = 45
+"""How far a robot turns away from where a `forward` was blocked before it goes ahead again."""
+LONGEST_SEARCH = 720
+"""Degrees of turning, among what a prompt lists as done, that are enough where nothing new is to be seen."""
+
+
+class ActionSize(str, Enum):
+    """How far: 25/50/75 cm or 15/30/45 degrees."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+@dataclass(frozen=True)
+class NavigationAction:
+    """One mid-level action. Raises ValueError for a motion without a size, or a size where nothing moves."""
+
+    kind: ActionKind
+    size: ActionSize | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind.moves != (self.size is not None):
+            raise ValueError(
+                f"action {self.kind.value!r} with size {self.size}: motions have a size, stop and not here have none"
+            )
+
+    @property
+    def text(self) -> str:
+        """The text in the answer, e.g. 'turn left medium'."""
+        return self.kind.value if self.size is None else f"{self.kind.value} {self.size.value}"
+
+    @property
+    def metres(self) -> float:
+        """Distance ahead, 0 for all that does not go forward."""
+        return FORWARD_METRES[self.size.value] if self.kind is ActionKind.FORWARD and self.size else 0.0
+
+    @property
+    def radians(self) -> float:
+        """Heading change, counter-clockwise positive (REP 103), 0 for all that is no turn."""
+        if self.size is None or self.kind is ActionKind.FORWARD:
+            return 0.0
+        angle = math.radians(TURN_DEGREES[self.size.value])
+        return angle if self.kind is ActionKind.TURN_LEFT else -angle
+
+
+class ResponseOrder(str, Enum):
+    """Whether an answer gives its reasons before its action, or acts first: known sooner, reasoned less."""
+
+    REASON_FIRST = "reason_first"
+    ACTION_FIRST = "action_first"
+
+
+class Guidance(str, Enum):
+    """Whether prompts explain the robot and its actions; `auto`: to models without a list of objects they know."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+    def applies(self, vocabulary: Vocabulary | None) -> bool:
+        """Return whether a model with this vocabulary gets the guide."""
+        return vocabulary is None if self is Guidance.AUTO else self is Guidance.ALWAYS
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """An action that something cut short, as a prompt of form 2 lists it among what was done."""
+
+    action: NavigationAction
+
+    @property
+    def text(self) -> str:
+        """E.g. 'forward large blocked'."""
+        return f"{self.action.text}{_BLOCKED}"
+
+
+_BLOCKED = " blocked"
+_DIGITS = 4
+"""Of how often an action was repeated; an instruction may hold longer numbers."""
+Past: TypeAlias = "NavigationAction | Blocked"
+"""One entry of what was done so far."""
+STOP, NOT_HERE = NavigationAction(ActionKind.STOP), NavigationAction(ActionKind.NOT_HERE)
+MOTIONS: tuple[NavigationAction, ...] = tuple(
+    NavigationAction(kind, size) for kind in ActionKind if kind.moves for size in ActionSize
+)
+ACTIONS: tuple[NavigationAction, ...] = (*MOTIONS, STOP, NOT_HERE)
+_BY_TEXT = {action.text: action for action in ACTIONS}
+_STOP_WORD = re.compile(rf"\s*{ActionKind.STOP.value}\b", re.IGNORECASE)
+_TASK = (
+    "You steer a robot dog; the picture is what its front camera sees now. Small, medium and large are "
+    f"{', '.join(f'{metres:g} m' for metres in FORWARD_METRES.values())} forward or "
+    f"{', '.join(f'{degrees:g}' for degrees in TURN_DEGREES.values())} degrees of turning. Stop only when the object "
+    "is right in front of you, within half a metre. Say not here only when you have searched everywhere."
+)
+_CHOICE = f"'{ACTION_MARK} ' and one of: {', '.join(_BY_TEXT)}."
+GUIDE = {
+    ResponseOrder.REASON_FIRST: f"{_TASK} Say in one or two sentences where the object is and why you act, then end "
+    f"with a line of {_CHOICE}",
+    ResponseOrder.ACTION_FIRST: f"{_TASK} Begin with a line of {_CHOICE} Then say in one or two sentences why.",
+}
+"""How to answer, for models that were not trained on these actions."""
+
+
+def nearest_action(kind: ActionKind, moved: float) -> NavigationAction | None:
+    """Return the action of `kind` that comes nearest to what was moved, in metres or radians in its direction.
+
+    None for less than half of the smallest, for no number, and for a stop.
+    """
+    sizes = [action for action in MOTIONS if action.kind is kind]
+    if not sizes or not math.isfinite(moved) or moved < _amount(sizes[0]) / 2.0:
+        return None
+    return min(sizes, key=lambda action: abs(_amount(action) - moved))
+
+
+def _amount(action: NavigationAction) -> float:
+    return action.metres or abs(action.radians)
+
+
+def to_navigation_action(text: str) -> NavigationAction | None:
+    """Return the action that `NavigationAction.text` names, None for any other text."""
+    return _BY_TEXT.get(text)
+
+
+def to_past(text: str) -> Past | None:
+    """Return the entry of a list of what was done that has this text, None for any other text."""
+    action = to_navigation_action(text.removesuffix(_BLOCKED))
+    return Blocked(action) if action is not None and text.endswith(_BLOCKED) else action
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """An answer split into its reasoning and its action; `action` is None where there is a `problem`."""
+
+    reasoning: str
+    action: NavigationAction | None
+    problem: str = ""
+
+
+def parse_answer(text: str) -> ParsedAnswer:
+    """Split a model's answer at its 'Action:' marks. Each mark names what stands on its line; all else is reasoning.
+
+    The first mark that names a known action counts, and a stop at any mark wins over every motion. A mark that begins
+    with 'stop' and goes on leaves an answer without a readable stop unreadable. A robot that cannot read its answer
+    must stand, so nothing is guessed, snapped or searched for.
+    """
+    before, *marked = text.split(ACTION_MARK)
+    if not marked:
+        return ParsedAnswer(text.strip(), None, f"no '{ACTION_MARK}' in the answer {text.strip()!r}")
+    named = [_named(words) for words in marked]
+    actions = [action for action, _ in named]
+    unclear = [words for words in marked if _STOP_WORD.match(words)] or marked[-1:]
+    if STOP in actions:
+        index = actions.index(STOP)
+    elif _STOP_WORD.match(unclear[0]) or not any(actions):
+        reasoning, _, _ = text.rpartition(ACTION_MARK)
+        problem = f"unknown action {_plain(unclear[0])!r}; known are {', '.join(_BY_TEXT)}"
+        return ParsedAnswer(reasoning.strip(), None, problem)
+    else:
+        index = next(place for place, action in enumerate(actions) if action is not None)
+    ahead = ACTION_MARK.join([before, *marked[:index]]).strip()
+    behind = ACTION_MARK.join([named[index][1], *marked[index + 1 :]]).strip()
+    return ParsedAnswer("\n".join(part for part in (ahead, behind) if part), actions[index])
+
+
+def committed_action(text: str) -> tuple[ActionKind, ActionSize | None] | None:
+    """Return what the beginning of an answer settles about its action: the kind, and the size once it is there too.
+
+    However the answer goes on, `parse_answer` of all of it finds this action, a stop or nothing at all, unless it goes
+    on so that this function takes the action back: it then returns something else for the longer text. None: nothing
+    is settled, also while the answer could still turn into a stop. A stop is settled as soon as a mark begins with one.
+    """
+    marked = text.split(ACTION_MARK)[1:]
+    if not marked:
+        return None
+    if any(_STOP_WORD.match(words) for words in marked):
+        return ActionKind.STOP, None
+    *closed, last = marked
+    if ActionKind.STOP.value.startswith(_plain(last)):
+        return None
+    for words in closed:
+        action, _ = _named(words)
+        if action is not None:
+            return action.kind, action.size
+    return _begun(last)
+
+
+def _begun(words: str) -> tuple[ActionKind, ActionSize | None] | None:
+    """Return what the words after the last mark settle, which may go on."""
+    line, newline, _ = words.lstrip().partition("\n")
+    action = _BY_TEXT.get(_plain(line))
+    if action is not None:
+        return action.kind, action.size
+    if newline:
+        return None
+    start = " ".join(line.split()).lower() + (" " if line[-1:].isspace() else "")
+    for kind in ActionKind:
+        if start.startswith(kind.value) and any(text.startswith(start) for text in _BY_TEXT):
+            return kind, None
+    return None
+
+
+def _named(words: str) -> tuple[NavigationAction | None, str]:
+    """Return the action that the words after a mark begin with, alone on its line, and the text behind that line."""
+    line, _, rest = words.lstrip().partition("\n")
+    action = _BY_TEXT.get(_plain(line))
+    return (action, rest) if action is not None else (_BY_TEXT.get(_plain(words)), "")
+
+
+def _plain(words: str) -> str:
+    return " ".join(words.split()).rstrip(".").lower()
+
+
+def format_answer(reasoning: str, action: NavigationAction, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:
+    """Return the answer text that `parse_answer` splits again."""
+    marked = f"{ACTION_MARK} {action.text}"
+    return f"{marked}\n{reasoning}" if order is ResponseOrder.ACTION_FIRST else f"{reasoning}\n{marked}"
+
+
+def recent(done: Sequence[Past]) -> list[Past]:
+    """Return the latest actions, as many as a prompt lists: the last HISTORY_RUNS runs of equal ones, oldest first."""
+    runs = [list(run) for _, run in groupby(done)]
+    return [entry for run in runs[-HISTORY_RUNS:] for entry in run]
+
+
+def history(done: Sequence[Past]) -> str:
+    """Return the latest actions as a prompt lists them, oldest first: 'forward large, turn left large x7'."""
+    runs = [(text, len(list(run))) for text, run in groupby(action.text for action in recent(done))]
+    return ", ".join(text if count == 1 else f"{text} x{count}" for text, count in runs)
+
+
+def compose(
+    instruction: str,
+    done: Sequence[Past] = (),
+    order: ResponseOrder = ResponseOrder.REASON_FIRST,
+    guide: bool = False,
+    memory: Sequence[str] = (),
+) -> str:
+    """Return the prompt of one step: what to find, what was done for it so far, and how to answer.
+
+    `guide` explains the robot and its actions to a model that was not trained on them. `memory` are the lines of
+    `speculation.language.memory`, for models of prompt form 2.
+    """
+    lines = [instruction.strip()]
+    if done:
+        lines.append(f"{DONE_LINE}{history(done)}")
+    lines += memory
+    if guide:
+        lines.append(GUIDE[order])
+    elif order is ResponseOrder.ACTION_FIRST:
+        lines.append(ACTION_FIRST_LINE)
+    return "\n".join(lines)
+
+
+def response_order(prompt: str) -> ResponseOrder:
+    """Return the order in which a prompt of `compose` asks for reasons and action."""
+    asks = (ACTION_FIRST_LINE, GUIDE[ResponseOrder.ACTION_FIRST])
+    return ResponseOrder.ACTION_FIRST if prompt.rpartition("\n")[2] in asks else ResponseOrder.REASON_FIRST
+
+
+def listed(prompt: str) -> list[Past]:
+    """Return the actions that a prompt of `compose` lists as done, oldest first; none where it has no such line."""
+    for line in prompt.split("\n")[1:]:
+        if line.startswith(DONE_LINE):
+            runs = [run.partition(" x") for run in line.removeprefix(DONE_LINE).split(", ")]
+            known = [(to_past(text), int(count[:_DIGITS]) if count.isdecimal() else 1) for text, _, count in runs]
+            return [entry for entry, count in known[-HISTORY_RUNS:] if entry is not None for _ in range(count)]
+    return []
+
+
+def in_vain(done: Sequence[Past]) -> frozenset[ActionKind]:
+    """Return the motions that lead nowhere after these actions, and that a greedy model would repeat for ever.
+
+    Where a `forward` was blocked, see `_detour`. Else all turns are in vain where the robot stands and turned one and a
+    half times around, turned back three times, was blocked in two turns, or looked before the way it looks now and the
+    way before that; and right after a turn that something cut short, turns of its kind.
+    """
+    standing = list(takewhile(lambda entry: isinstance(entry, Blocked) or entry.radians, reversed(done)))[::-1]
+    ahead = [place for place, entry in enumerate(standing) if isinstance(entry, Blocked) and entry.action.metres]
+    if ahead:
+        return _detour(standing[ahead[0] :], standing[ahead[-1] :])
+    turns = [math.degrees(entry.radians) for entry in standing if isinstance(entry, NavigationAction)]
+    ways = [round(way) for way in accumulate(turns, initial=0.0)]
+    again = ways[-1] in ways[:-1] and ways[-2] in ways[:-2]
+    back = sum(one * other < 0 for one, other in pairwise(turns))
+    bumps = sum(isinstance(entry, Blocked) for entry in standing)
+    if abs(ways[-1]) >= LONGEST_TURN or back >= 3 or bumps >= 2 or again:
+        return frozenset(TURNS)
+    return frozenset(entry.action.kind for entry in standing[-1:] if isinstance(entry, Blocked))
+
+
+def _detour(first: Sequence[Past], last: Sequence[Past]) -> frozenset[ActionKind]:
+    """Return the motions that lead back to what blocked a `forward`. `first` and `last` begin with the first and the
+    last block since the robot went ahead.
+
+    It turns `DETOUR_DEGREES` away to one side, the one that it chose, or the other where a turn was blocked. Then it
+    goes ahead.
+    """
+    stuck = [entry.action.radians for entry in first if isinstance(entry, Blocked) and entry.action.radians]
+    sides = [-stuck[-1]] if stuck else [entry.radians for entry in first if isinstance(entry, NavigationAction)]
+    if not sides:
+        return frozenset({ActionKind.FORWARD})
+    away = math.degrees(sum(entry.radians for entry in last if isinstance(entry, NavigationAction)))
+    if round(away if sides[0] > 0 else -away) >= DETOUR_DEGREES:
+        return frozenset(TURNS)
+    return frozenset({ActionKind.FORWARD, ActionKind.TURN_RIGHT if sides[0] > 0 else ActionKind.TURN_LEFT})
+
+
+def offers_not_here(prompt: str) -> bool:
+    """Return whether a prompt of `compose` is one that may be answered with `not here`: of form 2, or with a guide."""
+    lines = prompt.split("\n")
+    return lines[-1] in GUIDE.values() or any(line.startswith(MEMORY_LINE) for line in lines[1:])
+
+
+def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction."""
+    if not images:
+        return [{"role": "user", "content": instruction.strip()}]
+    frames = [{"type": "image"} for _ in range(images)]
+    return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The objects that a small model was trained to find; big models have none and take any instruction.
+
+    `form` is the form of the prompts that it was trained on. 1: one colour and one class, and the actions done. 2:
+    besides a class or a colour alone, an object by its place beside another one, blocked actions, the memory of the
+    search (`speculation.language.memory`) and the action `not here`.
+    """
+
+    colours: tuple[str, ...]
+    classes: tuple[str, ...]
+    form: int = 1
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary | None:
+        """Read `objects.json` from a model folder; None where the folder has none.
+
+        Raises ValueError, naming file and limit, for a file that holds no such words.
+        """
+        path = folder / VOCABULARY_FILE
+        if not path.exists():
+            return None
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON ({error}); fetch or train the model again") from None
+        form = data.get("form", 1) if isinstance(data, dict) else 1
+        if form not in PROMPT_FORMS:
+            known = ", ".join(map(str, PROMPT_FORMS))
+            raise ValueError(f"{path}: form is {form!r}; known forms of prompts are {known}: update this program")
+        return cls(_words(path, data, "colours"), _words(path, data, "classes"), form)
+
+    @classmethod
+    def of(cls, colours: Sequence[str], classes: Sequence[str], form: int = 1) -> Vocabulary | None:
+        """Return the words that a verifier reports; None where it names none, for a model that takes any."""
+        return cls(tuple(colours), tuple(classes), form) if colours and classes else None
+
+    def save(self, folder: Path) -> None:
+        """Write `objects.json` into a model folder."""
+        data = {"colours": self.colours, "classes": self.classes} | ({"form": self.form} if self.form > 1 else {})
+        text = json.dumps(data, indent=1)
+        (folder / VOCABULARY_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _words(path: Path, data: Any, name: str) -> tuple[str, ...]:
+    listed = data.get(name) if isinstance(data, dict) else None
+    words = listed if isinstance(listed, list) else []
+    fit = all(isinstance(word, str) and 0 < len(word) <= MAX_WORD_CHARS for word in words)
+    if not fit or not 0 < len(words) <= MAX_WORDS:
+        raise ValueError(f"{path}: {name} must be 1 to {MAX_WORDS} words of 1 to {MAX_WORD_CHARS} characters")
+    return tuple(words)
+
+
+def asked_form(vocabulary: Vocabulary | None) -> int:
+    """Return the form of the prompts that a model is asked in: its vocabulary's, 1 where it has none."""
+    return PROMPT_FORMS[0] if vocabulary is None else vocabulary.form
+
+
+@dataclass(frozen=True)
+class Target:
+    """The object that an instruction asks for."""
+
+    colour: str
+    object_class: str
+
+    @property
+    def text(self) -> str:
+        """E.g. 'silver bottle'."""
+        return f"{self.colour} {self.object_class}"

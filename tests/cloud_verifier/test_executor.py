@@ -1,0 +1,262 @@
+"""Forwards of a server: prefills and prompts of a draft model between them hold nobody up for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.interfaces import LayerVerdicts, Row
+from cloud_verifier.tree import Tree
+from speculation import wire
+from speculation.cancellation import Abandoned, Stop
+from speculation.wire import Commit, EndStep, FaultCode, Idle, Ping
+from tests.cloud_verifier.bench import CONFIG, JPEG, Bench, FakePost, begin, faults, tokens_of
+from tests.cloud_verifier.fake_target import LAYERS, FakeEngine, FakeSelfDraft, greedy
+
+
+class Timed(FakeEngine):
+    """A forward takes 0.1 s and 0.01 s a token, an image 0.3 s, on the clock of `post`."""
+
+    post: FakePost
+
+    def encode(self, index, stop=None):  # type: ignore[no-untyped-def]
+        self.post.now += 0.3
+        super().encode(index, stop)
+
+    def verify(self, rows):  # type: ignore[no-untyped-def]
+        for output in super().verify(rows):
+            self.post.now += (0.1 + 0.01 * sum(row.load.new for row in rows)) / LAYERS
+            yield output
+
+
+def timed(**settings: object) -> Bench:
+    engine = Timed()
+    bench = Bench(CONFIG.changed(max_sessions=3, **settings), engine=engine)
+    engine.post = bench.post
+    return bench
+
+
+class TimedDraft(FakeSelfDraft):
+    """An image takes 0.2 s, a forward over a prompt 0.02 s and 0.005 s a token, one that drafts 0.02 s."""
+
+    post: FakePost
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        self.post.now += 0.2
+        super().encode(index, stop)
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        self.post.now += 0.02 + 0.005 * tokens
+        super().feed(index, tokens, stop)
+
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        for drafts in super().draft(rows):
+            self.post.now += 0.02
+            yield drafts
+
+
+def timed_beside() -> Bench:
+    engine, drafts = Timed(), TimedDraft(wrong=0)
+    bench = Bench(CONFIG.changed(max_sessions=3), engine=engine, self_draft=drafts)
+    engine.post = drafts.post = bench.post
+    return bench
+
+
+def beside_a_long_answer(prompt: str, max_tokens: int) -> Bench:
+    """Return a verifier that answers `a` at length when `b` begins to be drafted for."""
+    bench = timed_beside()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
+    bench.turns(8)
+    bench.send(b"b", begin(prompt=prompt, max_tokens=max_tokens, self_draft=4))
+    return bench
+
+
+def gaps(bench: Bench, peer: bytes) -> list[float]:
+    """Return the seconds between the commits that a peer got."""
+    times = [at for at, who, message in bench.post.sent if who == peer and isinstance(message, Commit)]
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+@pytest.mark.parametrize("stage", ["encode", "verify"])
+def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step(stage: str) -> None:
+    class Slow(FakeEngine):
+        layers = 0
+
+        def _layer(self) -> None:
+            self.layers += 1
+            bench.post.now += 0.1
+
+        def encode(self, index, stop=None):  # type: ignore[no-untyped-def]
+            for _ in range(10 if stage == "encode" else 0):
+                self._layer()
+                if stop():
+                    raise Abandoned
+            super().encode(index)
+
+        def verify(self, rows):  # type: ignore[no-untyped-def]
+            for _ in range(10 if stage == "verify" else 0):
+                self._layer()
+                yield LayerVerdicts(0, {})
+            yield from super().verify(rows)
+
+    engine = Slow()
+    bench = Bench(engine=engine)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    started = bench.post.now
+    bench.send(b"a", begin(idle=Idle.DECODE))
+    bench.send(b"b", Ping(5), after=0.15)
+    bench.send(b"a", EndStep(1, "cancelled"), after=0.35)
+    bench.turns(5)
+    assert engine.layers == 4 and engine.rows == {}
+    assert [at - started for at, who, _ in bench.post.sent if who == b"b" and at > started] == [pytest.approx(0.2)]
+    assert bench.received(b"a", since=started) == []
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=2, max_size=2),
+    after=st.floats(0.0, 3.0),
+    chunk=st.sampled_from([0, 4, 16, 50]),
+)
+def test_robots_that_begin_hold_no_other_up(lengths: list[int], after: float, chunk: int) -> None:
+    """However long their prompts: it waits for one image at a time, and for chunks about as long as its own token."""
+    bench = timed(prefill_chunk=chunk)
+    prompts = {b"a": "long", b"b": "long b".ljust(lengths[0]), b"c": "long c".ljust(lengths[1])}
+    for peer in prompts:
+        bench.welcome(peer)
+    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
+    for peer in (b"b", b"c"):
+        bench.send(peer, begin(prompt=prompts[peer], max_tokens=5, idle=Idle.DECODE), after=after)
+    bench.turns(600)
+    for peer, prompt in prompts.items():
+        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 150 if peer == b"a" else 5)
+    longest_forward = 0.1 + 0.01 * (3 + max(16, chunk, 11))
+    assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
+
+
+def test_prompts_without_an_image_join_a_forward_at_once() -> None:
+    """Nothing is encoded for them, and one whose words are all shared with another row may be verified at once."""
+
+    class Words(FakeEngine):
+        def begin(self, index, inputs, committed, max_tokens, features=0):  # type: ignore[no-untyped-def]
+            tokens = super().begin(index, inputs, committed, max_tokens)
+            if inputs[0] == "long shared":
+                self.rows[index].left = tokens = 0
+            return tokens
+
+    engine = Words(words_alone=True)
+    bench = Bench(CONFIG.changed(max_sessions=3), engine=engine)
+    prompts = {b"a": "long", b"b": "long b", b"c": "long shared"}
+    for peer in prompts:
+        bench.welcome(peer)
+    for peer, prompt in prompts.items():
+        bench.send(peer, begin(prompt=prompt, max_tokens=5, idle=Idle.DECODE))
+    bench.turns(8)
+    assert engine.chunks[0].keys() == {0, 1} and engine.batches[0] == (2,)
+    for peer, prompt in prompts.items():
+        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 5)
+
+
+def test_what_images_take_is_learned() -> None:
+    bench = timed()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+        bench.send(peer, begin(max_tokens=2, idle=Idle.DECODE))
+        bench.turns(1)
+    first, second = (bench.server._scheduler.step(index) for index in range(2))
+    assert first is not None and second is not None
+    assert first.encode_s == 0.0, "nothing is known"
+    assert second.encode_s == pytest.approx(0.3), "as the one before took"
+
+
+@settings(deadline=None, max_examples=20)
+@given(length=st.integers(100, 500), gamma=st.sampled_from([0, 3]), after=st.floats(0.5, 2.0))
+def test_a_prompt_that_the_draft_model_reads_holds_no_other_up(length: int, gamma: int, after: float) -> None:
+    """A robot that decodes waits for an image, or for a chunk about as long as its own token, but never for a prompt.
+
+    Of the other robots one begins to be drafted for, and one may be where its ledger so chooses.
+    """
+    bench = timed_beside()
+    prompts = {b"a": "long", b"b": "long b".ljust(length), b"c": "long c".ljust(length)}
+    for peer in prompts:
+        bench.welcome(peer)
+    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
+    bench.send(b"b", begin(prompt=prompts[b"b"], max_tokens=40, self_draft=gamma, idle=Idle.LEDGER), after=after)
+    bench.send(b"c", begin(prompt=prompts[b"c"], max_tokens=40, idle=Idle.LEDGER), after=after)
+    bench.turns(1200)
+    for peer, prompt in prompts.items():
+        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 150 if peer == b"a" else 40)
+    drafts = bench.server._self_draft
+    assert isinstance(drafts, TimedDraft)
+    read = {index: sum(tokens for row, tokens in drafts.chunks if row == index) for index in (0, 1)}
+    assert read[1] == length - 1 and len(drafts.chunks) > 4, "it was read, in pieces"
+    # One token of three robots, a chunk of the target's beside them, and drafting 3 tokens.
+    longest_forward = 0.1 + 0.01 * (3 + 4 + max(16, 11)) + 0.02 * max(3, gamma)
+    assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
+
+
+def test_the_draft_model_reads_at_once_where_nobody_else_is_answered() -> None:
+    bench = timed_beside()
+    bench.welcome(b"a")
+    received = bench.ask(b"a", begin(prompt="long".ljust(300), max_tokens=9, self_draft=4))
+    assert tokens_of(received) == greedy("long".ljust(300), JPEG, 9)
+    drafts = bench.server._self_draft
+    assert isinstance(drafts, TimedDraft) and drafts.chunks == [(0, 0), (0, 299)]
+
+
+def test_an_answer_may_end_while_the_draft_model_still_reads_its_prompt() -> None:
+    bench = beside_a_long_answer("long".ljust(400), max_tokens=2)
+    bench.turns(60)
+    received = bench.received(b"b")
+    assert faults(received) == [] and tokens_of(received) == greedy("long".ljust(400), JPEG, 2)
+
+
+def test_what_the_draft_model_reads_for_a_step_ends_with_it() -> None:
+    bench = beside_a_long_answer("long".ljust(400), max_tokens=9)
+    drafts = bench.server._self_draft
+    assert isinstance(drafts, TimedDraft)
+    while len(drafts.chunks) < 3:
+        bench.turns(1)
+    assert drafts.left[1] > 0
+    bench.send(b"b", EndStep(1, "cancelled"))
+    bench.turns(1)
+    fed = len(drafts.chunks)
+    bench.turns(20)
+    assert len(drafts.chunks) == fed and 1 not in drafts.left
+    assert tokens_of(bench.ask(b"b", begin(2, max_tokens=5, self_draft=4))) == greedy("long", JPEG, 5)
+
+
+@pytest.mark.parametrize("then", [EndStep(1, "cancelled"), begin(2, "long again", max_tokens=3, idle=Idle.DECODE)])
+def test_a_prefill_that_ends_in_a_forward_changes_nothing_for_the_others_of_it(then: wire.AnyMessage) -> None:
+    bench = timed(prefill_chunk=16)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
+    bench.send(b"b", begin(prompt="long".ljust(100), max_tokens=3, idle=Idle.DECODE))
+    while bench.engine.chunks[-1:] != [{1: 16}]:
+        bench.turns(1)
+    bench.send(b"b", then, after=0.05)
+    bench.turns(60)
+    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20) and max(gaps(bench, b"a")[1:]) < 0.61
+    assert tokens_of(bench.received(b"b")) == ([] if isinstance(then, EndStep) else greedy("long again", JPEG, 3))
+    assert faults(bench.received(b"a")) == faults(bench.received(b"b")) == []
+
+
+def test_a_prompt_that_does_not_fit_is_refused_while_others_go_on() -> None:
+    bench = timed()
+    bench.engine.capacity = 50
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
+    bench.send(b"b", begin(max_tokens=60, idle=Idle.DECODE), after=0.5)
+    bench.turns(60)
+    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20)
+    assert faults(bench.received(b"b")) == [FaultCode.TOO_LARGE]

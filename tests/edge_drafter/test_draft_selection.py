@@ -1,0 +1,228 @@
+"""What is cut out of a tree: a chain or a tree of the best nodes, never more than fits, full or not, and its worth."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter import DraftingConfig
+from edge_drafter.answer import Answer
+from edge_drafter.draft_selection import DraftSelector
+from edge_drafter.tree import Origin, TokenTree
+
+END = 7
+
+
+def cutter(
+    tree: TokenTree, gamma: int = 4, room: int = 50, max_draft: int = 64, done: int = 0, **changes: object
+) -> DraftSelector:
+    """Return a cutter for an answer of `done` tokens that `room` more may follow."""
+    answer = Answer("p", b"j", (END,), done + room, [1] * done)
+    return DraftSelector(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
+
+
+def grown(tokens: str, chance: float = 0.5) -> tuple[TokenTree, list[int]]:
+    """Return a tree that is one chain, and its nodes."""
+    tree, node, nodes = TokenTree(), 0, []
+    for token in tokens:
+        node = tree.add(node, int(token), chance, Origin.DRAFT)
+        nodes.append(node)
+    return tree, nodes
+
+
+@pytest.mark.parametrize(
+    ("gamma", "room", "max_draft", "needs"),
+    [
+        (4, 50, 64, [4, 4, 4, 4]),
+        (4, 50, 3, [3, 3, 3, 3]),  # the verifier takes no longer ones
+        (4, 4, 64, [3, 2, 1, 0]),  # the verdict's own token needs its place
+        (4, 1, 64, [0, 0, 0, 0]),
+        (0, 50, 64, [0, 0, 0, 0]),
+    ],
+)
+def test_a_full_draft_is_gamma_tokens_or_what_the_answer_has_room_for(
+    gamma: int, room: int, max_draft: int, needs: list[int]
+) -> None:
+    tree, nodes = grown("123")
+    cut = cutter(tree, gamma, room, max_draft)
+    assert [cut.need(node) for node in (tree.root, *nodes)] == needs
+    assert [cut.room(node) for node in (tree.root, *nodes)] == [max(0, room - 1 - ahead) for ahead in range(4)]
+    assert [cut.ahead(node) for node in (tree.root, *nodes)] == [0, 1, 2, 3]
+
+
+def test_places_count_from_the_root_that_a_commit_left() -> None:
+    tree, nodes = grown("1234")
+    cut = cutter(tree, room=9, done=3)
+    tree.reroot([1, 2])
+    assert tree.root == nodes[1]
+    assert cut.ahead(nodes[3]) == 2 and cut.cut(tree.root) == nodes[2:]
+
+
+def test_a_draft_is_full_with_gamma_tokens_or_with_the_answers_end() -> None:
+    tree, nodes = grown("1237")
+    assert cutter(tree, 3).is_full(tree.root)
+    cut = cutter(tree, 9)
+    assert cut.is_full(tree.root), "nothing follows the end of an answer"
+    unended, _ = grown("1234")
+    assert not cutter(unended, 9).is_full(unended.root) and cutter(unended, 9).is_full(unended.root, 4)
+    assert [cut.closes(node) for node in (tree.root, *nodes)] == [False, False, False, False, True]
+    assert cut.end(tree.root, 2) == nodes[1] and cut.end(nodes[3], 2) == nodes[3]
+    assert cut.is_full(nodes[3]), "behind the end nothing is missing"
+
+
+def test_a_draft_closes_with_its_first_predicted_rejection_which_is_sent() -> None:
+    tree, nodes = grown("12", 0.9)
+    nodes += [doubtful := tree.add(nodes[-1], 3, 0.2, Origin.DRAFT), tree.add(doubtful, 4, 0.9, Origin.DRAFT)]
+    cut = cutter(tree, 4, stop_below=0.5)
+    assert cut.cut(tree.root) == nodes[:3] and cut.is_full(tree.root)
+    assert cut.cut(doubtful) == nodes[3:] and not cut.is_full(doubtful, 2)
+    assert cutter(tree, 4).cut(tree.root) == nodes
+
+
+def test_a_chain_goes_to_the_likeliest_child_and_a_tree_takes_the_others_too() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.6, Origin.DRAFT)
+    b = tree.add(tree.root, 2, 0.4, Origin.DRAFT)
+    c = tree.add(a, 3, 0.5, Origin.DRAFT)
+    d = tree.add(c, 4, 0.9, Origin.DRAFT)
+    assert cutter(tree, 3).cut(tree.root) == [a, c, d]
+    assert cutter(tree, 1, draft_tokens=3).cut(tree.root) == [a, b, c]
+    assert cutter(tree, 1, draft_tokens=9).cut(tree.root) == [a, b, c, d], "gamma does not bound a tree"
+    assert cutter(tree, 1, draft_tokens=9, least=0.35).cut(tree.root) == [a, b]
+    assert cutter(tree, 1, draft_tokens=9, max_draft=2).cut(tree.root) == [a, b]
+    assert cutter(tree, 1, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], "two levels fit, and the verdict's own"
+
+
+def test_the_likeliest_chain_goes_however_little_the_draft_thinks_of_it() -> None:
+    tree = TokenTree()
+    a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.011), (2, 0.01)))
+    c = tree.add(a, 3, 0.01, Origin.DRAFT)
+    d = tree.add(c, 4, 0.01, Origin.DRAFT)
+    other = tree.add(b, 3, 0.9, Origin.DRAFT)
+    assert cutter(tree, 2, draft_tokens=9).cut(tree.root) == [a, c], "the others are below `least`"
+    assert cutter(tree, 3, draft_tokens=4, least=0.0).cut(tree.root) == [a, b, c, d], "they fill it up"
+    assert cutter(tree, 3, draft_tokens=3, least=0.0).cut(tree.root) == [a, c, d]
+    assert cutter(tree, 3, draft_tokens=9, least=0.0).cut(tree.root) == [a, b, other, c, d]
+    assert cutter(tree, 3, draft_tokens=2, least=0.0).cut(tree.root) == [a, c]
+    assert cutter(tree, 3, draft_tokens=9, stop_below=0.5).cut(tree.root) == [a], "a predicted rejection ends it"
+
+
+def test_a_draft_is_worth_the_tokens_that_are_expected_to_stand() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
+    b = tree.add(a, 2, 0.4, Origin.DRAFT)
+    c = tree.add(a, 3, 0.2, Origin.DRAFT)
+    cut = cutter(tree)
+    assert cut.value(tree.root, [a, b, c]) == pytest.approx(0.5 + 0.2 + 0.1)
+    assert cut.value(a, [b, c]) == pytest.approx(0.6) and cut.value(a, []) == 0.0
+    impossible = tree.add(tree.root, 9, 0.0, Origin.DRAFT)
+    assert cut.value(impossible, [tree.add(impossible, 1, 0.5, Origin.DRAFT)]) == 0.0
+
+
+def test_a_forward_takes_the_leaves_that_it_must_and_the_likeliest_others() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.6, Origin.DRAFT)
+    b = tree.add(tree.root, 2, 0.3, Origin.DRAFT)
+    c = tree.add(tree.root, 3, 0.1, Origin.DRAFT)
+    tree.add(tree.root, END, 0.5, Origin.DRAFT)
+    tree.score(tree.root, ((1, 0.6),))
+    assert cutter(tree, leaves=2).unfed(tree.root, []) == [a, b]
+    assert cutter(tree, leaves=2).unfed(tree.root, [c]) == [c, a], "what must be fed comes first"
+    assert cutter(tree, leaves=1).unfed(tree.root, [c, b]) == [c, b]
+    assert cutter(tree, leaves=9).unfed(tree.root, []) == [a, b, c], "nothing follows an end token"
+    assert cutter(tree, leaves=9, least=0.2).unfed(tree.root, []) == [a, b]
+    tree.score(a, ((5, 0.5),))
+    below = tree.add(a, 5, 0.5, Origin.DRAFT)
+    assert cutter(tree, leaves=9).unfed(tree.root, []) == [b, below, c], "likeliest first, of equals the older"
+    assert cutter(tree, leaves=9, room=3).unfed(tree.root, []) == [b, c], "what it would propose has no place"
+
+
+CHANCES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(5, END), CHANCES), min_size=1, max_size=25)
+
+
+@given(
+    additions=TREES,
+    place=st.integers(0, 30),
+    gamma=st.integers(0, 6),
+    room=st.integers(0, 8),
+    max_draft=st.integers(1, 6),
+    draft_tokens=st.integers(0, 8),
+    stop_below=st.sampled_from([0.0, 0.2, 0.6]),
+)
+def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_longer(
+    additions: list[tuple[int, int, float]], place: int, gamma: int, room: int, max_draft: int, draft_tokens: int,
+    stop_below: float,
+) -> None:  # fmt: skip
+    tree = TokenTree()
+    for where, token, chance in additions:
+        tree.add(list(tree.ids())[where % len(tree)], token, chance, Origin.DRAFT)
+    anchor = list(tree.ids())[place % len(tree)]
+    settings = {"room": room, "max_draft": max_draft, "stop_below": stop_below, "least": 0.0}
+    cut = cutter(tree, gamma, draft_tokens=draft_tokens, **settings)  # type: ignore[arg-type]
+    nodes = cut.cut(anchor)
+    assert all(tree.parent(node) in (anchor, *nodes[:index]) for index, node in enumerate(nodes))
+    assert len(nodes) == len(set(nodes)) <= min(max_draft, draft_tokens or gamma)
+    assert all(cut.ahead(node) - cut.ahead(anchor) <= cut.room(anchor) for node in nodes)
+    assert all(cut.ahead(node) < room for node in nodes), "the verdict's own token has a place"
+    inner = {tree.parent(node) for node in nodes} - {anchor}
+    assert not any(cut.ends_at(node) for node in inner)
+    worths = [cut.value(anchor, nodes[:count]) for count in range(len(nodes) + 1)]
+    assert worths == sorted(worths) and worths[-1] <= len(nodes) + 1e-9
+    if draft_tokens:
+        longer = cutter(tree, gamma, draft_tokens=draft_tokens + 1, **settings)  # type: ignore[arg-type]
+        assert longer.value(anchor, longer.cut(anchor)) >= worths[-1] - 1e-9
+    else:
+        assert not any(cut.closes(node) for node in nodes[:-1])
+        assert [tree.parent(node) for node in nodes] == [anchor, *nodes][: len(nodes)]
+        full = len(nodes) == cut.need(anchor) or cut.closes(nodes[-1] if nodes else anchor)
+        assert cut.is_full(anchor) is full
+
+
+def test_an_early_token_that_is_there_already_changes_what_is_cut() -> None:
+    tree = TokenTree()
+    a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.6), (2, 0.3)))
+    cut = cutter(tree, gamma=1)
+    assert cut.cut(tree.root) == [a]
+    tree.raise_branch(tree.root, 2, 0.9, layer=1)
+    assert cut.cut(tree.root) == [b]
+
+
+HISTORY = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["add", "raise", "rate"]), st.integers(0, 9), st.integers(4, END), CHANCES),
+        st.tuples(st.just("commit"), st.integers(0, 9), st.integers(4, END), CHANCES),
+        st.tuples(st.just("gamma"), st.integers(0, 9), st.integers(0, 6), CHANCES),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=150)
+@given(HISTORY, st.integers(0, 5), st.sampled_from([0.0, 0.4]))
+def test_whatever_changes_the_cut_is_that_of_a_cutter_that_remembers_nothing(
+    history: list[tuple[str, int, int, float]], draft_tokens: int, stop_below: float
+) -> None:
+    tree, answer = TokenTree(), Answer("p", b"j", (END,), 20)
+    config = DraftingConfig(draft_tokens=draft_tokens, stop_below=stop_below)
+    old = DraftSelector(tree, answer, config, 64, 3)
+    for what, where, token, chance in history:
+        node = list(tree.ids())[-1 - where % len(tree)]
+        if what == "add":
+            tree.add(node, token, chance, Origin.DRAFT)
+        elif what == "raise":
+            known = node != tree.root and token != END  # an exit may name what is there
+            tree.raise_branch(*((tree.parent(node), tree[node].token) if known else (node, token)), chance, layer=1)
+        elif what == "rate" and node != tree.root:
+            tree.rate(node, chance)
+        elif what == "commit":
+            tokens = [*(tree[each].token for each in tree.path_to(node)), token]
+            answer.append(tokens)
+            tree.reroot(tokens)
+        elif what == "gamma":
+            old.gamma = token
+        new = DraftSelector(tree, answer, config, 64, old.gamma)
+        for each in tree.ids():
+            assert old.cut(each) == new.cut(each)
+            assert old.path(each, 2) == new.path(each, 2) and old.is_full(each) == new.is_full(each)

@@ -1,0 +1,112 @@
+"""Drafts in flight: which one the verifier goes on with, and which are void."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_drafter.in_flight import SentDraft, SentDrafts
+from edge_drafter.tree import Origin, TokenTree
+from speculation.wire import Draft
+
+
+def draft(round: int, anchor: int, nodes: list[int]) -> SentDraft:
+    return SentDraft(Draft(1, round, 0, bytes(8), [0] * len(nodes)), anchor, nodes, 1.0, True, False, 0.0, 0.0)
+
+
+def chain(tree: TokenTree, node: int, tokens: list[int]) -> list[int]:
+    nodes: list[int] = []
+    for token in tokens:
+        node = tree.add(node, token, 0.5, Origin.DRAFT)
+        nodes.append(node)
+    return nodes
+
+
+def test_a_commit_that_leads_to_a_draft_sent_ahead_makes_it_current() -> None:
+    tree, sent = TokenTree(), SentDrafts()
+    first = chain(tree, tree.root, [1, 2])
+    bonus, *second = chain(tree, first[-1], [3, 4, 5])
+    (other,) = chain(tree, first[0], [9])
+    sent.add(draft(1, tree.root, first), tree.root)
+    sent.add(draft(2, bonus, second), tree.root)
+    assert list(sent.next_roots(tree)) == [other, bonus] and sent.current is sent.get(1)
+    tree.reroot([1, 2, 3])
+    sent.decide(1, tree)
+    assert sent.current is sent.get(2) and len(sent) == 1
+
+
+def test_a_commit_that_leads_elsewhere_voids_what_was_sent_ahead() -> None:
+    tree, sent = TokenTree(), SentDrafts()
+    first = chain(tree, tree.root, [1, 2])
+    bonus, *second = chain(tree, first[-1], [3, 4])
+    sent.add(draft(1, tree.root, first), tree.root)
+    sent.add(draft(2, bonus, second), tree.root)
+    tree.reroot([1, 7])
+    sent.decide(1, tree)
+    assert sent.current is None and len(sent) == 0
+
+
+def test_a_token_that_the_verifier_decoded_alone_leaves_the_rest_of_a_draft_in_flight() -> None:
+    tree, sent = TokenTree(), SentDrafts()
+    sent.add(draft(1, tree.root, chain(tree, tree.root, [1, 2])), tree.root)
+    tree.reroot([1])
+    sent.decide(0, tree)
+    assert sent.current is sent.get(1)
+    tree.reroot([2])
+    sent.decide(0, tree)
+    assert sent.current is None
+
+
+def test_what_a_better_draft_for_the_same_place_replaced_is_not_in_flight() -> None:
+    """The verifier holds the newer one: that it has nothing to go on with after this verdict must be known here."""
+    tree, sent = TokenTree(), SentDrafts()
+    left, right = chain(tree, tree.root, [1, 2, 3]), chain(tree, tree.root, [7, 8, 9])
+    sent.add(draft(1, tree.root, left), tree.root)
+    sent.add(draft(2, tree.root, right), tree.root)
+    tree.reroot([1, 2])
+    sent.decide(0, tree)
+    assert sent.current is None and len(sent) == 0
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 6))
+def test_what_is_current_leads_on_from_the_root(answer: list[int], wrong: int, size: int) -> None:
+    """A chain draft, then a verdict that leaves it somewhere: it is current iff untouched tokens of it remain."""
+    tree, sent = TokenTree(), SentDrafts()
+    tokens = [1 - t if place == wrong else t for place, t in enumerate(answer[:size])]
+    sent.add(draft(1, tree.root, chain(tree, tree.root, tokens)), tree.root)
+    tree.reroot(answer)
+    sent.decide(0, tree)
+    leads_on = tokens[: len(answer)] == answer and len(tokens) > len(answer)
+    assert (sent.current is not None) == leads_on
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.0, 0.3, 0.6, 0.9])), max_size=12),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=4),
+    st.integers(0, 9),
+    st.sampled_from([0.0, 0.1, 0.4]),
+)
+def test_the_next_roots_are_the_places_next_to_what_is_in_flight(
+    additions: list[tuple[int, int, float]], drafts: list[tuple[int, int]], verdict: int, least: float
+) -> None:
+    """Slow twin: every node that no draft holds, behind one that a draft holds or follows; the likeliest first."""
+    tree, sent = TokenTree(), SentDrafts()
+    for where, token, chance in additions:
+        tree.add(list(tree.ids())[-1 - where % len(tree)], token, chance, Origin.DRAFT)
+    for round, (where, limit) in enumerate(drafts, start=1):
+        anchor = list(tree.ids())[where % len(tree)]
+        sent.add(draft(round, anchor, tree.best_nodes(anchor, limit, 9, 0.0, frozenset())), tree.root)
+    for _ in range(2):
+        held = {node for each in sent for node in each.nodes}
+        near = held | {each.anchor for each in sent}
+        places = {
+            node: tree[node].reach
+            for node in tree.ids()
+            if node not in held and tree[node].parent in near and tree[node].reach >= least
+        }
+        found = list(sent.next_roots(tree, least))
+        assert len(found) == len(places) and set(found) == set(places)
+        assert [places[node] for node in found] == sorted(places.values(), reverse=True)
+        landing = list(tree.ids())[verdict % len(tree)]
+        tree.reroot([tree[node].token for node in tree.path_to(landing)])
+        sent.decide(1, tree)

@@ -1,0 +1,76 @@
+"""Tokens that a commit leaves to the edge: sampled, fetched, passed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.answer import Contradiction
+from edge_drafter.controller import Controller
+from edge_drafter.residual import Completing
+from edge_drafter.step import Step
+from speculation.sampling import DraftSampler, Split
+from speculation.wire import Commit, Fetch, Masses, extend_digest
+from tests.edge_drafter.fakes import EOS, FakeClock
+
+HOW = Split(1.0)
+REST = Masses(b"", 1.0)
+
+
+class Sampling(DraftSampler):
+    """Samples what a test sets: a token, None for one that needs the tail, or an error."""
+
+    def __init__(self) -> None:
+        self.next: Any = None
+
+    def finish(self, digest: bytes, rest: Masses) -> int | None:
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def model() -> Sampling:
+    return Sampling()
+
+
+@pytest.fixture
+def step() -> Step:
+    request = StepRequest(7, "p", b"j", (EOS,), 8, sampling=HOW)
+    return Step(DraftingConfig(), request, Controller(None), FakeClock())
+
+
+def rejected(step: Step, tokens: list[int]) -> tuple[Commit, list[int]]:
+    """Let the answer take a commit of these tokens that leaves the next one to the edge."""
+    answer = step.answer
+    digest = extend_digest(answer.digest, tokens)
+    ((commit, new),) = answer.take(Commit(7, 1, answer.position, tokens, digest, False, rest=REST))
+    return commit, new
+
+
+def test_a_token_that_is_left_to_the_edge_completes_the_commit(model: Sampling, step: Step) -> None:
+    completing = Completing(model, step)
+    model.next = 5
+    assert completing.complete(*rejected(step, [1, 2])) == [1, 2, 5]
+    assert step.answer.tokens == [1, 2, 5] and completing.sampled_last
+    step.answer.append([6])
+    assert not completing.sampled_last
+
+
+def test_a_token_that_needs_the_tail_is_fetched_and_its_commit_waits(model: Sampling, step: Step) -> None:
+    completing = Completing(model, step)
+    commit, new = rejected(step, [1])
+    for _ in range(2):
+        assert completing.complete(commit, new) == Fetch(7, 1, step.answer.digest)
+        new = []
+    assert step.stats.fetches == 1, "the same place, asked for twice"
+    model.next = 3
+    assert completing.complete(commit, []) == [1, 3] and step.answer.tokens == [1, 3]
+
+
+def test_what_cannot_be_drawn_from_contradicts(model: Sampling, step: Step) -> None:
+    model.next = ValueError("no distribution")
+    with pytest.raises(Contradiction, match="no distribution"):
+        Completing(model, step).complete(*rejected(step, [1]))

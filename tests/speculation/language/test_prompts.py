@@ -1,0 +1,311 @@
+"""Words in, action out; and nothing guessed."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.language.instructions import sentence_for
+from speculation.language.prompts import (
+    ACTIONS,
+    MAX_INSTRUCTION_CHARS,
+    MOTIONS,
+    NOT_HERE,
+    STOP,
+    VOCABULARY_FILE,
+    ActionKind,
+    ActionSize,
+    Blocked,
+    Guidance,
+    NavigationAction,
+    ResponseOrder,
+    Vocabulary,
+    chat,
+    committed_action,
+    compose,
+    format_answer,
+    history,
+    nearest_action,
+    parse_answer,
+    to_navigation_action,
+    to_past,
+)
+from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
+
+WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
+
+
+@given(
+    st.sampled_from(ACTIONS),
+    st.text(alphabet=st.characters(exclude_characters=":"), min_size=1, max_size=80).filter(str.strip),
+    st.sampled_from(ResponseOrder),
+)
+def test_every_action_survives_its_answer(action: NavigationAction, reasoning: str, order: ResponseOrder) -> None:
+    parsed = parse_answer(format_answer(reasoning, action, order))
+    assert parsed.action == action and parsed.problem == ""
+    assert parsed.reasoning == reasoning.strip()
+
+
+def test_there_are_nine_motions_and_two_ends() -> None:
+    assert (*MOTIONS, STOP, NOT_HERE) == ACTIONS and len({action.text for action in ACTIONS}) == 11
+    assert STOP.metres == STOP.radians == NOT_HERE.metres == NOT_HERE.radians == 0.0
+
+
+def test_left_is_counter_clockwise() -> None:
+    left = NavigationAction(ActionKind.TURN_LEFT, ActionSize.MEDIUM)
+    right = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
+    assert left.radians == pytest.approx(math.radians(30)) == -right.radians
+    assert NavigationAction(ActionKind.FORWARD, ActionSize.LARGE).metres == 0.75
+
+
+@pytest.mark.parametrize("text", ["  Action:  Turn LEFT\n small. ", "x Action: y Action: turn left small"])
+def test_spelling_is_forgiven(text: str) -> None:
+    assert parse_answer(text).action == NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("go ahead", "no 'Action:'"),
+        ("Action: forward", "unknown action 'forward'"),
+        ("Action: turn left small or right", "unknown action"),
+        ("Action: stop small", "unknown action 'stop small'"),
+        ("Action: stop here. I see it.\nAction: forward large", "unknown action 'stop here. i see it'"),
+        ("Action:", "unknown action ''"),
+        ("", "no 'Action:'"),
+    ],
+)
+def test_what_is_no_action_is_none(text: str, problem: str) -> None:
+    parsed = parse_answer(text)
+    assert parsed.action is None and problem in parsed.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "reasoning"),
+    [
+        ("Action: stop\nIt is here.\nAction: forward large", "stop", "It is here.\nAction: forward large"),
+        ("Far away.\nAction: forward large\nAction: stop", "stop", "Far away.\nAction: forward large"),
+        ("Action: stop Action: forward large", "stop", "Action: forward large"),
+        ("Left.\nAction: turn left small\nOr not.\nAction: forward large", "turn left small", "Left.\nOr not."),
+        ("Action: forwards\nAction: forward small\nAction: turn right small", "forward small", "Action: forwards"),
+    ],
+)
+def test_the_first_action_counts_and_a_stop_anywhere_wins(text: str, action: str, reasoning: str) -> None:
+    parsed = parse_answer(text)
+    assert parsed.action is not None and parsed.action.text == action
+    assert parsed.reasoning.startswith(reasoning)
+
+
+LINES = st.one_of(
+    st.sampled_from([f"Action: {action.text}" for action in ACTIONS]),
+    st.sampled_from(["Action:", "Action: forward", "forward large", "stop", "small", ""]),
+    st.text(max_size=20),
+)
+
+
+@given(st.lists(LINES, max_size=6), st.lists(LINES, max_size=6), st.sampled_from(["stop", " STOP. ", "Stop"]))
+def test_no_answer_with_a_stop_line_is_a_motion(before: list[str], after: list[str], word: str) -> None:
+    assert parse_answer("\n".join([*before, f"Action: {word}", *after])).action == STOP
+
+
+def test_a_prompt_tells_runs_of_actions_oldest_first_and_forgets_the_oldest() -> None:
+    left, ahead = ACTIONS[5], ACTIONS[0]
+    assert history([ahead, left, left, left]) == "forward small, turn left large x3"
+    many = [ahead, left] * 5
+    assert history(many) == "forward small, turn left large, forward small, turn left large"
+    assert compose(" find the red ball ") == "find the red ball"
+    assert compose("find it", [left]) == "find it\nDone: turn left large"
+    assert compose("find it", [], ResponseOrder.ACTION_FIRST) == "find it\nAction first"
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+def test_a_guide_names_every_action_and_the_mark(order: ResponseOrder) -> None:
+    guided = compose("find it", order=order, guide=True)
+    assert all(action.text in guided for action in ACTIONS) and "Action:" in guided
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+@pytest.mark.parametrize("guide", [True, False])
+def test_the_longest_prompt_fits_the_wire(order: ResponseOrder, guide: bool) -> None:
+    longest, second = sorted(ACTIONS, key=lambda action: -len(action.text))[:2]
+    # An action takes a second and a goal an hour at most, so no run of equal actions has more digits.
+    done = [action for _ in range(6) for action in [longest] * 9999 + [second] * 9999]
+    instruction = "\N{WHITE SMILING FACE}" * MAX_INSTRUCTION_CHARS
+    assert sentence_for(instruction, None) == instruction
+    prompt = compose(instruction, done, order, guide)
+    assert len(prompt) <= MAX_PROMPT_CHARS and "x9999" in prompt
+    message = BeginStep(1, prompt, b"jpeg")
+    assert decode(encode(message)) == message
+
+
+def test_models_without_a_vocabulary_are_guided_unless_told_otherwise() -> None:
+    assert [choice.applies(None) for choice in Guidance] == [True, True, False]
+    assert [choice.applies(WORDS) for choice in Guidance] == [False, True, False]
+
+
+@given(st.text(max_size=60))
+def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
+    parsed = parse_answer(text)
+    assert (parsed.action is None) == bool(parsed.problem)
+    assert parsed.action is None or parsed.action in ACTIONS
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(ActionKind.STOP, ActionSize.SMALL), (ActionKind.NOT_HERE, ActionSize.SMALL), (ActionKind.FORWARD, None)],
+)
+def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
+    with pytest.raises(ValueError, match="motions have a size, stop and not here have none"):
+        NavigationAction(kind, size)
+
+
+def test_the_frame_comes_before_the_instruction() -> None:
+    (message,) = chat("  find the silver bottle ")
+    assert [part["type"] for part in message["content"]] == ["image", "text"]
+    assert message["content"][1]["text"] == "find the silver bottle"
+
+
+def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
+    assert Vocabulary.load(tmp_path) is None
+    WORDS.save(tmp_path)
+    assert Vocabulary.load(tmp_path) == WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[", "objects.json is no JSON"),
+        ("[]", "colours must be 1 to 256 words of 1 to 40 characters"),
+        ('{"colours": ["red"]}', "classes must be 1 to 256 words"),
+        ('{"colours": [], "classes": ["ball"]}', "colours must be 1 to 256 words"),
+        ('{"colours": ["red"], "classes": [5]}', "classes must be 1 to 256 words"),
+        (json.dumps({"colours": ["red"] * 257, "classes": ["ball"]}), "colours must be 1 to 256 words"),
+        (json.dumps({"colours": ["r" * 41], "classes": ["ball"]}), "colours must be 1 to 256 words of 1 to 40"),
+    ],
+)
+def test_a_list_of_objects_that_no_message_could_carry_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / VOCABULARY_FILE).write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        Vocabulary.load(tmp_path)
+
+
+def test_a_verifier_without_a_list_takes_any_instruction() -> None:
+    assert Vocabulary.of(WORDS.colours, WORDS.classes) == WORDS
+    assert Vocabulary.of([], []) is None
+
+
+def test_action_texts_are_read_back() -> None:
+    assert [to_navigation_action(action.text) for action in ACTIONS] == list(ACTIONS)
+    assert to_navigation_action("") is None and to_navigation_action("forward") is None
+
+
+PIECES = st.sampled_from([
+    "Action:", "Action: ", " ", "\n", ".", "turn", " left", "turn left", "turn right", "forward", " small", " medium",
+    "large", "stop", "st", "stopping", "TURN", "I see it", "Act", "\t", "s", ",", "\u212a", "\x1c",
+])  # fmt: skip
+WRITTEN = st.one_of(
+    st.lists(PIECES, max_size=12).map("".join),
+    st.builds(
+        format_answer,
+        st.lists(PIECES, max_size=5).map("".join),
+        st.sampled_from(ACTIONS),
+        st.sampled_from(ResponseOrder),
+    ),
+)
+
+
+def agrees(settled: tuple[ActionKind, ActionSize | None], known: tuple[ActionKind, ActionSize | None] | None) -> bool:
+    return known is not None and known[0] is settled[0] and settled[1] in (None, known[1])
+
+
+@given(WRITTEN)
+def test_what_is_settled_early_is_what_the_whole_answer_is_read_as_or_is_taken_back(text: str) -> None:
+    whole, action = committed_action(text), parse_answer(text).action
+    for end in range(len(text) + 1):
+        settled = committed_action(text[:end])
+        if settled is None or settled[0] is ActionKind.STOP:
+            continue
+        assert "Action:" in text[:end] and settled[0].value in " ".join(text[:end].lower().split())
+        if agrees(settled, whole):
+            assert action is None or action == STOP or agrees(settled, (action.kind, action.size)), (text[:end], action)
+    if action == STOP:
+        assert whole == (ActionKind.STOP, None)
+    if "stop".startswith(" ".join(text.rpartition("Action:")[2].split()).rstrip(".").lower()):
+        return  # its last mark could still become a stop
+    if action not in (None, STOP) and "\n" not in text.strip().partition("Action:")[2].strip():
+        assert whole is not None and agrees(whole, (action.kind, action.size))  # type: ignore[union-attr]
+
+
+@given(st.sampled_from(ACTIONS), st.lists(PIECES, max_size=4).map("".join))
+def test_a_motion_in_the_first_line_is_settled_by_its_kind_and_then_by_its_size(
+    action: NavigationAction, reasoning: str
+) -> None:
+    """Whatever reasons follow, unless another mark is among them."""
+    if action == STOP or "Act" in reasoning:
+        return
+    text = format_answer(reasoning, action, ResponseOrder.ACTION_FIRST)
+    kind_at, size_at = len(f"Action: {action.kind.value}"), len(f"Action: {action.text}")
+    assert all(committed_action(text[:end]) is None for end in range(kind_at))
+    assert all(committed_action(text[:end]) == (action.kind, None) for end in range(kind_at, size_at))
+    assert all(committed_action(text[:end]) == (action.kind, action.size) for end in range(size_at, len(text) + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("I see it. Action", None),
+        ("Action: turn", None),
+        ("Action: turn left", (ActionKind.TURN_LEFT, None)),
+        ("Action: forward me", (ActionKind.FORWARD, None)),
+        ("Action: forward medium.\nIt", (ActionKind.FORWARD, ActionSize.MEDIUM)),
+        ("Action: turn left, I", None),
+        ("Action: forward small\nIt is near. Action:", None),
+        ("Action: forward small\nIt is near. Action: st", None),
+        ("Action: forward small\nIt is near. Action: stop", (ActionKind.STOP, None)),
+        ("Action: forward small\nAction: turn", (ActionKind.FORWARD, ActionSize.SMALL)),
+    ],
+)
+def test_beginnings_of_answers(text: str, settled: tuple[ActionKind, ActionSize | None] | None) -> None:
+    assert committed_action(text) == settled
+
+
+@pytest.mark.parametrize("action", MOTIONS)
+def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
+    amount = action.metres or abs(action.radians)
+    for moved in (0.93 * amount, amount, 1.07 * amount):
+        assert nearest_action(action.kind, moved) == action
+
+
+@pytest.mark.parametrize("moved", [-1.0, 0.0, 0.12, math.nan, math.inf])
+def test_less_than_half_a_small_action_is_none(moved: float) -> None:
+    assert nearest_action(ActionKind.FORWARD, moved) is None
+    assert nearest_action(ActionKind.STOP, 1.0) is None
+
+
+def test_what_was_blocked_is_listed_as_blocked() -> None:
+    ahead = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    done = (STOP, ahead, Blocked(ahead), Blocked(ahead))
+    assert history(done) == "stop, forward large, forward large blocked x2"
+    assert tuple(to_past(past.text) for past in done) == done
+    assert to_past("forward huge blocked") is None is to_past(" blocked")
+
+
+def test_the_memory_of_the_search_stands_behind_what_was_done() -> None:
+    prompt = compose("find a ball", (STOP,), ResponseOrder.ACTION_FIRST, memory=("Seen: here 1/8", "Doors: left 2 m"))
+    assert prompt == "find a ball\nDone: stop\nSeen: here 1/8\nDoors: left 2 m\nAction first"
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_the_form_of_prompts_is_kept_with_the_words(tmp_path: Path, form: int) -> None:
+    words = Vocabulary(("silver",), ("bottle",), form)
+    words.save(tmp_path)
+    assert Vocabulary.load(tmp_path) == words == Vocabulary.of(words.colours, words.classes, form)
+
+
+def test_an_unknown_form_of_prompts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / VOCABULARY_FILE).write_text(json.dumps({"colours": ["red"], "classes": ["ball"], "form": 3}))
+    with pytest.raises(ValueError, match=r"form is 3; known forms of prompts are 1, 2"):
+        Vocabulary.load(tmp_path)
