@@ -18,7 +18,7 @@ from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, PREFIX
-from scripts import dashboard, dashboard_picture
+from scripts import dashboard
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -202,16 +202,3 @@ def test_the_page_lists_every_series_with_its_kind_and_labels() -> None:
     listed = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     assert listed == {series.name: (series.kind.value, series.labels) for series in ALL}
     assert all(page in PAGE.read_text(encoding="utf-8") for page in PAGES)
-
-
-def test_the_page_without_grafana_shows_what_prometheus_answers() -> None:
-    panel = dashboard_picture.Panel("Share <of>", "percentunit", "about", (("q", "{{robot}} now"),))
-    line = dashboard_picture.Line(
-        dashboard_picture._name("{{robot}} now", {"robot": "<b>"}), ((0.0, 0.0), (30.0, 0.5), (60.0, 0.25))
-    )
-    page = dashboard_picture.page([(panel, [line])], 0.0, 60.0)
-    assert "Share &lt;of&gt;" in page and "&lt;b&gt; now" in page and "50 %" in page
-    (points,) = re.findall(r'points="([^"]*)"', page)
-    heights = [float(point.split(",")[1]) for point in points.split()]
-    assert heights[1] < heights[2] < heights[0], "0.5 is above 0.25 and that above 0"
-    assert not re.search(r"(?:src|href)=|url\(", page), "nothing is loaded from elsewhere"

@@ -361,7 +361,6 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "-m benchmarks --help",
         "-m benchmarks.exactness --help",
         "-m tests.fuzz --help",
-        "scripts/dashboard_picture.py --help",
         "-m pytest --collect-only -q tests/fuzz/test_fuzz.py",
     ],
 )
