@@ -47,5 +47,5 @@ def test_a_phrase_is_grammatical(asked: tuple[str, str], language: Language, cas
 def test_a_phrase_for_nothing_or_without_a_word_is_refused() -> None:
     with pytest.raises(ValueError, match="a colour, a class or both"):
         phrase("", "")
-    with pytest.raises(ValueError, match=r"no de word for 'sofa'; add it to speculation/names\.py"):
+    with pytest.raises(ValueError, match=r"no de word for 'sofa'; add it to speculation/language/names\.py"):
         phrase("red", "sofa", Language.GERMAN)

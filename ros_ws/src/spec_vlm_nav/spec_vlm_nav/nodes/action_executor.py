@@ -75,9 +75,11 @@ class ActionExecutor(ManagedNode):
 
     def deactivate(self) -> None:
         """End the action and repeat the stop."""
+        with self._lock:
+            self._logic.halt(self.problem, time.monotonic())
+        # What is confirmed meanwhile, as a HOLD of a vlm_nav that ends too, stays confirmed.
         for _ in range(STOP_TICKS):
             with self._lock:
-                self._logic.halt(self.problem, time.monotonic())
                 self._publish_twist()
             time.sleep(1.0 / RATE_HZ)
 
