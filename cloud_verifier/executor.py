@@ -48,7 +48,7 @@ class Executor:
         scheduler: Scheduler,
         memory: Admission,
         sessions: SessionTable,
-        peers: Outbox,
+        outbox: Outbox,
         exits: ExitQueue,
         profile: DeviceProfile,
         attend: Attend,
@@ -56,8 +56,8 @@ class Executor:
     ) -> None:
         self._engine, self._self_draft, self._model = engine, self_draft, engine.model
         self._scheduler, self._memory, self._sessions = scheduler, memory, sessions
-        self._peers, self._exits, self._profile = peers, exits, profile
-        self._figures = peers.figures
+        self._outbox, self._exits, self._profile = outbox, exits, profile
+        self._figures = outbox.figures
         self._attend, self._clock = attend, clock
         self._readings: DraftPrefills | None = None
         if self_draft is not None and scheduler.drafting is not None:
@@ -84,7 +84,7 @@ class Executor:
             self._memory.prefilled(step.index, self._clock() - started, self._clock())
         ended = self._clock()
         self._figures.count(series.BUSY_TIME, ended - started, "encode")
-        self._peers.record("encode", started, ended, step=step.number)
+        self._outbox.record("encode", started, ended, step=step.number)
         self._scheduler.images.observe(Load.row(step.image_tokens), ended - started)
         step.encoded = True
         self.fed(step, 0, started)
@@ -112,17 +112,17 @@ class Executor:
                     return
                 if output.layer < layers - 1:
                     self._queue_early(steps, output)
-                    self._peers.send_early()
+                    self._outbox.send_early()
         except Exception as error:
             _log.exception("a forward failed")
             for step in everyone:
-                self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
+                self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
             return
         now = self._clock()
         self._figures.passed(sum(row.load.new for row in rows), now - started, bool(steps))
         if steps:  # prompts alone say little of the small forwards that are predicted
             self._scheduler.estimates.observe(Load.total(row.load for row in rows), now - started)
-            self._peers.record(
+            self._outbox.record(
                 "verify", started, now, sessions=len(steps), drafted=sum(len(row.tokens) for row in rows)
             )
         for step in steps:
@@ -131,7 +131,7 @@ class Executor:
                     self._commit(step, output, now, now - began)
             except Exception as error:
                 _log.error("a verdict failed", exc_info=error)
-                self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
+                self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
         new = sum(row.load.new for row in rows)
         for step, tokens in batch.chunks.items():
             self._memory.prefilled(step.index, (now - started) * tokens / new, now)
@@ -159,19 +159,19 @@ class Executor:
         if not step.pending:
             self._figures.prefilled(step, now)
         if session is not None and not step.pending:
-            self._peers.send_features(session, step, step.position)
+            self._outbox.send_features(session, step, step.position)
         if tokens:
-            self._peers.record("prefill", started, now, step=step.number, tokens=tokens)
+            self._outbox.record("prefill", started, now, step=step.number, tokens=tokens)
 
     def cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
         if isinstance(error, CapacityError):
-            self._peers.give_up(step, wire.FaultCode.TOO_LARGE, str(error))
+            self._outbox.give_up(step, wire.FaultCode.TOO_LARGE, str(error))
         elif isinstance(error, ValueError):
-            self._peers.give_up(step, wire.FaultCode.BAD_IMAGE, str(error))
+            self._outbox.give_up(step, wire.FaultCode.BAD_IMAGE, str(error))
         else:
             _log.error("prefill failed", exc_info=error)
-            self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
+            self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
 
     def is_wanted(self, steps: Sequence[Step]) -> bool:
         """Whether any of these steps was neither ended nor superseded."""
@@ -204,15 +204,15 @@ class Executor:
             raise output.failures[step.index]
         verdict, since = output.verdicts[step.index], step.committed_at
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
-        self._peers.totals.count(step.act, len(commit.tokens))
+        self._outbox.totals.count(step.act, len(commit.tokens))
         self._figures.committed(step, verdict, commit, since, compute_s, now)
-        self._peers.promises.committed(commit, step.service_class, now)
+        self._outbox.promises.committed(commit, step.service_class, now)
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None:
-            self._peers.send(session, commit)
+            self._outbox.send(session, commit)
             if commit.done:
-                self._peers.log_step(session, step, "done")
+                self._outbox.log_step(session, step, "done")
         if not commit.done:
             self._engine.keep(step.index, verdict.path, verdict.token)
 
@@ -268,7 +268,7 @@ class Executor:
             now = self._clock()
             self._figures.count(series.BUSY_TIME, now - started, "read")
             self._memory.prefilled(step.index, now - started, now)
-        self._peers.record("read", started, now, step=step.number)
+        self._outbox.record("read", started, now, step=step.number)
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
@@ -281,7 +281,7 @@ class Executor:
         except Exception as error:
             _log.exception("drafting failed")
             for step in asking:
-                self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
+                self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
 
     def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
         if self._self_draft is None or self._scheduler.drafting is None or not asking:
@@ -311,7 +311,7 @@ class Executor:
             if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
                 break
         self._figures.count(series.BUSY_TIME, last - started, "draft")
-        self._peers.record(
+        self._outbox.record(
             "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
         )
         for step in steps:

@@ -111,9 +111,9 @@ class Server:
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)
-        self._peers = Outbox(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
-        self._forwards = Executor(
-            engine, self_draft, self._scheduler, self._memory, self._sessions, self._peers, self._exits, profile,
+        self._outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
+        self._executor = Executor(
+            engine, self_draft, self._scheduler, self._memory, self._sessions, self._outbox, self._exits, profile,
             lambda until, steps=(): self._attend(until, steps=steps), clock,
         )  # fmt: skip
         self._check_ticket = check_ticket
@@ -151,13 +151,13 @@ class Server:
             if self._check_ticket is not None:  # others of its cluster go on with the step
                 self._send_away(session, STOPPED)
             elif step is not None and not step.done:
-                self._peers.send(session, wire.EndStep(step.number, STOPPED))
+                self._outbox.send(session, wire.EndStep(step.number, STOPPED))
         _log.info(
             "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d busy=%d evicted=%d "
             "ignored=%d overruns=%d",
-            self._clock() - self._begun_at, self._sessions.opened, self._peers.steps, self._peers.totals,
-            self._exits.sent, self._exits.dropped, self._peers.faults, self._busy, self._evicted, self._ignored,
-            self._forwards.overruns,
+            self._clock() - self._begun_at, self._sessions.opened, self._outbox.steps, self._outbox.totals,
+            self._exits.sent, self._exits.dropped, self._outbox.faults, self._busy, self._evicted, self._ignored,
+            self._executor.overruns,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -187,11 +187,11 @@ class Server:
             self._send_some_away()
         batch = self._scheduler.next(self._clock())
         for step in batch.encodes:
-            self._forwards.encode(step)
+            self._executor.encode(step)
         if batch.chunks or batch.choices:
-            self._forwards.run(batch)
+            self._executor.run(batch)
         if not self._scheduler.image_waits:  # between two forwards is one image at most, the target's before another
-            self._forwards.read_on()
+            self._executor.read_on()
         self._expire()
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
@@ -205,13 +205,13 @@ class Server:
             got_messages = self._read_messages()
             if until_work:  # no pass is under way, so a row may begin anew
                 self._take_prepared()
-            self._peers.send_early()
+            self._outbox.send_early()
             now = self.figures.beat = self._clock()
             if self.figures.due(now):
                 self._publish(now)
             if now >= self._tell_at:
                 self._tell(now)
-            if steps and not self._forwards.is_wanted(steps):
+            if steps and not self._executor.is_wanted(steps):
                 return
             if self._report is not None and now - self._reported_at >= REPORT_S:
                 self._report(self._standing(now))
@@ -254,7 +254,7 @@ class Server:
 
     def _next_time(self, now: float) -> float | None:
         """Return when there will be work without any further message; None for never."""
-        return now if self._forwards.reads else self._scheduler.next_time(now)
+        return now if self._executor.reads else self._scheduler.next_time(now)
 
     def _read_messages(self) -> bool:
         until = self._clock() + READ_S
@@ -281,7 +281,7 @@ class Server:
             except NoRoom as full:
                 self._send_busy(step, full)
             except Exception as error:
-                self._forwards.cannot_prefill(step, error)
+                self._executor.cannot_prefill(step, error)
         granted, evicted = self._memory.grant(now, self._idle(now) if self._memory.line else ())
         for index in evicted:
             self._evict(index)
@@ -289,7 +289,7 @@ class Server:
             self._begin(self._admissible.pop(index))
 
     def _standing(self, now: float) -> Standing:
-        promises = self._peers.promises
+        promises = self._outbox.promises
         promises.asked(self._scheduler.asked, now - self._reported_at, now)
         memory = 1.0 - self._memory.free / self._memory.blocks
         # Those of robots that are gone make room for others, see `_drop_dead`.
@@ -304,7 +304,7 @@ class Server:
             _log.info("draining: %d robots go elsewhere, within %g s", len(self._sessions), self._drain_s)
             for session in self._sessions.all:
                 if not self._is_between_answers(session):  # nobody waits for a robot that is gone
-                    self._peers.send(session, wire.Ping(0), droppable=True)
+                    self._outbox.send(session, wire.Ping(0), droppable=True)
         for session in self._sessions.all:
             if session.peer is None or self._is_between_answers(session) or now >= self._drained_at:
                 self._send_away(session, DRAINING)
@@ -371,10 +371,10 @@ class Server:
             step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own), image_tokens)
             step.encode_s = self._scheduler.images.seconds(Load.row(image_tokens))
         except Exception as error:
-            self._forwards.cannot_prefill(step, error)
+            self._executor.cannot_prefill(step, error)
         else:
             if step.encoded and not tokens:  # words that its row shares with others to the last
-                self._forwards.fed(step, 0, self._clock())
+                self._executor.fed(step, 0, self._clock())
 
     def _idle(self, now: float) -> list[int]:
         """Return the rows that may be evicted, the first one first."""
@@ -395,10 +395,10 @@ class Server:
         self._exits.overtake(index)
         if session is None or step is None:
             return
-        self._peers.log_step(session, step, "evicted")
+        self._outbox.log_step(session, step, "evicted")
         if session.peer is not None:
             text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
-            self._peers.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
+            self._outbox.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
 
     def _send_busy(self, step: Step, full: NoRoom) -> None:
         """End a step that cannot be taken now, with a time for its edge to begin it again."""
@@ -406,14 +406,14 @@ class Server:
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
-            self._peers.allowance.take(session.peer, self._clock())
+            self._outbox.allowance.take(session.peer, self._clock())
             self._busy += 1
             self.figures.forget(step)
             _log.info(
                 "%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s,
                 extra=event("busy", session, step=step.number, retry_after_s=round(full.retry_after_s, 1)),
             )  # fmt: skip
-            self._peers.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
+            self._outbox.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _expire(self) -> None:
         for client in self._mailbox.revoked():
@@ -433,7 +433,7 @@ class Server:
                 self._quotas.use("bytes", session.user, sum(map(len, frames)), self._clock())
 
     def _take(self, peer: bytes, session: Session | None, frames: list[bytes]) -> None:
-        if self._peers.allowance.left(peer, self._clock()) < 1.0:
+        if self._outbox.allowance.left(peer, self._clock()) < 1.0:
             self._ignored += 1
             return
         try:
@@ -443,11 +443,11 @@ class Server:
         except wire.WireError as error:
             large = len(frames[0]) > wire.MAX_MESSAGE_BYTES
             code = wire.FaultCode.TOO_LARGE if large else wire.FaultCode.MALFORMED
-            self._peers.refuse(peer, wire.Fault(code, str(error)))
+            self._outbox.refuse(peer, wire.Fault(code, str(error)))
             return
         try:
             if isinstance(message, wire.Hello):
-                self._peers.allowance.take(peer, self._clock())
+                self._outbox.allowance.take(peer, self._clock())
                 self._hello(peer, message)
             elif session is None:
                 text = "no session: this connection has none (the verifier may have been restarted); send Hello again"
@@ -456,14 +456,14 @@ class Server:
                 session.last_seen = session.last_received = self._clock()
                 self._dispatch(session, message)
         except Refused as error:
-            self._peers.refuse(peer, error.fault)
+            self._outbox.refuse(peer, error.fault)
         except Exception as error:
             # A message that fails in a way that is not foreseen ends its sender's step and not the server.
             _log.exception("a %s could not be taken", type(message).__name__)
             text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
-            self._peers.refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
+            self._outbox.refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
             if session is not None:
-                self._peers.log_step(session, self._scheduler.end(session.index), "failed")
+                self._outbox.log_step(session, self._scheduler.end(session.index), "failed")
                 self._exits.overtake(session.index)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
@@ -474,15 +474,15 @@ class Server:
                 try:
                     self._quotas.check(session.user, now, "draft tokens")
                 except NoRoom as full:
-                    self._peers.log_step(session, step, "refused", "stopped by a quota")
+                    self._outbox.log_step(session, step, "refused", "stopped by a quota")
                     self._send_busy(step, full)
                     return
                 self._quotas.use("draft tokens", session.user, len(message.tokens), now)
             for commit in self._scheduler.offer(session.index, message, now):
-                self._peers.send(session, commit)
+                self._outbox.send(session, commit)
             step = self._scheduler.step(session.index)
             if step is not None and step.done:  # a token of the edge may end the answer
-                self._peers.log_step(session, step, "done")
+                self._outbox.log_step(session, step, "done")
         elif isinstance(message, wire.BeginStep):
             before = self._scheduler.step(session.index)
             commits = self._scheduler.begin(
@@ -491,7 +491,7 @@ class Server:
             step = self._scheduler.step(session.index)
             if step is not None and step is not before:
                 self._exits.overtake(session.index)
-                self._peers.log_step(session, before, "superseded")
+                self._outbox.log_step(session, before, "superseded")
                 self.figures.begun(step, session.number, session.client, message.trace, now)
                 if step.begin is not None:
                     try:
@@ -504,21 +504,21 @@ class Server:
                         return
                     self._preparation.submit(step, step.begin)
             elif step is not None:
-                self._peers.send_features(session, step, len(message.committed))
+                self._outbox.send_features(session, step, len(message.committed))
             for commit in commits:
-                self._peers.send(session, commit)
+                self._outbox.send(session, commit)
         elif isinstance(message, wire.EndStep):
             step = self._scheduler.end(session.index, message.step)
             if step is not None:
                 self._exits.overtake(session.index)
-                self._peers.log_step(session, step, "cancelled", f"ended by the edge: {message.reason[:100]}")
+                self._outbox.log_step(session, step, "cancelled", f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
             for commit in self._scheduler.fetch(session.index, message):
-                self._peers.send(session, commit)
+                self._outbox.send(session, commit)
         elif isinstance(message, wire.Ping):
-            self._peers.send(session, wire.Pong(message.nonce))
+            self._outbox.send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
-            self._peers.allowance.take(session.peer, now)
+            self._outbox.allowance.take(session.peer, now)
             _log.warning("%s reports %s: %s", session.name, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"
@@ -528,7 +528,7 @@ class Server:
         now = self._clock()
         fault = refusal(hello, self._model)
         if fault is not None:
-            self._peers.refuse(peer, fault)
+            self._outbox.refuse(peer, fault)
             return
         if self._draining:
             self._mailbox.send(peer, wire.Redirect(reason=DRAINING), droppable=True)
@@ -545,7 +545,7 @@ class Server:
             try:
                 self._check_ticket(hello.ticket, client)
             except ValueError as error:
-                self._peers.refuse(peer, wire.Fault(wire.FaultCode.NO_TICKET, f"Hello.ticket: {error}"))
+                self._outbox.refuse(peer, wire.Fault(wire.FaultCode.NO_TICKET, f"Hello.ticket: {error}"))
                 return
         # Who starts over does so on its own row, where what it has used still counts.
         again = known is not None and session is None
@@ -553,7 +553,7 @@ class Server:
             self._close(known, "sent Hello again", same_robot=again)
         if session is not None:
             if session.peer is not None and session.peer != peer:  # gone and back before anything was sent to it
-                self._peers.count_lost(session)
+                self._outbox.count_lost(session)
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
             _log.info("%s resumed", session.name, extra=event("session_resumed", session))
@@ -564,7 +564,7 @@ class Server:
                 # A place becomes free at the earliest when a robot was silent for so long.
                 wait = self._memory.later(SILENT_S)
                 self._busy += 1
-                if self._peers.allowance.take(b"", now):
+                if self._outbox.allowance.take(b"", now):
                     _log.warning("a robot has no place: %s; again in %.1f s", text, wait)
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
@@ -577,7 +577,7 @@ class Server:
         session.service_class = hello.service_class
         session.features = bool(hello.features)
         drafts = self._self_draft is not None
-        self._peers.send(session, welcome(session, self._model, self._max_draft, self._profile.name, drafts))
+        self._outbox.send(session, welcome(session, self._model, self._max_draft, self._profile.name, drafts))
 
     # --- work
 
@@ -622,7 +622,7 @@ class Server:
 
     def _close(self, session: Session, why: str, same_robot: bool = False) -> None:
         """End a session. same_robot: the next one on its row is its own, and what it has used still counts."""
-        self._peers.log_step(session, self._scheduler.end(session.index), "lost", why)
+        self._outbox.log_step(session, self._scheduler.end(session.index), "lost", why)
         self.figures.closed(session.number)
         self._exits.close(session.index)
         self._scheduler.forget(session.index)
@@ -647,7 +647,7 @@ class Server:
         """Free a row: close the first session whose edge is gone or was silent for long. Returns whether one was."""
         for session in sessions:
             if session.peer is not None:
-                self._peers.send(session, wire.Ping(0), droppable=True)
+                self._outbox.send(session, wire.Ping(0), droppable=True)
             silent = self._clock() - session.last_received > SILENT_S
             if session.peer is None or (silent and not self._mailbox.waits(session.peer)):
                 self._close(session, "its edge is gone and the place is needed")

@@ -124,13 +124,13 @@ class EdgeDecoder:
         self._asking = threading.Lock()
         self._question: Question | None = None
         self._worker = ThreadPoolExecutor(1, "question")
-        self._beside: Background | None = None
+        self._background: Background | None = None
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._known_profile = self.profile.name
         self._known_target = ""
         self.link: ZmqLink | None = None
         if linked:
-            self._beside = Background()
+            self._background = Background()
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,
@@ -302,8 +302,8 @@ class EdgeDecoder:
                 self._question.cancel()
             self._vlm = None
         self._worker.shutdown()
-        if self._beside is not None:
-            self._beside.close()
+        if self._background is not None:
+            self._background.close()
         if self.link is not None:
             self.link.close()
         if self._model is not None:
@@ -474,7 +474,7 @@ class EdgeDecoder:
             stop_below = predictor.threshold if predictor is not None else 0.0
             config = self.config.decoding.settings(mode, stop_below=stop_below)
             sources = sources_of(config, self._model, predictor, self._fed)
-            drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft, beside=self._beside)
+            drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft, background=self._background)
             self._drafters[mode, max_draft] = drafter
         return drafter
 
@@ -492,8 +492,8 @@ class EdgeDecoder:
 
     def _compare_machines(self, welcome: Welcome) -> None:
         """Only a verifier on this very machine gains where a prefill here gives way to others."""
-        if self._beside is not None:
-            self._beside.yields = welcome.machine != "" and welcome.machine == machine_id()
+        if self._background is not None:
+            self._background.yields = welcome.machine != "" and welcome.machine == machine_id()
 
     def _compare_profiles(self, welcome: Welcome) -> None:
         if welcome.profile not in (self.profile.name, self._known_profile):

@@ -36,10 +36,11 @@ class Drafter:
         trace: Trace | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
         cpu_clock: Clock = time.process_time,
-        beside: Background | None = None,
+        background: Background | None = None,
     ) -> None:
-        """`sources`: those of the mode, see `sources_of`. `max_draft` is the verifier's limit from `Welcome`. `beside`
-        runs their prefills, where that is not done in the caller's thread.
+        """`sources`: those of the mode, see `sources_of`. `max_draft` is the verifier's limit from `Welcome`.
+
+        `background` runs their prefills, where that is not done in the caller's thread.
 
         `cpu_clock` is what `DecodingStats.cpu_s` is read from.
 
@@ -57,7 +58,7 @@ class Drafter:
         self._max_draft = max_draft
         self._cpu_clock = cpu_clock
         self._effort = Effort(config.effort)
-        self._beside = beside
+        self._background = background
         largest = min(LONGEST_DRAFT, max_draft)
         rule = config.gamma if isinstance(config.gamma, str) else None
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
@@ -76,7 +77,7 @@ class Drafter:
             request = replace(request, sampling=request.sampling.alone)
             # Sources that need no forward come first.
             return decode_alone(self._step(request, question), self._sources[-1], self._trace)
-        result = StepLoop(self._step(request, question), self._sources, self._link, self._trace, self._beside).run()
+        result = StepLoop(self._step(request, question), self._sources, self._link, self._trace, self._background).run()
         for source in self._sources:
             source.end(result.tokens)
         return result

@@ -57,11 +57,11 @@ class StepLoop:
     """
 
     def __init__(
-        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, beside: Background | None = None
+        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, background: Background | None = None
     ) -> None:
-        """`beside` runs the sources' prefill; without it messages are taken between the prefill's layers."""
+        """`background` runs the sources' prefill; without it messages are taken between the prefill's layers."""
         self._step = step
-        self._beside = beside
+        self._background = background
         self._sources = sources
         self._link = link
         self._trace = StepTrace(trace, step.request.step, step.started, step.request.trace)
@@ -142,8 +142,8 @@ class StepLoop:
         step = self._step
         started = step.clock()
         try:
-            if self._beside is not None:
-                self._beside.run(drafter.read, self._is_over)
+            if self._background is not None:
+                self._background.run(drafter.read, self._is_over)
             else:
                 drafter.read(self._is_over)
         except Abandoned:
@@ -152,8 +152,8 @@ class StepLoop:
                 raise
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
-        if self._beside is not None:
-            step.effort.crowded = self._beside.crowded
+        if self._background is not None:
+            step.effort.crowded = self._background.crowded
         drafter.has_read()
         now = step.clock()
         step.stats.prefill_s += now - started
@@ -165,8 +165,8 @@ class StepLoop:
         if not step.cancelled:
             self._poll()
         now = step.clock()
-        if self._beside is not None and not self._awaits_prefill(now):
-            self._beside.hurry()
+        if self._background is not None and not self._awaits_prefill(now):
+            self._background.hurry()
         return step.cancelled or step.answer.done or step.is_late(now)
 
     def _awaits_prefill(self, now: float) -> bool:
@@ -202,7 +202,7 @@ class StepLoop:
     def _yields(self, drafter: StepDrafter, now: float) -> bool:
         """Whether drafting leaves the processor to the verifier, which shares it and still reads the frame, now that
         there is a draft for the first token."""
-        is_crowded = self._beside is not None and self._beside.crowded
+        is_crowded = self._background is not None and self._background.crowded
         return is_crowded and self._awaits_prefill(now) and drafter.policy.is_hit(self._step.tree.root)
 
     def _poll(self) -> None:

@@ -25,7 +25,7 @@ class Policy:
         self._controller = step.controller
         self._effort = step.effort
         self._tree = step.tree
-        self._cutter = step.cutter
+        self._selector = step.selector
         self._sent = step.sent
         self._queue = BranchQueue(step.config.queue_policy, step.config.branches, finish=step.config.finish)
         self._committed_at = step.clock()
@@ -47,14 +47,14 @@ class Policy:
 
     def is_hit(self, anchor: int) -> bool:
         """Whether a commit that makes `anchor` the root finds a full draft there."""
-        return self._cutter.is_full(anchor, min(self._cutter.need(anchor), self._config.fixed_gamma))
+        return self._selector.is_full(anchor, min(self._selector.need(anchor), self._config.fixed_gamma))
 
     def _choose_draft(self) -> int | None:
-        root, current, cutter = self._tree.root, self._sent.current, self._cutter
+        root, current, selector = self._tree.root, self._sent.current, self._selector
         if current is None:
             ready = self._is_long_enough(root) or self._is_late(root) or not self.next_leaves()
             # A verifier that decodes by itself needs no empty draft to go on.
-            return root if ready and (self._config.idle is Idle.WAIT or cutter.cut(root)) else None
+            return root if ready and (self._config.idle is Idle.WAIT or selector.cut(root)) else None
         if (
             self._config.idle is not Idle.WAIT
             and current.anchor == root
@@ -72,25 +72,25 @@ class Policy:
         gets to the token of that forward, given the anchor, and a that it goes on behind a token as drafted (or does
         not end), the forward saves u (1 - a) T_q.
         """
-        if not self._cutter.is_full(anchor):
+        if not self._selector.is_full(anchor):
             return False
         now = self._controller.estimates
         extends = self._config.extend and self._config.draft_tokens
         if not extends or now.verify_s is None or now.draft_s is None or now.goes_on is None:
             return True
-        use = self._effort.use(self._places(self._cutter.unfed(anchor, [])))
+        use = self._effort.use(self._places(self._selector.unfed(anchor, [])))
         return use * (1.0 - now.goes_on) * now.verify_s <= now.draft_s * self._tree[anchor].reach
 
     def _choose_ahead(self) -> int | None:
-        tree, cutter = self._tree, self._cutter
+        tree, selector = self._tree, self._selector
         for anchor in self._sent.next_roots(tree, self._config.ahead_above):
-            if not tree[anchor].children or cutter.ends_at(anchor):
+            if not tree[anchor].children or selector.ends_at(anchor):
                 continue
             known = self._sent.at(anchor)
             if known is not None:
                 if self._has_grown(known):
                     return anchor
-            elif cutter.need(anchor) > 0 and (self._is_long_enough(anchor) or self._is_worth_a_start(anchor)):
+            elif selector.need(anchor) > 0 and (self._is_long_enough(anchor) or self._is_worth_a_start(anchor)):
                 return anchor
         return None
 
@@ -102,7 +102,7 @@ class Policy:
         return (verify_s is not None and self._waiting_costs(anchor, verify_s)) or not self.next_leaves()
 
     def _has_grown(self, draft: SentDraft) -> bool:
-        value = self._cutter.value(draft.anchor, self._cutter.cut(draft.anchor))
+        value = self._selector.value(draft.anchor, self._selector.cut(draft.anchor))
         return value >= draft.value + max(self._config.send_gain, 1e-6)
 
     def _is_late(self, root: int) -> bool:
@@ -117,11 +117,11 @@ class Policy:
         The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
         """
         now, tree = self._controller.estimates, self._tree
-        nodes = self._cutter.cut(anchor)
+        nodes = self._selector.cut(anchor)
         if not nodes or now.draft_s is None or now.acceptance is None:
             return False
-        gain = now.acceptance * tree.total_reach(self._cutter.unfed(anchor, [])) / tree[anchor].reach
-        return gain * round_s <= (1.0 + self._cutter.value(anchor, nodes)) * now.draft_s
+        gain = now.acceptance * tree.total_reach(self._selector.unfed(anchor, [])) / tree[anchor].reach
+        return gain * round_s <= (1.0 + self._selector.value(anchor, nodes)) * now.draft_s
 
     # --- what to draft
 
@@ -146,14 +146,14 @@ class Policy:
         return [(tree.ahead(leaf) + 1, tree.new_behind(leaf)) for leaf in leaves]
 
     def _likely_leaves(self) -> list[int]:
-        tree, cutter, root = self._tree, self._cutter, self._tree.root
+        tree, selector, root = self._tree, self._selector, self._tree.root
         if self._sent.current is None:
             if self._is_long_enough(root):
                 return []
-            if cutter.is_full(root):
-                return cutter.unfed(root, [])
-            end = cutter.end(root, cutter.need(root))
-            return cutter.unfed(root, [end]) if self._config.draft_tokens else [end]
+            if selector.is_full(root):
+                return selector.unfed(root, [])
+            end = selector.end(root, selector.need(root))
+            return selector.unfed(root, [end]) if self._config.draft_tokens else [end]
         if not self._config.predrafts or len(tree) >= self._config.max_nodes:
             return []
         return self._best_leaves() if self._config.best_first else self._branch_ends()
@@ -168,7 +168,7 @@ class Policy:
                 for child in tree[last].children.values():
                     content = tree[child]
                     is_open = content.origin is Origin.LOOKUP and content.proposals is None
-                    if is_open and not self._cutter.ends_at(child):
+                    if is_open and not self._selector.ends_at(child):
                         end = child
                         break
             if last != node:
@@ -183,21 +183,21 @@ class Policy:
         return tree[named].reach > OUTRUN * max((tree[node].reach for node in leaves if node in tree), default=0.0)
 
     def _best_leaves(self) -> list[int]:
-        tree, cutter, root = self._tree, self._cutter, self._tree.root
+        tree, selector, root = self._tree, self._selector, self._tree.root
         if self._config.own_guess:
-            return cutter.unfed(root, [])
+            return selector.unfed(root, [])
         leaves: list[int] = []
         for node in tree.ids():
-            if tree[node].layers and node != root and not cutter.ends_at(node):
-                leaves = cutter.unfed(node, [*leaves, *([node] if tree[node].proposals is None else [])])
+            if tree[node].layers and node != root and not selector.ends_at(node):
+                leaves = selector.unfed(node, [*leaves, *([node] if tree[node].proposals is None else [])])
         return leaves[: self._config.leaves]
 
     def _branch_ends(self) -> list[int]:
-        cutter, leaves = self._cutter, list[int]()
-        for branch in self._queue.best(lambda each: cutter.is_full(each.anchor, each.want)):
-            if not cutter.is_full(branch.anchor, branch.want):
-                end = cutter.end(branch.anchor, branch.want)
-                new = cutter.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]
+        selector, leaves = self._selector, list[int]()
+        for branch in self._queue.best(lambda each: selector.is_full(each.anchor, each.want)):
+            if not selector.is_full(branch.anchor, branch.want):
+                end = selector.end(branch.anchor, branch.want)
+                new = selector.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]
                 leaves += [leaf for leaf in new if leaf not in leaves]
         return leaves[: self._config.leaves]
 
@@ -210,21 +210,21 @@ class Policy:
 
     def on_sent(self, draft: SentDraft) -> None:
         """A draft was sent; what follows it is a branch."""
-        cutter, anchor, nodes = self._cutter, draft.anchor, draft.nodes
+        selector, anchor, nodes = self._selector, draft.anchor, draft.nodes
         if draft.ahead:
             above = self._tree.parent(anchor)
             self._queue.keep(lambda branch: branch not in (anchor, above))
         else:
-            cutter.gamma = self._controller.gamma
+            selector.gamma = self._controller.gamma
         if self._config.own_guess:
             is_chain = draft.message.parents is None
-            self._open_branch(nodes[-1] if nodes and is_chain else cutter.end(anchor, cutter.need(anchor)))
+            self._open_branch(nodes[-1] if nodes and is_chain else selector.end(anchor, selector.need(anchor)))
         self._happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
         """An exit named `node`."""
-        want = self._cutter.need(node)
-        if want > 0 and not self._cutter.ends_at(node):
+        want = self._selector.need(node)
+        if want > 0 and not self._selector.ends_at(node):
             self._queue.put(Branch(node, want, confidence))
         self._happened()
 
@@ -241,6 +241,6 @@ class Policy:
 
     def _open_branch(self, last: int) -> None:
         """Pre-draft behind `last`, the likeliest leaf of a draft, as if it were accepted."""
-        want = min(self._cutter.gamma, self._cutter.room(last) - 1)
-        if want > 0 and not self._cutter.closes(last):
+        want = min(self._selector.gamma, self._selector.room(last) - 1)
+        if want > 0 and not self._selector.closes(last):
             self._queue.put(Branch(last, want + 1, self._tree[last].reach))

@@ -60,7 +60,7 @@ class Step:
         """What the answer's grammar leaves no choice about; None where it is free."""
         if request.grammar is not None:
             self.settled = Settled(request.grammar, self.tree, request.committed, request.max_tokens)
-        self.cutter = DraftSelector(self.tree, self.answer, config, max_draft, controller.gamma)
+        self.selector = DraftSelector(self.tree, self.answer, config, max_draft, controller.gamma)
         self.sent = SentDrafts()
         self.stats = DecodingStats()
         self.question = question

@@ -122,7 +122,7 @@ class StepDrafter:
     def send_draft(self, anchor: int) -> Draft:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""
         step, tree, root = self._step, self._step.tree, self._step.tree.root
-        nodes = step.cutter.cut(anchor)
+        nodes = step.selector.cut(anchor)
         ahead = tree[anchor].depth - tree[root].depth
         tokens = [tree[node].token for node in nodes]
         places = {anchor: ROOT} | {node: place for place, node in enumerate(nodes)}
@@ -141,7 +141,7 @@ class StepDrafter:
             message = self.completing.sampler.attach(message)
         before = step.sent.at(anchor)
         self._sent_at = now
-        value, is_full = step.cutter.value(anchor, nodes), self.policy.is_hit(anchor)
+        value, is_full = step.selector.value(anchor, nodes), self.policy.is_hit(anchor)
         draft = SentDraft(message, anchor, nodes, value, is_full, ahead > 0, now, now)
         step.sent.add(draft, root)
         step.stats.drafted += len(tokens) - (len(before.nodes) if before is not None else 0)
@@ -160,7 +160,7 @@ class StepDrafter:
         if anchor is None:
             return False
         step.stats.early_received += 1
-        if not step.config.early_tokens or step.cutter.ends_at(anchor) or len(self._named_places) >= MOST_NAMED:
+        if not step.config.early_tokens or step.selector.ends_at(anchor) or len(self._named_places) >= MOST_NAMED:
             return False
         self._named = self._expect(anchor, early)
         self.policy.on_early_token(self._named, step.tree[self._named].reach)
@@ -184,7 +184,7 @@ class StepDrafter:
             step.effort.resolved(nodes, stood)
         step.sent.decide(commit.round, tree)
         self.policy.on_commit(now)
-        if step.answer.done or step.cutter.need(root) == 0:
+        if step.answer.done or step.selector.need(root) == 0:
             return Outcome.NEITHER
         self._propose(root)
         current = step.sent.current
@@ -255,7 +255,7 @@ class StepDrafter:
             step.exits.learn(each.estimate, reached if question is Question.ANCHOR else named)
             if named and question is Question.TOKEN and not gained_s:
                 # Earlier than that the draft behind it is of no use before its verification.
-                longest_s = step.cutter.gamma * (known.draft_s or 0.0) + (known.rtt_s or 0.0)
+                longest_s = step.selector.gamma * (known.draft_s or 0.0) + (known.rtt_s or 0.0)
                 gained_s = min(now - each.at, longest_s)
         self._named_places.clear()
         if step.asks_exits and commit.passes:

@@ -1,4 +1,4 @@
-"""Tells an operator of one server whether it is alive, may get robots, how loaded it is, and what it is.
+"""Answers an operator's questions about one server: is it alive, may it get robots, how loaded is it, what is it?
 
 Any thread may ask; it reads what the server's thread has published.
 """

@@ -93,7 +93,7 @@ class ModelSource(DraftSource):
         step = self._step
         fits = step.config.forced and step.config.needs_link and not step.request.sampling.one_chain
         if step.settled is not None and fits and node in step.tree:
-            step.settled.lengthen(node, step.cutter.room(node))
+            step.settled.lengthen(node, step.selector.room(node))
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
         """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""

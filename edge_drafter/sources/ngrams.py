@@ -46,7 +46,7 @@ class NgramSource(DraftSource):
         if node != tree.root and tree[node].reach < LEAST_REACH:
             return
         prefix = [*step.answer.tokens, *(tree[each].token for each in tree.path_to(node))]
-        found = self._ngrams.proposals(prefix, min(MOST_TOKENS, step.cutter.room(node)))
+        found = self._ngrams.proposals(prefix, min(MOST_TOKENS, step.selector.room(node)))
         for token, length in zip(*found, strict=True):
             chance = self._ngrams.chance(length)
             if chance < step.config.least or (step.settled is not None and not step.settled.allows(node, token)):

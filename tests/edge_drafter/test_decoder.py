@@ -198,11 +198,11 @@ def test_another_target_begins_anew_with_what_was_measured_and_learned(tiny_draf
 
 def test_a_verifier_behind_a_tunnel_shares_no_processor(tiny_draft: Path, draft: Vlm) -> None:
     edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:1", mode="sd"), vlm=draft)
-    beside = edge._beside
-    assert beside is not None and not beside.yields
+    background = edge._background
+    assert background is not None and not background.yields
     for machine, shared in ((machine_id(), True), ("another", False), ("", False)):
         edge._compare_machines(Welcome("session", "model", "tokens", 8, 2, [], [1], machine=machine))
-        assert beside.yields is shared
+        assert background.yields is shared
     edge.close()
 
 

@@ -14,10 +14,10 @@ from edge_drafter.tree import Origin, TokenTree
 END = 7
 
 
-def cutter(
+def selector(
     tree: TokenTree, gamma: int = 4, room: int = 50, max_draft: int = 64, done: int = 0, **changes: object
 ) -> DraftSelector:
-    """Return a cutter for an answer of `done` tokens that `room` more may follow."""
+    """Return a selector for an answer of `done` tokens that `room` more may follow."""
     answer = Answer("p", b"j", (END,), done + room, [1] * done)
     return DraftSelector(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ def test_a_full_draft_is_gamma_tokens_or_what_the_answer_has_room_for(
     gamma: int, room: int, max_draft: int, needs: list[int]
 ) -> None:
     tree, nodes = grown("123")
-    cut = cutter(tree, gamma, room, max_draft)
+    cut = selector(tree, gamma, room, max_draft)
     assert [cut.need(node) for node in (tree.root, *nodes)] == needs
     assert [cut.room(node) for node in (tree.root, *nodes)] == [max(0, room - 1 - ahead) for ahead in range(4)]
     assert [cut.ahead(node) for node in (tree.root, *nodes)] == [0, 1, 2, 3]
@@ -53,7 +53,7 @@ def test_a_full_draft_is_gamma_tokens_or_what_the_answer_has_room_for(
 
 def test_places_count_from_the_root_that_a_commit_left() -> None:
     tree, nodes = grown("1234")
-    cut = cutter(tree, room=9, done=3)
+    cut = selector(tree, room=9, done=3)
     tree.reroot([1, 2])
     assert tree.root == nodes[1]
     assert cut.ahead(nodes[3]) == 2 and cut.cut(tree.root) == nodes[2:]
@@ -61,11 +61,11 @@ def test_places_count_from_the_root_that_a_commit_left() -> None:
 
 def test_a_draft_is_full_with_gamma_tokens_or_with_the_answers_end() -> None:
     tree, nodes = grown("1237")
-    assert cutter(tree, 3).is_full(tree.root)
-    cut = cutter(tree, 9)
+    assert selector(tree, 3).is_full(tree.root)
+    cut = selector(tree, 9)
     assert cut.is_full(tree.root), "nothing follows the end of an answer"
     unended, _ = grown("1234")
-    assert not cutter(unended, 9).is_full(unended.root) and cutter(unended, 9).is_full(unended.root, 4)
+    assert not selector(unended, 9).is_full(unended.root) and selector(unended, 9).is_full(unended.root, 4)
     assert [cut.closes(node) for node in (tree.root, *nodes)] == [False, False, False, False, True]
     assert cut.end(tree.root, 2) == nodes[1] and cut.end(nodes[3], 2) == nodes[3]
     assert cut.is_full(nodes[3]), "behind the end nothing is missing"
@@ -74,10 +74,10 @@ def test_a_draft_is_full_with_gamma_tokens_or_with_the_answers_end() -> None:
 def test_a_draft_closes_with_its_first_predicted_rejection_which_is_sent() -> None:
     tree, nodes = grown("12", 0.9)
     nodes += [doubtful := tree.add(nodes[-1], 3, 0.2, Origin.DRAFT), tree.add(doubtful, 4, 0.9, Origin.DRAFT)]
-    cut = cutter(tree, 4, stop_below=0.5)
+    cut = selector(tree, 4, stop_below=0.5)
     assert cut.cut(tree.root) == nodes[:3] and cut.is_full(tree.root)
     assert cut.cut(doubtful) == nodes[3:] and not cut.is_full(doubtful, 2)
-    assert cutter(tree, 4).cut(tree.root) == nodes
+    assert selector(tree, 4).cut(tree.root) == nodes
 
 
 def test_a_chain_goes_to_the_likeliest_child_and_a_tree_takes_the_others_too() -> None:
@@ -86,12 +86,14 @@ def test_a_chain_goes_to_the_likeliest_child_and_a_tree_takes_the_others_too() -
     b = tree.add(tree.root, 2, 0.4, Origin.DRAFT)
     c = tree.add(a, 3, 0.5, Origin.DRAFT)
     d = tree.add(c, 4, 0.9, Origin.DRAFT)
-    assert cutter(tree, 3).cut(tree.root) == [a, c, d]
-    assert cutter(tree, 1, draft_tokens=3).cut(tree.root) == [a, b, c]
-    assert cutter(tree, 1, draft_tokens=9).cut(tree.root) == [a, b, c, d], "gamma does not bound a tree"
-    assert cutter(tree, 1, draft_tokens=9, least=0.35).cut(tree.root) == [a, b]
-    assert cutter(tree, 1, draft_tokens=9, max_draft=2).cut(tree.root) == [a, b]
-    assert cutter(tree, 1, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], "two levels fit, and the verdict's own"
+    assert selector(tree, 3).cut(tree.root) == [a, c, d]
+    assert selector(tree, 1, draft_tokens=3).cut(tree.root) == [a, b, c]
+    assert selector(tree, 1, draft_tokens=9).cut(tree.root) == [a, b, c, d], "gamma does not bound a tree"
+    assert selector(tree, 1, draft_tokens=9, least=0.35).cut(tree.root) == [a, b]
+    assert selector(tree, 1, draft_tokens=9, max_draft=2).cut(tree.root) == [a, b]
+    assert selector(tree, 1, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], (
+        "two levels fit, and the verdict's own"
+    )
 
 
 def test_the_likeliest_chain_goes_however_little_the_draft_thinks_of_it() -> None:
@@ -100,12 +102,12 @@ def test_the_likeliest_chain_goes_however_little_the_draft_thinks_of_it() -> Non
     c = tree.add(a, 3, 0.01, Origin.DRAFT)
     d = tree.add(c, 4, 0.01, Origin.DRAFT)
     other = tree.add(b, 3, 0.9, Origin.DRAFT)
-    assert cutter(tree, 2, draft_tokens=9).cut(tree.root) == [a, c], "the others are below `least`"
-    assert cutter(tree, 3, draft_tokens=4, least=0.0).cut(tree.root) == [a, b, c, d], "they fill it up"
-    assert cutter(tree, 3, draft_tokens=3, least=0.0).cut(tree.root) == [a, c, d]
-    assert cutter(tree, 3, draft_tokens=9, least=0.0).cut(tree.root) == [a, b, other, c, d]
-    assert cutter(tree, 3, draft_tokens=2, least=0.0).cut(tree.root) == [a, c]
-    assert cutter(tree, 3, draft_tokens=9, stop_below=0.5).cut(tree.root) == [a], "a predicted rejection ends it"
+    assert selector(tree, 2, draft_tokens=9).cut(tree.root) == [a, c], "the others are below `least`"
+    assert selector(tree, 3, draft_tokens=4, least=0.0).cut(tree.root) == [a, b, c, d], "they fill it up"
+    assert selector(tree, 3, draft_tokens=3, least=0.0).cut(tree.root) == [a, c, d]
+    assert selector(tree, 3, draft_tokens=9, least=0.0).cut(tree.root) == [a, b, other, c, d]
+    assert selector(tree, 3, draft_tokens=2, least=0.0).cut(tree.root) == [a, c]
+    assert selector(tree, 3, draft_tokens=9, stop_below=0.5).cut(tree.root) == [a], "a predicted rejection ends it"
 
 
 def test_a_draft_is_worth_the_tokens_that_are_expected_to_stand() -> None:
@@ -113,7 +115,7 @@ def test_a_draft_is_worth_the_tokens_that_are_expected_to_stand() -> None:
     a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
     b = tree.add(a, 2, 0.4, Origin.DRAFT)
     c = tree.add(a, 3, 0.2, Origin.DRAFT)
-    cut = cutter(tree)
+    cut = selector(tree)
     assert cut.value(tree.root, [a, b, c]) == pytest.approx(0.5 + 0.2 + 0.1)
     assert cut.value(a, [b, c]) == pytest.approx(0.6) and cut.value(a, []) == 0.0
     impossible = tree.add(tree.root, 9, 0.0, Origin.DRAFT)
@@ -127,15 +129,15 @@ def test_a_forward_takes_the_leaves_that_it_must_and_the_likeliest_others() -> N
     c = tree.add(tree.root, 3, 0.1, Origin.DRAFT)
     tree.add(tree.root, END, 0.5, Origin.DRAFT)
     tree.score(tree.root, ((1, 0.6),))
-    assert cutter(tree, leaves=2).unfed(tree.root, []) == [a, b]
-    assert cutter(tree, leaves=2).unfed(tree.root, [c]) == [c, a], "what must be fed comes first"
-    assert cutter(tree, leaves=1).unfed(tree.root, [c, b]) == [c, b]
-    assert cutter(tree, leaves=9).unfed(tree.root, []) == [a, b, c], "nothing follows an end token"
-    assert cutter(tree, leaves=9, least=0.2).unfed(tree.root, []) == [a, b]
+    assert selector(tree, leaves=2).unfed(tree.root, []) == [a, b]
+    assert selector(tree, leaves=2).unfed(tree.root, [c]) == [c, a], "what must be fed comes first"
+    assert selector(tree, leaves=1).unfed(tree.root, [c, b]) == [c, b]
+    assert selector(tree, leaves=9).unfed(tree.root, []) == [a, b, c], "nothing follows an end token"
+    assert selector(tree, leaves=9, least=0.2).unfed(tree.root, []) == [a, b]
     tree.score(a, ((5, 0.5),))
     below = tree.add(a, 5, 0.5, Origin.DRAFT)
-    assert cutter(tree, leaves=9).unfed(tree.root, []) == [b, below, c], "likeliest first, of equals the older"
-    assert cutter(tree, leaves=9, room=3).unfed(tree.root, []) == [b, c], "what it would propose has no place"
+    assert selector(tree, leaves=9).unfed(tree.root, []) == [b, below, c], "likeliest first, of equals the older"
+    assert selector(tree, leaves=9, room=3).unfed(tree.root, []) == [b, c], "what it would propose has no place"
 
 
 CHANCES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
@@ -160,7 +162,7 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
         tree.add(list(tree.ids())[where % len(tree)], token, chance, Origin.DRAFT)
     anchor = list(tree.ids())[place % len(tree)]
     settings = {"room": room, "max_draft": max_draft, "stop_below": stop_below, "least": 0.0}
-    cut = cutter(tree, gamma, draft_tokens=draft_tokens, **settings)  # type: ignore[arg-type]
+    cut = selector(tree, gamma, draft_tokens=draft_tokens, **settings)  # type: ignore[arg-type]
     nodes = cut.cut(anchor)
     assert all(tree.parent(node) in (anchor, *nodes[:index]) for index, node in enumerate(nodes))
     assert len(nodes) == len(set(nodes)) <= min(max_draft, draft_tokens or gamma)
@@ -171,7 +173,7 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
     worths = [cut.value(anchor, nodes[:count]) for count in range(len(nodes) + 1)]
     assert worths == sorted(worths) and worths[-1] <= len(nodes) + 1e-9
     if draft_tokens:
-        longer = cutter(tree, gamma, draft_tokens=draft_tokens + 1, **settings)  # type: ignore[arg-type]
+        longer = selector(tree, gamma, draft_tokens=draft_tokens + 1, **settings)  # type: ignore[arg-type]
         assert longer.value(anchor, longer.cut(anchor)) >= worths[-1] - 1e-9
     else:
         assert not any(cut.closes(node) for node in nodes[:-1])
@@ -183,7 +185,7 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
 def test_an_early_token_that_is_there_already_changes_what_is_cut() -> None:
     tree = TokenTree()
     a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.6), (2, 0.3)))
-    cut = cutter(tree, gamma=1)
+    cut = selector(tree, gamma=1)
     assert cut.cut(tree.root) == [a]
     tree.raise_branch(tree.root, 2, 0.9, layer=1)
     assert cut.cut(tree.root) == [b]

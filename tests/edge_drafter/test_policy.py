@@ -39,11 +39,11 @@ class Scene:
         return nodes
 
     def send(self, anchor: int, value: float | None = None) -> SentDraft:
-        """Send what the cutter makes of the tree behind a node."""
+        """Send what the selector makes of the tree behind a node."""
         step, self.rounds = self.step, self.rounds + 1
-        nodes = step.cutter.cut(anchor)
+        nodes = step.selector.cut(anchor)
         message = Draft(1, self.rounds, 0, bytes(8), [step.tree[node].token for node in nodes])
-        value = step.cutter.value(anchor, nodes) if value is None else value
+        value = step.selector.value(anchor, nodes) if value is None else value
         draft = SentDraft(message, anchor, nodes, value, True, anchor != step.tree.root, 0.0, 0.0)
         step.sent.add(draft, step.tree.root)
         self.policy.on_sent(draft)
@@ -136,7 +136,7 @@ def test_a_look_up_chain_is_fed_at_its_end_and_never_past_an_end_token() -> None
     scene = Scene(ngrams=True)
     root = scene.step.tree.root
     *_, last, end = scene.chain(root, [1, 2, EOS], origin=Origin.LOOKUP)
-    assert scene.policy.lookup_ends([root]) == [last] and scene.step.cutter.ends_at(end)
+    assert scene.policy.lookup_ends([root]) == [last] and scene.step.selector.ends_at(end)
     assert scene.policy.lookup_ends([last]) == []
     scene.step.tree.score(last, ((3, 1.0),))
     assert scene.policy.lookup_ends([root]) != [last]

@@ -379,9 +379,9 @@ class Verifier:
         assert server is not None
         return {
             "honest answers": self.honest.answers - 1,
-            "faults": server._peers.faults,
+            "faults": server._outbox.faults,
             "ignored": server._ignored,
-            "steps": server._peers.steps,
+            "steps": server._outbox.steps,
             "sessions": server._sessions.opened,
             "busy": server._busy,
             "evicted": server._evicted,

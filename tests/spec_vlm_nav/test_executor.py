@@ -449,6 +449,17 @@ class Late(Robot):
         return report, math.hypot(self.x - x, self.side - side) if kind == FORWARD else abs(self.yaw - yaw)
 
 
+def test_a_hand_that_moves_a_blocked_robot_is_not_learned_as_late_odometry() -> None:
+    robot = Late(wall=0.0)
+    report, _ = robot.carry_out(FORWARD, LARGE)
+    assert report.outcome == BLOCKED
+    robot.pause(1.5)
+    robot.wall = math.inf
+    robot.x += 0.05
+    robot.pause(0.5)
+    assert robot.executor.response.lag < 0.1 and not robot.executor.problem(robot.now)
+
+
 @pytest.mark.parametrize(
     ("lag", "gap", "reaction"),
     [

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import rclpy
 
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes import vlm_nav
+from spec_vlm_nav.nodes.managed import ManagedNode
 from spec_vlm_nav.nodes.vlm_nav import FIRST_FRAME_S, VlmNav
 
 
@@ -49,3 +51,32 @@ def test_it_is_not_active_without_a_camera_frame_and_says_so_while_it_waits(monk
     with pytest.raises(RuntimeError):
         activate(ended, monkeypatch)
     assert ended.now == pytest.approx(1.0, abs=0.1), "Ctrl-C is not waited for"
+
+
+class Unlucky(ManagedNode):
+    """Fails in its first transition in a way that nobody foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__("unlucky")
+        self.errors: list[Exception] = [KeyError("unforeseen")]
+
+    def configure(self) -> None:
+        """See `ManagedNode`."""
+        while self.errors:
+            raise self.errors.pop()
+
+
+def test_an_unforeseen_error_of_a_transition_is_logged_and_the_node_can_be_configured_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rclpy.init()
+    node = Unlucky()
+    try:
+        node.trigger_configure()
+        assert "cannot configure" in (log := capfd.readouterr().err) and "KeyError: 'unforeseen'" in log
+        assert not node.ending
+        node.trigger_configure()
+        assert node.problem == "configured, not active"
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from vlm_nav_simulation import gl, robot_model
+from vlm_nav_simulation.camera import CameraKind
 from vlm_nav_simulation.dataset import random_pose
 from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, bearing_and_distance, observe, side_of
@@ -117,10 +118,13 @@ def test_another_thread_gets_a_sentence(scene: Scene) -> None:
     assert "thread" in str(caught[0])
 
 
-def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(scene: Scene) -> None:
+@pytest.mark.parametrize(("kind", "count"), [(CameraKind.GL, 300), (CameraKind.RAY, 30)])
+def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(
+    scene: Scene, kind: CameraKind, count: int
+) -> None:
     start, ended = scene.start, threading.Event()
     places = [(start.x, start.y, start.yaw), (start.x, start.y, start.yaw + 0.5)]
-    with World(scene, 56) as world:
+    with World(scene, 56, camera=kind) as world:
         frames = []
         for place in places:
             world.set_pose(*place)
@@ -134,7 +138,7 @@ def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(scene: Sce
         thread = threading.Thread(target=walk)
         thread.start()
         try:
-            seen = [world.render() for _ in range(300)]
+            seen = [world.render() for _ in range(count)]
         finally:
             ended.set()
             thread.join()
