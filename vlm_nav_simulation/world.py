@@ -54,11 +54,9 @@ class World:
         self._phase = self._stride = 0.0
         self._look, self._kind = look, camera
         self._moving = threading.Lock()
-        """Held while the robot is put somewhere, and while where it is gets copied for the camera."""
+        """Held while the robot is put somewhere, and while a camera copies where it is."""
         self._model = build_spec(scene, size, size, look).compile()
         self._data = mujoco.MjData(self._model)
-        self._seen = mujoco.MjData(self._model)
-        """What the front camera looks at: a copy, which does not change while it renders."""
         self._data.mocap_pos[0] = 0.0
         self._front = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, FRONT_CAMERA)
         self._model.cam_pos[self._front] = (NOSE, 0.0, CAMERA_HEIGHT - BASE_HEIGHT + look.lift)
@@ -162,8 +160,7 @@ class World:
 
     def _aim(self) -> None:
         with self._moving:
-            mujoco.mj_copyData(self._seen, self._model, self._data)
-        self._camera.aim(self._seen, FRONT_CAMERA)
+            self._camera.aim(self._data, FRONT_CAMERA)
 
     def _outside_view(self) -> _OutsideView:
         if self._outside is None:

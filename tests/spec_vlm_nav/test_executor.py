@@ -450,13 +450,16 @@ class Late(Robot):
 
 
 def test_a_hand_that_moves_a_blocked_robot_is_not_learned_as_late_odometry() -> None:
-    robot = Late(wall=0.0)
+    robot = Late()
+    robot.carry_out(FORWARD, LARGE)
+    assert robot.executor.response.known
+    robot.wall = robot.x
     report, _ = robot.carry_out(FORWARD, LARGE)
     assert report.outcome == BLOCKED
-    robot.pause(1.5)
-    robot.wall = math.inf
-    robot.x += 0.05
-    robot.pause(0.5)
+    robot.pause(1.0)
+    for _ in range(25):
+        robot.x += 0.002
+        robot.live()
     assert robot.executor.response.lag < 0.1 and not robot.executor.problem(robot.now)
 
 
