@@ -427,8 +427,8 @@ class EdgeDecoder:
     def _resume_s(self) -> float:
         """How long a step waits for a lost or full verifier.
 
-        Where another one may go on, that is for longer than it takes to find it: the door may send the robot once more
-        to one that is frozen, which only its silence shows.
+        Where another one may go on, that is for longer than it takes to find it: the gateway may send the robot once
+        more to one that is frozen, which only its silence shows.
         """
         way = self.config.connection
         elsewhere = self.link is not None and self.link.has_elsewhere

@@ -144,7 +144,7 @@ class LinkConfig:
     """
 
     address: str
-    """One, or several separated by commas: doors of a cluster, or verifiers of one model."""
+    """One, or several separated by commas: gateways of a cluster, or verifiers of one model."""
     hello: Hello
     keys: Keys | None = None
     conditions: LinkConditions = IDEAL
@@ -504,7 +504,7 @@ class ZmqLink:
         why += f"; trying again in {busy.retry_after_s:.1f} s"
         self._again_at = now + busy.retry_after_s
         self._become(LinkState.BUSY, why, turns_away=of_step)
-        if not of_step and self._route.is_sent:  # the door knows of others
+        if not of_step and self._route.is_sent:  # the gateway knows of others
             self._go_on(now + min(busy.retry_after_s, self.config.hello_s))
         elif not of_step:  # perhaps the list has one that is not full
             here = self._route.place

@@ -64,7 +64,7 @@ class Route:
 
     @property
     def ticket(self) -> bytes:
-        """The last one, by which a door knows where the robot was; empty before the first."""
+        """The last one, by which a gateway knows where the robot was; empty before the first."""
         return self._ticket
 
     @property
@@ -125,8 +125,8 @@ class Route:
     def leave(self) -> None:
         """Nobody answers here: go on to the next place.
 
-        From elsewhere that is the door that sent the robot there; from the last of the list, where it was served
-        before: doors may be gone while their verifiers are not.
+        From elsewhere that is the gateway that sent the robot there; from the last of the list, where it was served
+        before: gateways may be gone while their verifiers are not.
         """
         if self._elsewhere is not None:
             self._back()

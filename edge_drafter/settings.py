@@ -27,7 +27,7 @@ class Connection(msgspec.Struct, frozen=True):
     """The way to the verifier."""
 
     verifier: Annotated[
-        str, Meta(description="address of the verifier, or of a cluster's door; several are separated by commas")
+        str, Meta(description="address of the verifier, or of a cluster's gateway; several are separated by commas")
     ] = "tcp://127.0.0.1:5555"
     keys: Annotated[str, Meta(description="folder of CURVE keys; empty: plain TCP, to this machine only")] = ""
     allow_plain: Annotated[bool, Meta(description="without keys, trust a verifier on another machine too")] = False

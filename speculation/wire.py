@@ -210,7 +210,7 @@ class Hello(Message, tag=1, frozen=True):
     (`speculation.fed`); empty: none. They are sent in steps that ask for them.
 
     `ticket` is the one of the last `Redirect`: it admits the robot to the verifier that the redirect named, and reminds
-    the door of where the robot was. `prefix` names how its prompts begin, see `prefix_of`; empty: unknown.
+    the gateway of where the robot was. `prefix` names how its prompts begin, see `prefix_of`; empty: unknown.
     """
 
     tokenizer: Name

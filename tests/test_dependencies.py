@@ -46,7 +46,7 @@ ZMQ_FILES = {
     "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "cloud_verifier/door/listener.py",
     "edge_drafter/link.py", "edge_drafter/link_socket.py",
 }  # fmt: skip
-RAY_HOMES = ("cloud_verifier/cluster/on_ray.py", "benchmarks/cluster.py")
+RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
 MONITORING_HOMES = {
     "prometheus_client": ("cloud_verifier/monitoring/",),
     "rich": ("cloud_verifier/monitoring/",),
@@ -56,7 +56,7 @@ MONITORING_HOMES = {
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
-    "cloud_verifier/engine.py", "cloud_verifier/server_draft/drafting.py", "cloud_verifier/__main__.py",
+    "cloud_verifier/engine.py", "cloud_verifier/server_draft/drafting.py", "cloud_verifier/serving.py",
     "adapters_training/", "vlm_nav_evaluation/", "benchmarks/",
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""

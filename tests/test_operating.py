@@ -17,13 +17,13 @@ from cloud_verifier.__main__ import parser
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.health import Watched
-from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, PREFIX
+from cloud_verifier.monitoring.series import CATALOGUE, GATEWAY_CATALOGUE, PREFIX
 from scripts import dashboard
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 PAGE = ROOT / "docs" / "operating.md"
-ALL = {*CATALOGUE, *DOOR_CATALOGUE}
+ALL = {*CATALOGUE, *GATEWAY_CATALOGUE}
 QUERIED = {name: series for series in ALL for name in series.queried}
 ADDED = {"instance", "job", "le"}
 """Labels that Prometheus, or a histogram, adds."""
@@ -162,16 +162,16 @@ def test_whoever_is_given_a_gpu_computes_on_it() -> None:
     verifier = COMPOSE["services"]["verifier"]
     assert verifier["deploy"]["resources"]["reservations"]["devices"] and flags(verifier["command"])["device"] == "cuda"
     assert "nvidia.com/gpu" in (DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")
-    (door,) = (each for each in KUBERAY if each["kind"] == "Deployment")
-    assert flags(door["spec"]["template"]["spec"]["containers"][0]["args"])["device"] == "cuda"
+    (gateway,) = (each for each in KUBERAY if each["kind"] == "Deployment")
+    assert flags(gateway["spec"]["template"]["spec"]["containers"][0]["args"])["device"] == "cuda"
     command = re.search(r"^CMD (.+)$", (DEPLOY / "Dockerfile.verifier").read_text(encoding="utf-8"), re.MULTILINE)
     assert command is not None and flags(json.loads(command[1]))["device"] == "cuda"
 
 
 def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_flags_open() -> None:
-    cluster, door, service = (next(each for each in KUBERAY if each["kind"] == kind)
+    cluster, gateway, service = (next(each for each in KUBERAY if each["kind"] == kind)
                               for kind in ("RayCluster", "Deployment", "Service"))  # fmt: skip
-    (container,) = door["spec"]["template"]["spec"]["containers"]
+    (container,) = gateway["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     words = dict(word.removeprefix("--").split("=", 1) for word in container["args"][1:])
     assert (ports["http"], ports["robots"]) == (int(words["http"]), int(words["bind"].rpartition(":")[2]))
@@ -181,9 +181,9 @@ def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_f
     assert container["livenessProbe"]["httpGet"]["path"] == "/health"
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
     assert service["spec"]["ports"][0]["targetPort"] in ports
-    assert service["spec"]["selector"] == door["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"] == gateway["spec"]["selector"]["matchLabels"]
     (workers,) = cluster["spec"]["workerGroupSpecs"]
-    pods = [cluster["spec"]["headGroupSpec"]["template"], workers["template"], door["spec"]["template"]]
+    pods = [cluster["spec"]["headGroupSpec"]["template"], workers["template"], gateway["spec"]["template"]]
     assert {each["image"] for pod in pods for each in pod["spec"]["containers"]} == {container["image"]}
     client = next(each for each in pods[0]["spec"]["containers"][0]["ports"] if each["name"] == "client")
     assert words["address"] == f"ray://{cluster['metadata']['name']}-head-svc:{client['containerPort']}"

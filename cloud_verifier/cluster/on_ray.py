@@ -1,17 +1,18 @@
 """A cluster on Ray: Ray places, supervises and restarts; frames go from robots to replicas by ZeroMQ, past Ray.
 
-One detached actor is the directory: it keeps the replicas' reports and decides how many run. One detached actor a
-replica stands on its machine and supervises the verifier's process. Doors are processes outside: each keeps a copy of
-the directory, by which it goes on while the actor is away.
+Each replica is a detached actor whose process is the verifier. One detached actor is the directory: it asks the
+replicas how they stand and decides how many run. Gateways are processes outside: each keeps a copy of the directory, by
+which it goes on while the actor is away.
 
 Only this file knows Ray, which is imported late: without it the verifier works, and this command has one sentence.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-import queue
+import os
 import signal
 import threading
 import time
@@ -20,32 +21,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import ClusterDoor
-from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, places_of, replica_command
-from cloud_verifier.cluster.manager import Manager
-from cloud_verifier.cluster.post import open_post
+from cloud_verifier.cluster.controller import Controller
+from cloud_verifier.cluster.directory import Directory, Status
+from cloud_verifier.cluster.gateway import Gateway
+from cloud_verifier.cluster.member import Member
 from cloud_verifier.cluster.scaling import Scaler, Scaling
-from cloud_verifier.cluster.settings import ClusterSettings
-from cloud_verifier.cluster.supervisor import Reported, Supervisor
+from cloud_verifier.cluster.settings import ClusterSettings, places_of
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
-from cloud_verifier.monitoring.doors import WatchedDoor
+from cloud_verifier.door.supervisor import Door
+from cloud_verifier.logs import start_logging
+from cloud_verifier.monitoring.gateway import WatchedGateway, replica_port
 from cloud_verifier.monitoring.serving import pages_served
-from speculation.address import bracketed, is_loopback
+from cloud_verifier.serving import prepare_process, serve_model
+from speculation.address import bracketed, host_of
 from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
 
 NAMESPACE, DIRECTORY = "spec-vlm-nav", "directory"
-JOINING_S = 2.0
-"""How often the directory learns that a replica loads its model."""
+TURN_S, LOOK_S = 0.02, 0.1
+"""How long a gateway waits for mail, and how often the directory looks at its replicas."""
 VIEW_S, ASK_S = 0.2, 2.0
-"""How often a door asks the directory for its view, and how long it waits for an answer."""
+"""How often a gateway asks the directory for its view, and how long it waits for an answer."""
 STALE_S = 60.0
-"""How long a door goes by its last view while the directory is away."""
+"""How long a gateway goes by its last view while the directory is away."""
 START_S = 120.0
 """How long the directory's actor may take to start."""
+STORE_BYTES = 80 << 20
+"""Of Ray's object store, which takes about the least that Ray allows: nothing is kept there."""
+END_S = 10.0
+"""How long a replica may take to end once its robots are gone."""
+CALLS = 8
+"""How many calls a replica answers at once: the directory waits in one for its report."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +71,12 @@ class Plan:
     gpus: float
     """Of a replica."""
 
-    @property
-    def local(self) -> bool:
-        """Whether replicas are reached on their own machine only."""
-        return is_loopback(self.bind_host)
-
 
 def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise StartError(
-            f"cluster needs Ray ({error}): install spec-vlm-nav-core[cluster], or give --on local"
-        ) from None
+        raise StartError(f"cluster needs Ray ({error}): install spec-vlm-nav-core[cluster]") from None
     return ray
 
 
@@ -89,180 +90,195 @@ def in_full(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, **{name: path.absolute() for name, path in there.items() if path.exists()}}
 
 
+def replica_config(plan: Plan, number: int) -> ServerConfig:
+    """Return the settings of the `number`th replica, from 1: the cluster's, but for its address, pages and files."""
+    port = str(plan.first_port + number - 1) if plan.first_port else "*"
+    own = {
+        "bind": f"tcp://{plan.bind_host}:{port}",
+        "http": replica_port(plan.options["http"], number),
+        "trace": None,
+        "log_file": None,
+    }
+    return ServerConfig.of(**{field.name: plan.options[field.name] for field in fields_of(ServerConfig)} | own)
+
+
 class ReplicaActor:
-    """Supervises one verifier process on the machine where Ray has put it, and hands its reports to the directory."""
+    """One verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
-        ray = _ray()
-        self._name, self._directory = name, None
-        host = plan.bind_host if plan.local else bracketed(ray.util.get_node_ip_address())
-        self._supervisor = Supervisor(plan.secret, host)
-        place = int(name.rpartition("-")[2]) - 1
-        port = str(plan.first_port + place) if plan.first_port else "*"
-        # Ray names the GPUs of this actor in its environment, which the process inherits.
-        self._supervisor.start(name, replica_command(plan.options, f"tcp://{plan.bind_host}:{port}", place + 1))
-        threading.Thread(target=self._watch, daemon=True).start()
+        prepare_process(plan.options)
+        start_logging(None, plan.options["log_format"], name)
+        host = bracketed(_ray().util.get_node_ip_address())
+        config = replica_config(plan, int(name.rpartition("-")[2]))
+        self._member = Member(name, host, plan.secret, config.limits.max_sessions)
+        self._is_over = False
+        self._failure: Exception | None = None
+        signal.signal(signal.SIGTERM, lambda *_: self.drain())
+        threading.Thread(target=self._serve, args=(config,), daemon=True).start()
+        _log.info("replica %s starts as process %d", name, os.getpid())
+
+    def status(self) -> Status | None:
+        """Return the next report, see `Member.next_status`. Ends the actor once its server has ended.
+
+        Raises what the server has failed with.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over:
+            _ray().actor.exit_actor()
+        return self._member.next_status()
 
     def drain(self) -> None:
-        """Let the verifier send its robots elsewhere and end."""
-        self._supervisor.drain(self._name)
+        """Let the verifier send its robots elsewhere and end; one that still loads its model ends at once."""
+        if not self._member.drain():
+            self._is_over = True
 
     def shed(self, robots: int) -> None:
         """Let the verifier send so many robots elsewhere."""
-        self._supervisor.shed(self._name, robots)
+        self._member.shed(robots)
 
-    def kill(self) -> None:
-        """End a verifier that does not answer."""
-        self._supervisor.kill(self._name)
+    def process(self) -> int:
+        """Return the id of the verifier's process on its machine."""
+        return os.getpid()
 
-    def process(self) -> int | None:
-        """Return the id of the verifier's process on its machine; None where it has ended."""
-        return self._supervisor.running.get(self._name)
-
-    def _watch(self) -> None:
-        ended: tuple[str, int | None] | None = None
-        latest: Status | None = None
-        sent_at = 0.0
-        while True:
-            self._supervisor.reap()
-            try:
-                event = self._supervisor.events.get(timeout=LOOK_S)
-            except queue.Empty:
-                event = None
-            if isinstance(event, Reported):
-                latest, sent_at = event.status, time.monotonic()
-                self._send("reported", latest)
-            elif event is not None:
-                ended = (event.name, event.code)
-                self._send("ended", *ended)
-            elif ended is not None and ended[1] is not None:  # the directory may have been away
-                self._send("ended", *ended)
-                time.sleep(1.0)
-            elif latest is not None and latest.phase is Phase.JOINING and time.monotonic() - sent_at > JOINING_S:
-                # It loads its model and reports nothing: a directory that was started anew would take it to hang.
-                sent_at = time.monotonic()
-                self._send("reported", latest)
-
-    def _send(self, method: str, *values: Any) -> None:
-        """Call the directory, and wait for nothing; what gets lost is in the next report."""
+    def _serve(self, config: ServerConfig) -> None:
         try:
-            if self._directory is None:
-                self._directory = _ray().get_actor(DIRECTORY, NAMESPACE)
-            getattr(self._directory, method).remote(*values)
-        except Exception as error:  # the directory is being started again
-            _log.warning("replica %s does not reach the directory: %s", self._name, error)
-            self._directory = None
+            serve_model(config, self._member)
+        except (StartError, ValueError, OSError) as error:
+            self._failure = StartError(str(error))
+        except Exception as error:
+            _log.exception("the verifier failed")
+            self._failure = RuntimeError(f"{type(error).__name__}: {error}")
+        self._is_over = True
 
 
 class RayFleet:
-    """Replicas as detached actors, see `manager.Fleet`."""
+    """Replicas as detached actors, see `controller.Fleet`."""
 
     def __init__(self, plan: Plan) -> None:
         """Those that run already are taken over."""
         ray = _ray()
         self._plan = plan
-        self._actors: dict[str, Any] = {}
+        self.actors: dict[str, Any] = {}
         for each in ray.util.list_named_actors(all_namespaces=True):
             if each["namespace"] == NAMESPACE and each["name"].startswith("replica-"):
-                self._actors[each["name"]] = ray.get_actor(each["name"], NAMESPACE)
+                self.actors[each["name"]] = ray.get_actor(each["name"], NAMESPACE)
 
     @property
     def names(self) -> Collection[str]:
-        """See `manager.Fleet`."""
-        return tuple(self._actors)
+        """See `controller.Fleet`."""
+        return tuple(self.actors)
 
     def start(self, name: str) -> None:
-        """See `manager.Fleet`."""
+        """See `controller.Fleet`."""
         actor = _ray().remote(ReplicaActor).options(
             name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=self._plan.cpus,
-            num_gpus=self._plan.gpus,
+            num_gpus=self._plan.gpus, max_concurrency=CALLS,
         )  # fmt: skip
-        # The name is taken for a moment after an actor was killed; the next turn tries again.
+        # The name is taken for a moment after an actor has ended; the next turn tries again.
         with contextlib.suppress(ValueError):
-            self._actors[name] = actor.remote(name, self._plan)
+            self.actors[name] = actor.remote(name, self._plan)
 
     def drain(self, name: str) -> None:
-        """See `manager.Fleet`."""
-        self._actors[name].drain.remote()
+        """See `controller.Fleet`."""
+        self.actors[name].drain.remote()
 
     def shed(self, name: str, robots: int) -> None:
-        """See `manager.Fleet`."""
-        self._actors[name].shed.remote(robots)
+        """See `controller.Fleet`."""
+        self.actors[name].shed.remote(robots)
 
     def kill(self, name: str) -> None:
-        """See `manager.Fleet`."""
-        self._actors[name].kill.remote()
+        """See `controller.Fleet`."""
+        _ray().kill(self.actors[name], no_restart=False)
 
-    def ended(self, name: str) -> None:
-        """Free what the actor of a process that has ended holds."""
-        if name in self._actors:
-            _ray().kill(self._actors.pop(name))
+    def remove(self, name: str) -> None:
+        """End a replica for good, and free what its actor holds."""
+        _ray().kill(self.actors.pop(name))
 
 
 class DirectoryActor:
-    """The directory and the manager of the cluster. Ray starts it again; it then knows all from the next reports."""
+    """The directory and the controller of the cluster. Ray starts it again; it then asks the replicas anew.
+
+    All of it runs in one event loop.
+    """
 
     def __init__(self, plan: Plan) -> None:
+        start_logging(None, plan.options["log_format"], DIRECTORY)
+        _log.setLevel(logging.WARNING)  # gateways log what becomes of the replicas
         self._plan = plan
-        self._lock = threading.Lock()
         self._directory, self._fleet = Directory(), RayFleet(plan)
-        self._scaler = Scaler(plan.scaling, len(self._fleet.names))
-        self._manager = Manager(self._directory, self._scaler, self._fleet, plan.scaling.max)
+        scaler = Scaler(plan.scaling, len(self._fleet.names))
+        self._controller = Controller(self._directory, scaler, self._fleet, plan.scaling.max)
         self._failure = ""
         self._stopping = False
-        threading.Thread(target=self._manage, daemon=True).start()
+        self._following: dict[str, asyncio.Task[None]] = {}
+        self._task = asyncio.get_running_loop().create_task(self._manage())
 
-    def secret(self) -> bytes:
+    async def secret(self) -> bytes:
         """Return what tickets are signed with."""
         return self._plan.secret
 
-    def view(self) -> tuple[tuple[Status, ...], str]:
+    async def view(self) -> tuple[tuple[Status, ...], str]:
         """Return the replicas as they reported last and, where none can start, why."""
-        with self._lock:
-            return self._directory.replicas(time.monotonic()), self._failure
+        return self._directory.replicas(time.monotonic()), self._failure
 
-    def reported(self, status: Status) -> None:
-        """Take in a replica's report."""
-        with self._lock:
-            self._manager.reported(status, time.monotonic())
-
-    def ended(self, name: str, code: int | None) -> None:
-        """A replica's process has ended, or its connection."""
-        with self._lock:
-            try:
-                self._manager.ended(name, code, time.monotonic())
-            except StartError as error:
-                self._failure, self._stopping = str(error), True
-            if code is not None:
-                self._fleet.ended(name)
-
-    def drain(self, name: str) -> None:
+    async def drain(self, name: str) -> None:
         """Let a replica send its robots elsewhere and end; another one takes its place."""
-        with self._lock:
-            self._manager.drain(name)
+        self._controller.drain(name)
 
-    def stop(self) -> int:
+    async def stop(self) -> int:
         """Let all replicas drain and start none any more; return how many are left."""
-        with self._lock:
-            if not self._stopping:
-                self._stopping = True
-                for name in self._fleet.names:
-                    self._manager.drain(name)
-            return len(self._fleet.names)
+        self._stopping = True
+        for name in self._fleet.names:  # again each time: one that died meanwhile was started again
+            self._controller.drain(name)
+        return len(self._fleet.names)
 
-    def _manage(self) -> None:
+    async def _manage(self) -> None:
         while True:
             try:
-                with self._lock:
-                    if not self._stopping:
-                        self._manager.turn(time.monotonic())
+                if not self._stopping:
+                    self._controller.turn(time.monotonic())
             except Exception:  # what Ray raises passes, and replicas must be started after it
-                _log.exception("the manager of the replicas failed")
-            time.sleep(LOOK_S)
+                _log.exception("the controller of the replicas failed")
+            for name in self._fleet.names:
+                if name not in self._following or self._following[name].done():
+                    self._following[name] = asyncio.create_task(self._follow(name))
+            await asyncio.sleep(LOOK_S)
+
+    async def _follow(self, name: str) -> None:
+        """Take in how a replica stands until it has ended for good."""
+        errors = _ray().exceptions
+        actor = self._fleet.actors[name]
+        while True:
+            try:
+                status = await actor.status.remote()
+            except errors.ActorDiedError as error:
+                self._fleet.actors.pop(name, None)
+                if error.actor_init_failed:
+                    self._failed(name, str(error).strip().splitlines()[-1])
+                else:
+                    self._controller.ended(name)
+                return
+            except errors.RayTaskError as error:
+                self._fleet.remove(name)
+                self._failed(name, str(error.cause))
+                return
+            except errors.RayError:  # its process or machine has died: Ray starts it again
+                self._controller.died(name)
+                await asyncio.sleep(LOOK_S)
+            else:
+                if status is not None:
+                    self._controller.reported(status, time.monotonic())
+
+    def _failed(self, name: str, reason: str) -> None:
+        try:
+            self._controller.failed(name, reason, time.monotonic())
+        except StartError as error:
+            self._failure, self._stopping = str(error), True
 
 
 class View:
-    """A door's copy of the directory, brought up to date by a thread that asks for it."""
+    """A gateway's copy of the directory, brought up to date by a thread that asks for it."""
 
     def __init__(self) -> None:
         self.directory = Directory()
@@ -317,16 +333,23 @@ def _start_directory(plan: Plan) -> Any:
 def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot.
 
-    Where Ray is started here, everything ends with this process; else this is one door, and the others stay.
+    Where Ray is started here, everything ends with this process; else this is one gateway, and the others stay.
     """
     ray = _ray()
     stopping: list[int] = []
+    # Else workers come behind all else on a machine, log lines that are alike are left out, and usage is sent to Ray.
+    for name in ("RAY_worker_niceness", "RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX", "RAY_USAGE_STATS_ENABLED"):
+        os.environ.setdefault(name, "0")
     # A cluster that is away is waited for, and until then a signal is to end this process at once.
     try:
         # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
-        ray.init(address=settings.address or "local", namespace=NAMESPACE, include_dashboard=False)
+        ray.init(
+            address=settings.address or "local", namespace=NAMESPACE, include_dashboard=False,
+            logging_level=logging.ERROR, object_store_memory=None if settings.address else STORE_BYTES,
+        )  # fmt: skip
     except Exception as error:
-        raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
+        what = f"--address {settings.address}: Ray cannot be reached" if settings.address else "Ray cannot be started"
+        raise StartError(f"{what}: {error}") from None
     for signum in (signal.SIGTERM, signal.SIGINT):  # Ray has handlers of its own
         signal.signal(signum, lambda number, _: stopping.append(number))
     try:
@@ -343,43 +366,49 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
 
 
 class RayCluster:
-    """A door in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
+    """A gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
 
     def __init__(
         self, options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling
     ) -> None:
         """`options` are those of the command line, by name. Raises StartError."""
-        ray = _ray()
+        ray, link = _ray(), config.link
         each = len(config.model.devices)
         places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
         per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            in_full(options), settings.limits(scaling, places), make_secret(settings, config.link),
-            bind_host(config.link), settings.replica_port,
-            settings.cpus_per_replica or (0.0 if per_replica else 1.0), per_replica,
+            in_full(options), settings.limits(scaling, places), settings.secret(link),
+            host_of(link.bind, any_port=True), settings.replica_port,
+            # Of the machine itself all replicas share the processors, as many as they are.
+            settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
-            mailbox = open_post(config.link, config.quotas.bytes_per_s)
+            mailbox = Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
             ends.callback(mailbox.close)
             actor = _start_directory(plan)
             try:
-                secret = ray.get(actor.secret.remote(), timeout=START_S)  # that of the first door
+                secret = ray.get(actor.secret.remote(), timeout=START_S)  # that of the first gateway
             except Exception as error:
                 raise StartError(f"the cluster's directory does not start: {error}") from None
             self.view = View()
             ends.callback(self.view.close)
             self._mailbox = mailbox
-            self.door = ClusterDoor(mailbox, self.view.directory, Tickets(secret))
+            self.gateway = Gateway(mailbox, self.view.directory, Tickets(secret))
             self._ends = ends.pop_all()
         self.address = mailbox.address
-        self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
-        _log.info("cluster of %d to %d replicas, a door at %s", plan.scaling.min, plan.scaling.max, self.address)
+        self.watched = WatchedGateway(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
+        _log.info("cluster of %d to %d replicas, its gateway at %s", plan.scaling.min, plan.scaling.max, self.address)
+
+    @property
+    def socket_pid(self) -> int:
+        """The process of the socket at which robots arrive."""
+        return self._mailbox.pid
 
     def turn(self) -> None:
         """Answer robots. Raises StartError where no replica can start."""
-        self.door.turn(TURN_S)
+        self.gateway.turn(TURN_S)
         self.watched.turn(
-            lambda: self.view.directory.replicas(time.monotonic()), self.door.redirected, self.door.turned_away,
+            lambda: self.view.directory.replicas(time.monotonic()), self.gateway.redirected, self.gateway.turned_away,
             self._mailbox.restarts,
         )  # fmt: skip
         self.view.turn()
@@ -388,10 +417,12 @@ class RayCluster:
             raise StartError(self.view.failure)
 
     def close(self) -> None:
-        """Close the door; replicas and directory go on. Safe to repeat."""
+        """Close the gateway; replicas and directory go on. Safe to repeat."""
         self._ends.close()
         _log.info(
-            "door closed: %d robots sent to replicas, %d turned away", self.door.redirected, self.door.turned_away
+            "gateway closed: %d robots sent to replicas, %d turned away",
+            self.gateway.redirected,
+            self.gateway.turned_away,
         )
 
 
@@ -410,7 +441,5 @@ def stop(drain_s: float) -> None:
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
             with contextlib.suppress(Exception):  # it ends meanwhile, or its machine is gone
-                actor = ray.get_actor(each["name"], NAMESPACE)
-                if each["name"] != DIRECTORY:  # its process would outlive it, and a hung one for ever
-                    ray.get(actor.kill.remote(), timeout=ASK_S)
-                ray.kill(actor)
+                ray.kill(ray.get_actor(each["name"], NAMESPACE))
+    _log.info("all replicas have ended")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from cloud_verifier.cluster.scaling import Scaling
+from cloud_verifier.cluster.tickets import SECRET_BYTES, load_secret
 from cloud_verifier.config import Link, Settings, StartError
-from speculation.address import bracketed, host_of
 
-WILDCARDS = ("0.0.0.0", "*", "[::]")
 DRAIN_S = 10.0
 """Default of `--drain-s` in a cluster."""
 SECRET_FILE = "cluster.secret"
@@ -20,10 +21,6 @@ SECRET_FILE = "cluster.secret"
 class ClusterSettings(Settings, frozen=True):
     """Settings of the command `cluster`. Raises StartError, see `Settings`."""
 
-    on: Annotated[
-        Literal["ray", "local"],
-        Meta(description="ray: on all machines of a Ray cluster; local: on this machine, without Ray"),
-    ] = "ray"
     replicas: Annotated[
         str,
         Meta(
@@ -45,11 +42,8 @@ class ClusterSettings(Settings, frozen=True):
         Meta(ge=0, le=1024, description="Ray places a replica by so many CPUs; 0: by its GPUs where there are any"),
     ] = 0.0
     address: Annotated[
-        str, Meta(description="Ray cluster to join, HOST:PORT or ray://HOST:PORT; empty: one is started for this alone")
-    ] = ""
-    host: Annotated[
         str,
-        Meta(description="--on local: name or address by which robots reach this machine; default: that of --bind"),
+        Meta(description="Ray cluster to join, HOST:PORT or ray://HOST:PORT; empty: Ray is started on this machine"),
     ] = ""
     replica_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the first replica, of the others those after it; 0: free ones")
@@ -68,11 +62,6 @@ class ClusterSettings(Settings, frozen=True):
             raise StartError(f"--replicas {self.replicas!r}: give auto, or 1 to 1024")
         if self.replicas != "auto" and not (self.min or 1) <= int(self.replicas) <= (self.max or 1024):
             raise StartError(f"--replicas {self.replicas} is outside --min {self.min or 1} to --max {self.max or 1024}")
-        of_ray = {"--address": self.address, "--stop": self.stop, "--cpus-per-replica": self.cpus_per_replica}
-        for flag in [flag for flag, given in of_ray.items() if given and self.on == "local"]:
-            raise StartError(f"{flag} is of a Ray cluster, which --on local does without; leave one of the two out")
-        if self.host and self.on == "ray":
-            raise StartError("--host is of --on local: on Ray robots are given the address that each machine has there")
         if self.stop and not self.address:
             raise StartError("--stop: give --address, the Ray cluster whose replicas are to end")
 
@@ -114,9 +103,26 @@ class ClusterSettings(Settings, frozen=True):
             raise StartError(f"--replica-port {self.replica_port}: {most} replicas need that many ports from there on")
         return limits
 
-    def reached_at(self, link: Link) -> str:
-        """Return by which host robots reach the replicas of this machine. Raises StartError where that is unknown."""
-        host = self.host or host_of(link.bind, any_port=True)
-        if host in WILDCARDS:
-            raise StartError(f"--bind {link.bind}: give --host, the name or address by which robots reach this machine")
-        return bracketed(host)
+    def secret(self, link: Link) -> bytes:
+        """Return what tickets are signed with: from its file or, without keys, a new one. Raises StartError."""
+        file = self.secret_file or (link.keys / SECRET_FILE if link.keys is not None else None)
+        if file is None:
+            return os.urandom(SECRET_BYTES)
+        try:
+            return load_secret(file)
+        except (ValueError, OSError) as error:
+            raise StartError(f"--secret-file {file}: {error}") from None
+
+
+def places_of(gpus: Sequence[int], each: int) -> int:
+    """Return for how many replicas machines with so many GPUs have room, if each has its own on one machine.
+
+    Raises StartError where there are GPUs, but nowhere enough for one.
+    """
+    found = sum(count // each for count in gpus)
+    if any(gpus) and not found:
+        raise StartError(
+            f"--gpus-per-replica {each}: no machine has so many, the largest has {max(gpus)}; give fewer, and a "
+            "smaller --dtype or a --quantisation if the model does not fit them"
+        )
+    return found

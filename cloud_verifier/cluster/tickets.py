@@ -1,4 +1,4 @@
-"""Tickets: what a robot shows a replica, so that only those come in whom a door has sent there.
+"""Tickets: what a robot shows a replica, so that only those come in whom a gateway has sent there.
 
 A ticket is signed with a secret of the cluster (HMAC-SHA256, RFC 2104), names one replica and one client, and is
 short-lived. It can be copied, but is of use to the same key, at the same replica, for seconds. Without CURVE there are
@@ -67,19 +67,19 @@ class Tickets:
         """Raise TicketError unless `client` may come to `replica` now."""
         if not ticket:
             raise TicketError(
-                "this verifier takes robots from its cluster's door only; give the robot the door's address"
+                "this verifier takes robots from its cluster's gateway only; give the robot the gateway's address"
             )
         found = self._read(ticket)
         if found is None:
-            raise TicketError("the ticket is not this cluster's; do door and replica have the same secret?")
+            raise TicketError("the ticket is not this cluster's; do gateway and replica have the same secret?")
         if found.client != client:
             raise TicketError("the ticket was given to another robot's key")
         if found.replica != replica:
             raise TicketError(f"the ticket is for replica {found.replica!r}, this is {replica!r}")
         if not found.until - 2.0 * self._valid_s <= now <= found.until:
             raise TicketError(
-                f"the ticket is valid until {found.until - now:+.1f} s from now; the clocks of door and replica must "
-                f"agree to within {self._valid_s:g} s"
+                f"the ticket is valid until {found.until - now:+.1f} s from now; the clocks of gateway and replica "
+                f"must agree to within {self._valid_s:g} s"
             )
 
     def before(self, ticket: bytes, client: str) -> Ticket | None:

@@ -18,7 +18,7 @@ from cloud_verifier.monitoring.series import INFO, PREFIX, Kind, Series
 
 
 class Shown(Protocol):
-    """What has figures to be shown: a verifier (`Watched`), or a cluster's door (`doors.WatchedDoor`)."""
+    """What has figures to be shown: a verifier (`Watched`), or a cluster's gateway (`gateway.WatchedGateway`)."""
 
     @property
     def about(self) -> Mapping[str, Any]: ...

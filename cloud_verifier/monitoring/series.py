@@ -163,7 +163,7 @@ SPANS_DROPPED = _counter("trace_steps_dropped", "Steps whose trace the collector
 CATALOGUE = tuple(each for each in globals().values() if isinstance(each, Series))
 """All series of a verifier, in the order of `/metrics`."""
 
-# --- a cluster's door, which has no engine
+# --- a cluster's gateway, which has no engine
 
 REPLICAS = _gauge("cluster_replicas", "Replicas by what they do: joining, ready, draining", "phase")
 REPLICA_SESSIONS = _gauge("replica_sessions", "Robots of a replica", "replica")
@@ -177,8 +177,8 @@ REPLICA_LOAD = _gauge(
 REPLICA_LATE = _gauge("replica_late", "Share of its commits of late that broke their class's promise", "replica")
 SENT_ON = _counter("door_redirects", "Robots that were sent to a replica")
 NO_REPLICA = _counter("door_turned_away", "Robots for which there was no replica")
-DOOR_CATALOGUE = (
+GATEWAY_CATALOGUE = (
     READY, REPLICAS, REPLICA_SESSIONS, REPLICA_PLACES, REPLICA_MEMORY, REPLICA_LOAD, REPLICA_LATE, SENT_ON, NO_REPLICA,
     DOOR_RESTARTS, INFO, HEARTBEAT, SNAPSHOT_AGE,
 )  # fmt: skip
-"""All series of a cluster's door."""
+"""All series of a cluster's gateway."""

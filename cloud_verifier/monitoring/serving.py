@@ -1,4 +1,4 @@
-"""The pages of `--http` beside whatever has figures: a verifier or a cluster's door."""
+"""The pages of `--http` beside whatever has figures: a verifier or a cluster's gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`top`: the sessions of verifiers, and the replicas of a cluster's door, as live tables from their `/load`."""
+"""`top`: the sessions of verifiers, and the replicas of a cluster's gateway, as live tables from their `/load`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloud_verifier.monitoring.doors import DoorLoad
+from cloud_verifier.monitoring.gateway import GatewayLoad
 from cloud_verifier.monitoring.health import Load
 from speculation.text import printable
 
@@ -26,15 +26,15 @@ PIPED_WIDTH = 160
 """Columns where the output is no terminal: a table is wider than the 80 that are assumed there."""
 MOST_BYTES = 4 << 20
 """Of a `/load`; 1024 sessions take some 400 kB."""
-Fetch = Callable[[str], "Load | DoorLoad"]
+Fetch = Callable[[str], "Load | GatewayLoad"]
 
 
 class Unreachable(Exception):
     """Why a verifier's load cannot be shown, in one sentence."""
 
 
-def fetch(url: str) -> Load | DoorLoad:
-    """Return the load of the verifier or door whose pages are at `url`. Raises Unreachable."""
+def fetch(url: str) -> Load | GatewayLoad:
+    """Return the load of the verifier or gateway whose pages are at `url`. Raises Unreachable."""
     if not url.startswith(("http://", "https://")):
         url = f"http://{url}"
     try:
@@ -49,7 +49,7 @@ def fetch(url: str) -> Load | DoorLoad:
         text = printable(str(error), 100)
         raise Unreachable(f"no verifier's --http address, which is HOST:PORT ({text})") from None
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.json.decode(body, type=DoorLoad)
+        return msgspec.json.decode(body, type=GatewayLoad)
     try:
         return msgspec.json.decode(body, type=Load)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -83,11 +83,11 @@ def screen(urls: Sequence[str], look: Fetch = fetch) -> RenderableType:
     return Group(*parts)
 
 
-def replicas(url: str, load: DoorLoad) -> Table:
-    """Return the table of a door's load."""
+def replicas(url: str, load: GatewayLoad) -> Table:
+    """Return the table of a gateway's load."""
     title = (
-        f"{url}  door{f' ({load.problem})' if load.problem else ''}  sessions {load.sessions}/{load.session_places}  "
-        f"sent on {load.redirected}  turned away {load.turned_away}"
+        f"{url}  gateway{f' ({load.problem})' if load.problem else ''}  sessions {load.sessions}/{load.session_places}"
+        f"  sent on {load.redirected}  turned away {load.turned_away}"
     )
     made = _table(title, ("replica", "phase", "address"), ("sessions", "memory", "work", "late"))
     for each in load.replicas:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud_verifier.__main__ import find_cost, main
+from cloud_verifier.__main__ import main
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
+from cloud_verifier.serving import find_cost
 from cloud_verifier.sessions import check_welcome
 from speculation.cost_profile import COST_FILE
 from speculation.language.prompts import Vocabulary

@@ -35,19 +35,20 @@ from tests.fuzz.virtual_network import Network, Way
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 FAULTS = (
-    *(("kill", each) for each in ("door", "replica", "socket", "directory", "robot")),
-    *(("freeze", each) for each in ("door", "replica", "directory", "robot", "link")),
+    *(("kill", each) for each in ("gateway", "replica", "socket", "directory", "robot")),
+    *(("freeze", each) for each in ("gateway", "replica", "directory", "robot", "link")),
     ("hang", "replica"),
     ("drain", "replica"),
     *(
         (what, each)
         for what in ("cut", "drop", "delay", "duplicate", "reorder", "garbage")
-        for each in ("door", "replica", "link")
+        for each in ("gateway", "replica", "link")
     ),
 )
-"""What happens to what. A replica's socket is a process of its own. What happens to the messages of a door or a replica
-happens to those of all robots there; a link is one robot's. A replica that hangs stays frozen until it is killed."""
-ROBOTS, REPLICAS, DOORS = 6, 3, 2
+"""What happens to what. A replica's socket is a process of its own. What happens to the messages of a gateway or a
+replica happens to those of all robots there; a link is one robot's. A replica that hangs stays frozen until it is
+killed."""
+ROBOTS, REPLICAS, GATEWAYS = 6, 3, 2
 MAX_TOKENS = 24
 MODES = (Mode.FULL, Mode.SD, Mode.PIPELINED, Mode.CLOUD, Mode.SERVER_SD, Mode.FSD, Mode.PROACTIVE)
 PATIENCE_S, RESEND_S = 6.0, 1.0
@@ -69,7 +70,7 @@ class World:
         self.timeline = Timeline()
         self.processes = Processes(self.timeline)
         self.network = Network(self.processes, self.rng)
-        self.cluster = Cluster(self.processes, self.network, DOORS, REPLICAS, seed)
+        self.cluster = Cluster(self.processes, self.network, GATEWAYS, REPLICAS, seed)
         self.robots = [Robot(self, n) for n in range(ROBOTS)]
         self.network.ways = [robot.way for robot in self.robots]
         self.happened: Counter[str] = Counter()
@@ -121,10 +122,10 @@ class World:
     def _fault(self, what: str, where: str) -> None:
         seconds, now = self.rng.uniform(0.05, LONGEST_S), self.timeline.now
         robot = self.rng.choice(self.robots)
-        door = self.rng.choice(self.cluster.doors)
+        gateway = self.rng.choice(self.cluster.gateways)
         replica = self.rng.choice(list(self.cluster.replicas.values()))
         directory = self.cluster.directory
-        socket = door.mailbox if where == "door" else replica.mailbox
+        socket = gateway.mailbox if where == "gateway" else replica.mailbox
         match what, where:
             case "kill", "socket":
                 socket.hang_up()
@@ -133,7 +134,7 @@ class World:
             case "kill", "directory":
                 directory.kill()
             case "kill", _:
-                (door if where == "door" else replica).kill()
+                (gateway if where == "gateway" else replica).kill()
             case "drain", _:
                 replica.drain()
             case "hang", _:
@@ -269,7 +270,7 @@ class Report:
     interrupted: int
     killed: int
     redirected: int
-    """Robots that a door sent to a replica."""
+    """Robots that a gateway sent to a replica."""
     seconds: list[float]
 
     def __str__(self) -> str:
@@ -292,7 +293,7 @@ def inject(faults: int, seed: int, progress: Callable[[int], object] = lambda co
     return Report(
         world.happened, world.timeline.now, sum(robot.answers for robot in robots),
         sum(robot.interrupted for robot in robots), sum(robot.killed for robot in robots),
-        sum(door.redirected for door in world.cluster.doors),
+        sum(gateway.redirected for gateway in world.cluster.gateways),
         [seconds for robot in robots for seconds in robot.seconds],
     )  # fmt: skip
 

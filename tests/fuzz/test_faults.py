@@ -57,7 +57,7 @@ def test_a_replica_that_stays_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -
             started.append(self.name)
             start(self)
 
-    monkeypatch.setattr(faults, "FAULTS", (("kill", "replica"),))
+    monkeypatch.setattr(faults, "FAULTS", (("drain", "replica"),))
     monkeypatch.setattr(Replica, "start", once)
     with pytest.raises(Broken, match="does not run again after the last fault"):
         inject(1, seed=1)

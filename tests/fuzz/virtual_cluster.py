@@ -1,8 +1,8 @@
-"""A cluster on virtual time: production's server, directory, manager, door and tickets; its processes are tasks.
+"""A cluster on virtual time: production's server, directory, controller, gateway and tickets; its processes are tasks.
 
-What stands in for Ray, or for the one process of `--on local`: replicas' reports take a moment to the directory and are
-lost while that is away, doors go by copies of it (see `cloud_verifier.cluster.on_ray.View`), and an end is reported
-until the directory knows it.
+What stands in for Ray: replicas' reports take a moment to the directory and are lost while that is away, gateways go by
+copies of it (see `cloud_verifier.cluster.on_ray.View`), a process that was killed is started again, and an end is known
+once the directory is there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 
 from greenlet import getcurrent
 
+from cloud_verifier.cluster.controller import Controller
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import ClusterDoor
-from cloud_verifier.cluster.local import LOOK_S, TURN_S
-from cloud_verifier.cluster.manager import Manager
-from cloud_verifier.cluster.on_ray import STALE_S, VIEW_S
+from cloud_verifier.cluster.gateway import Gateway
+from cloud_verifier.cluster.on_ray import LOOK_S, STALE_S, TURN_S, VIEW_S
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
 from cloud_verifier.config import ServerConfig
@@ -40,19 +39,18 @@ EPOCH_S = 1.8e9
 """The wall clock at the beginning, seconds since 1970."""
 SKEW_S = 10.0
 """How wrong a machine's wall clock is at most; two together stay within a ticket's validity."""
-KILLED = -9
 
 
 class Replica:
-    """One replica: a verifier that is started, killed and drained, and its supervisor."""
+    """One replica: a verifier that is started, killed and drained."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.name = f"replica-{number}"
         self.mailbox = Mailbox(cluster.network, f"tcp://127.0.0.1:{6000 + number}")
         self.server: Server | None = None
         self.wanted = False
-        self.code: int | None = None
-        """Of the process's end, until the directory knows it."""
+        self.died = self.ended = False
+        """Whether its process has died, or ended as it was to, until the directory knows it."""
         self._cluster, self._wall = cluster, cluster.wall_clock()
 
     @property
@@ -82,13 +80,13 @@ class Replica:
             while not self.wanted:
                 processes.wait(60.0)
             processes.sleep(self._cluster.dice.uniform(*START_S))
-            code = 0
             try:
                 self._serve()
+                self.wanted, self.ended = False, True
             except Killed:
-                code = KILLED
+                self.died = True
             self.mailbox.end()
-            self.server, self.wanted, self.code = None, False, code
+            self.server = None
 
     def _serve(self) -> None:
         cluster, born = self._cluster, self._wall()
@@ -119,11 +117,11 @@ class Replica:
 
 
 class DirectoryProcess:
-    """Directory and manager in a process of their own, as Ray's actor."""
+    """Directory and controller in a process of their own, as Ray's actor."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.directory: Directory | None = None
-        self.manager: Manager | None = None
+        self.controller: Controller | None = None
         self.task: Any = None
         self.frozen_until = 0.0
         self._cluster = cluster
@@ -132,11 +130,11 @@ class DirectoryProcess:
     @property
     def is_up(self) -> bool:
         """Whether it runs, or is frozen."""
-        return self.manager is not None
+        return self.controller is not None
 
     @property
     def answers(self) -> bool:
-        """Whether doors learn from it now."""
+        """Whether gateways learn from it now."""
         return self.is_up and self._cluster.clock() >= self.frozen_until
 
     def kill(self) -> None:
@@ -157,32 +155,36 @@ class DirectoryProcess:
             try:
                 self._direct()
             except Killed:
-                self.directory = self.manager = None
+                self.directory = self.controller = None
                 self._cluster.processes.sleep(self._cluster.dice.uniform(*START_S))
 
     def _direct(self) -> None:
         cluster, self.frozen_until = self._cluster, 0.0
         fleet, count = ReplicaFleet(cluster), len(cluster.replicas)
         directory = self.directory = Directory()
-        manager = self.manager = Manager(directory, Scaler(Scaling(count, count), len(fleet.names)), fleet, count)
+        scaler = Scaler(Scaling(count, count), len(fleet.names))
+        controller = self.controller = Controller(directory, scaler, fleet, count)
         self._reports.clear()
         while True:
             now = cluster.clock()
             for status in self._reports:
-                manager.reported(status, now)
+                controller.reported(status, now)
             self._reports.clear()
             for each in cluster.replicas.values():
-                if each.code is not None:
-                    code, each.code = each.code, None
-                    manager.ended(each.name, code, now)
-            manager.turn(now)
+                if each.died:
+                    each.died = False
+                    controller.died(each.name)
+                if each.ended:
+                    each.ended = False
+                    controller.ended(each.name)
+            controller.turn(now)
             cluster.processes.sleep(LOOK_S)
             while cluster.clock() < self.frozen_until:
                 cluster.processes.sleep(self.frozen_until - cluster.clock())
 
 
 class ReplicaFleet:
-    """The replicas' processes, see `cloud_verifier.cluster.manager.Fleet`."""
+    """The replicas' processes, see `cloud_verifier.cluster.controller.Fleet`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._replicas = cluster.replicas
@@ -190,7 +192,7 @@ class ReplicaFleet:
     @property
     def names(self) -> Collection[str]:
         """See `Fleet`."""
-        return [name for name, each in self._replicas.items() if each.wanted or each.code is not None]
+        return [name for name, each in self._replicas.items() if each.wanted or each.ended]
 
     def start(self, name: str) -> None:
         """See `Fleet`."""
@@ -211,8 +213,8 @@ class ReplicaFleet:
         self._replicas[name].kill()
 
 
-class Door:
-    """One of the cluster's doors."""
+class ClusterGateway:
+    """One of the cluster's gateways."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.mailbox = Mailbox(cluster.network, f"tcp://127.0.0.1:{5000 + number}")
@@ -241,15 +243,15 @@ class Door:
 
     def _serve(self) -> None:
         cluster, view = self._cluster, Directory()
-        door = ClusterDoor(self.mailbox, view, cluster.tickets, cluster.clock, self._wall)
-        door._dice = random.Random(f"door {self._number} {cluster.clock()}")
+        gateway = Gateway(self.mailbox, view, cluster.tickets, cluster.clock, self._wall)
+        gateway._dice = random.Random(f"gateway {self._number} {cluster.clock()}")
         latest: tuple[Status, ...] = ()
         asked_at = latest_at = -STALE_S
         self.mailbox.listen()
         while True:
-            before = door.redirected
-            door.turn(TURN_S)
-            self.redirected += door.redirected - before
+            before = gateway.redirected
+            gateway.turn(TURN_S)
+            self.redirected += gateway.redirected - before
             now = cluster.clock()
             if now - asked_at >= VIEW_S and cluster.directory.answers:
                 asked_at = latest_at = now
@@ -263,28 +265,28 @@ class Door:
 
 
 class Cluster:
-    """Doors, the directory and replicas. `services` are to run beside the robots."""
+    """Gateways, the directory and replicas. `services` are to run beside the robots."""
 
-    def __init__(self, processes: Processes, network: Network, doors: int, replicas: int, seed: int) -> None:
+    def __init__(self, processes: Processes, network: Network, gateways: int, replicas: int, seed: int) -> None:
         self.processes, self.network = processes, network
         self.dice = random.Random(f"cluster {seed}")
         self.clock = processes.timeline.clock
         self.tickets = Tickets(self.dice.randbytes(SECRET_BYTES))
         self.directory = DirectoryProcess(self)
-        self.doors = [Door(self, number) for number in range(doors)]
+        self.gateways = [ClusterGateway(self, number) for number in range(gateways)]
         made = [Replica(self, number + 1) for number in range(replicas)]
         self.replicas = {each.name: each for each in made}
 
     @property
     def addresses(self) -> str:
-        """Of the doors, as robots have them."""
-        return ",".join(each.mailbox.address for each in self.doors)
+        """Of the gateways, as robots have them."""
+        return ",".join(each.mailbox.address for each in self.gateways)
 
     @property
     def services(self) -> list[Callable[[], None]]:
         """What runs, in tasks of their own."""
-        doors, replicas = [each.live for each in self.doors], [each.live for each in self.replicas.values()]
-        return [self.directory.live, *doors, *replicas]
+        gateways, replicas = [each.live for each in self.gateways], [each.live for each in self.replicas.values()]
+        return [self.directory.live, *gateways, *replicas]
 
     def wall_clock(self) -> Callable[[], float]:
         """Return the wall clock of one more machine, in seconds since 1970: it is fast or slow."""

@@ -1,4 +1,4 @@
-"""Thousands of robots on a cluster whose replicas die and drain: production's directory and manager on virtual time.
+"""Thousands of robots on a cluster whose replicas die and drain: production's directory and controller on virtual time.
 
 A robot is served, looks for a replica, or waits. What is declared: when a robot notices that its replica is gone (at
 once where the process ended and its machine closes the connections, after its silence where the machine is gone), how
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from cloud_verifier.cluster.controller import Controller
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import BACK_S, RETRY_S
-from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.gateway import BACK_S, RETRY_S
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from edge_drafter.link import LEAVE_S
 from vlm_nav_evaluation.experiment.command import RESULTS
@@ -32,9 +32,9 @@ from vlm_nav_evaluation.tables import MS, Column, figures_table
 
 KINDS = ("process", "machine", "drain")
 TRIP_S = 0.05
-"""From the door to a replica: a connection and a Hello."""
+"""From the gateway to a replica: a connection and a Hello."""
 TURN_S, SAMPLE_S = 0.5, 1.0
-"""How often the manager looks, and how often the loads of the replicas are noted."""
+"""How often the controller looks, and how often the loads of the replicas are noted."""
 WARM_UP_S = 20.0
 """Robots come within the first half of it; then figures begin, and faults."""
 FLEETS = RESULTS / "fleet_replicas.json"
@@ -66,7 +66,7 @@ class _Robot:
     replica: str = ""
     """That serves it, or has; its name is in the robot's ticket."""
     sent_at: float = -1e9
-    """When the door last sent it on."""
+    """When the gateway last sent it on."""
     lost_at: float | None = 0.0
     """Since when it is served by nobody."""
     why: str = ""
@@ -85,14 +85,14 @@ class _Replica:
 
 
 class Churn:
-    """One run; see `run`. It is the fleet of its own manager."""
+    """One run; see `run`. It is the fleet of its own controller."""
 
     def __init__(self, setting: Setting, max_sessions: int) -> None:
         self.setting = setting
         self.now = 0.0
         self.directory = Directory()
         same = Scaling(setting.replicas, setting.replicas)
-        self.manager = Manager(self.directory, Scaler(same), self, setting.replicas)
+        self.controller = Controller(self.directory, Scaler(same), self, setting.replicas)
         self.resumed: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "moved")}
         self.faults = dict.fromkeys(KINDS, 0)
         self.turned_away = 0
@@ -105,7 +105,7 @@ class Churn:
         self._replicas: dict[str, _Replica] = {}
         self.robots = [_Robot(f"robot {number}") for number in range(setting.robots)]
 
-    # --- the fleet, see `cloud_verifier.cluster.manager.Fleet`
+    # --- the fleet, see `cloud_verifier.cluster.controller.Fleet`
 
     @property
     def names(self) -> Collection[str]:
@@ -122,21 +122,21 @@ class Churn:
         replica = self._replicas[name]
         replica.draining = True
         self._send_away(replica, len(replica.robots), "drain")
-        self._after(self.setting.answer_s + TURN_S, lambda: self._end(name, replica, 0))
+        self._after(self.setting.answer_s + TURN_S, lambda: self._end(name, replica))
 
     def shed(self, name: str, robots: int) -> None:
         """Let some robots leave at the end of their answers."""
         self._send_away(self._replicas[name], robots, "moved")
 
     def kill(self, name: str) -> None:
-        """End a replica."""
-        self._end(name, self._replicas[name], -9)
+        """End a replica, which is started again."""
+        self._die(name, self._replicas[name])
 
     # --- what happens
 
     def run(self) -> None:
         """Let all robots come within the first seconds and then, now and then, a replica die or drain."""
-        self.manager.turn(self.now)
+        self.controller.turn(self.now)
         self._report()
         for robot in self.robots:
             begins = self._dice.uniform(0.0, WARM_UP_S / 2.0)
@@ -165,22 +165,31 @@ class Churn:
             replica = self._replicas[name]
             self.faults[kind] += 1
             if kind == "drain":
-                self.manager.drain(name)
+                self.controller.drain(name)
             elif kind == "process":
-                self._end(name, replica, -9)
+                self._die(name, replica)
             else:
                 replica.silent = True
                 for robot in list(replica.robots):
                     self._lose(robot, replica, kind, self.setting.silence_s)
         self._after(self._dice.expovariate(1.0 / self.setting.every_s), self._inject)
 
-    def _end(self, name: str, replica: _Replica, code: int) -> None:
-        if self._replicas.get(name) is not replica:
-            return
-        del self._replicas[name]
+    def _end(self, name: str, replica: _Replica) -> None:
+        """Let a replica that was drained end for good."""
+        if self._replicas.get(name) is replica:
+            del self._replicas[name]
+            self._leave_all(replica)
+            self.controller.ended(name)
+
+    def _die(self, name: str, replica: _Replica) -> None:
+        """Let a replica's process die; it is started again at once."""
+        self._leave_all(replica)
+        self.controller.died(name)
+        self.start(name)
+
+    def _leave_all(self, replica: _Replica) -> None:
         for robot in list(replica.robots):
             self._lose(robot, replica, "process", LEAVE_S)
-        self.manager.ended(name, code, self.now)
 
     def _send_away(self, replica: _Replica, robots: int, why: str) -> None:
         present = list(replica.robots)
@@ -198,7 +207,7 @@ class Churn:
         self._after(notices_s, lambda: self._seek(robot))
 
     def _seek(self, robot: _Robot) -> None:
-        """Ask the door, and go where it sends."""
+        """Ask the gateway, and go where it sends."""
         is_back = self.now - robot.sent_at < BACK_S
         known = ("", robot.replica) if is_back else (robot.replica, "")
         found = self.directory.choose(robot.key, self.now, b"", *known)
@@ -225,7 +234,7 @@ class Churn:
 
     def _turn(self) -> None:
         self._report()
-        self.manager.turn(self.now)
+        self.controller.turn(self.now)
         self._after(TURN_S, self._turn)
 
     def _report(self) -> None:
@@ -233,7 +242,7 @@ class Churn:
             if each.ready and not each.silent:
                 phase = Phase.DRAINING if each.draining else Phase.READY
                 status = Status(name, phase, each.born, f"tcp://{name}:1", "", len(each.robots), self._max_sessions)
-                self.manager.reported(status, self.now)
+                self.controller.reported(status, self.now)
 
     def _sample(self) -> None:
         self.loads.append([len(each.robots) for each in self._replicas.values() if each.ready and not each.silent])

@@ -1,19 +1,16 @@
-"""A local cluster in a thread, whose replicas are real processes, and robots on real links that answer with it."""
+"""A cluster in a thread, whose replicas are real processes, and robots on real links that answer with it."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cloud_verifier.__main__ import parse
-from cloud_verifier.cluster.local import LocalCluster
+from cloud_verifier.cluster.on_ray import RayCluster
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import ClusterSettings
 from cloud_verifier.config import ServerConfig
@@ -21,9 +18,8 @@ from edge_drafter import LinkLost
 from edge_drafter.link import Keys, LinkConfig, ZmqLink
 from speculation.settings import fields_of, from_flags
 from speculation.wire import BeginStep, Commit, Draft, Hello, begin_digest, extend_digest
-from tests.cloud_verifier.process import ANSWER, ROOT_FOLDER
+from tests.cloud_verifier.process import ANSWER
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
-from tests.forked import Forked
 
 LIMIT_S = 60.0
 
@@ -39,8 +35,7 @@ def eventually(condition: Callable[[], bool], what: str = "it") -> None:
 class Running:
     """A cluster and the thread that turns it. `lock` is to be held to touch it."""
 
-    cluster: Any
-    """A `LocalCluster` or, without processes of its own, a `RayCluster`."""
+    cluster: RayCluster
     lock: threading.RLock = field(default_factory=threading.RLock)
     failure: list[Exception] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
@@ -59,16 +54,7 @@ class Running:
         """Return the addresses of the replicas that are ready, by name."""
         assert not self.failure, self.failure
         with self.lock:
-            directory = getattr(self.cluster, "view", self.cluster).directory
-            return {each.name: each.address for each in directory.ready(time.monotonic())}
-
-    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        with self.lock:
-            os.kill(self.cluster.supervisor.running[name], number)
-
-    def drain(self, name: str) -> None:
-        with self.lock:
-            self.cluster.manager.drain(name)
+            return {each.name: each.address for each in self.cluster.view.directory.ready(time.monotonic())}
 
     def close(self) -> None:
         self._ending.set()
@@ -82,19 +68,7 @@ def settings_of(*arguments: str) -> tuple[dict[str, Any], ServerConfig, ClusterS
 
 
 @contextmanager
-def running(*arguments: str, log: Path) -> Iterator[Running]:
-    """Start a local cluster with the flags of a command line; it may not be ready yet."""
-
-    def start(command: Sequence[str], environment: Mapping[str, str]) -> Forked:
-        with log.open("a", encoding="utf-8") as stderr:
-            return Forked(command, ROOT_FOLDER, stderr, env={**environment, "OMP_NUM_THREADS": "1"})
-
-    with turning(LocalCluster(*settings_of(*arguments), start)) as running:
-        yield running
-
-
-@contextmanager
-def turning(cluster: Any) -> Iterator[Running]:
+def turning(cluster: RayCluster) -> Iterator[Running]:
     """Turn a cluster in a thread, and close it in the end."""
     running = Running(cluster)
     thread = threading.Thread(target=running.run, daemon=True)

@@ -1,29 +1,46 @@
-"""A cluster on Ray's own test cluster: two nodes, one replica on each, and one of them is killed."""
+"""A cluster on Ray: whatever is killed, no token is wrong and no step is lost; and what its command does here alone."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq.auth
 
+from cloud_verifier.__main__ import main
 from cloud_verifier.cluster import on_ray
 from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE, RayCluster, stop
+from cloud_verifier.security import make_keys
+from edge_drafter.link import Keys, LinkState, ZmqLink
 from speculation.early_end import SIGNALS
-from tests.cloud_verifier.cluster.running import answer, connect, eventually, place_of, settings_of, turning
-from tests.cloud_verifier.process import make_target
+from tests.cloud_verifier.cluster.running import Running, answer, connect, eventually, place_of, settings_of, turning
+from tests.cloud_verifier.process import ROOT_FOLDER, Target, command, doors_of, make_target
+
+ROBOTS = 3
+
+
+def test_without_ray_the_command_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.chdir(ROOT_FOLDER)
+    assert main(["cluster", "--model", "models/target"]) == 2
+    printed = capsys.readouterr().err
+    assert "cluster needs Ray" in printed and "install spec-vlm-nav-core[cluster]" in printed
+    assert len(printed.strip().splitlines()) == 1
+
 
 ray = pytest.importorskip("ray")
-
-
-def process_of(name: str) -> int | None:
-    """Return the process of a replica; None while its actor does not answer, or has none."""
-    try:
-        found: int | None = ray.get(ray.get_actor(name, NAMESPACE).process.remote(), timeout=5.0)
-    except Exception:
-        return None
-    return found
 
 
 def test_a_signal_ends_it_at_once_while_it_looks_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +56,7 @@ def test_a_signal_ends_it_at_once_while_it_looks_for_a_cluster(monkeypatch: pyte
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(on_ray, "stop", stopped)
     try:
-        on_ray.serve(*settings_of("--on", "ray", "--model", "m", "--address", "10.0.0.1:6379", "--stop"))
+        on_ray.serve(*settings_of("--model", "m", "--address", "10.0.0.1:6379", "--stop"))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -47,41 +64,286 @@ def test_a_signal_ends_it_at_once_while_it_looks_for_a_cluster(monkeypatch: pyte
     assert all(while_serving[number] not in (before[number], None) for number in SIGNALS)
 
 
-@pytest.mark.ray
-def test_a_robot_goes_on_when_its_replica_and_when_the_directory_are_killed(tiny_target: Path, tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
+@pytest.fixture(scope="module")
+def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return make_target(tiny_target, tmp_path_factory.mktemp("pair"))
 
-    target = make_target(tiny_target, tmp_path)
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
-    nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
-    ray.init(address=nodes.address, namespace=NAMESPACE)
-    try:
-        flags = ("--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2")
-        with turning(RayCluster(*settings_of(*flags))) as cluster:
-            eventually(lambda: len(cluster.ready()) == 2, "two replicas were not ready")
-            link = connect(cluster.cluster.address, target.hello)
-            killed: list[tuple[str, int]] = []
 
-            def fault(tokens: int) -> None:
-                if tokens >= 4 and not killed:
-                    names = {address: name for name, address in cluster.ready().items()}
-                    name = names[place_of(link)]
-                    process = process_of(name)
-                    assert process is not None
-                    killed.append((name, process))
-                    os.kill(process, signal.SIGKILL)
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Keys]]:
+    """The folder, and one pair for each robot."""
+    folder = tmp_path_factory.mktemp("keys") / "keys"
+    for number in range(ROBOTS):
+        make_keys(folder, f"robot-{number}")
+    server, _ = zmq.auth.load_certificate(folder / "server.key")
+    pairs = [zmq.auth.load_certificate(folder / f"robot-{number}.key_secret") for number in range(ROBOTS)]
+    return folder, [Keys(server, public, secret or b"") for public, secret in pairs]
 
-            try:
-                tokens, losses = answer(link, 0, target.truths[0], progress=fault)
-                assert tokens == target.truths[0] and losses >= 1
-                ray.kill(ray.get_actor(DIRECTORY, NAMESPACE), no_restart=False)
-                assert answer(link, 1, target.truths[1], 100) == (target.truths[1], 0)
-                name, process = killed[0]
-                eventually(lambda: process_of(name) not in (None, process), "the replica was not started again")
-            finally:
-                link.close()
-        stop(0.0)
-        assert not ray.util.list_named_actors(all_namespaces=True)
-    finally:
+
+class Nodes:
+    """Ray's test cluster: a head for the directory, and a node for each of two replicas."""
+
+    def __init__(self, state: Path) -> None:
+        """state: where Ray's head keeps what it knows."""
+        from ray.cluster_utils import Cluster
+
+        os.environ |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(state)}
+        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
+        self._workers = [self._add(), self._add()]
+        ray.init(address=self._cluster.address, namespace=NAMESPACE)
+
+    def kill(self, replica: str) -> None:
+        """Kill the node of a replica, and add another one."""
+        from ray._private.state import actors
+
+        place = actors(ray.get_actor(replica, NAMESPACE)._actor_id.hex())["Address"]["NodeID"]
+        worker = next(each for each in self._workers if each.node_id == place)
+        self._workers.remove(worker)
+        self._cluster.remove_node(worker, allow_graceful=False)
+        self._workers.append(self._add())
+
+    def restart_head(self) -> None:
+        """Kill the server of Ray's head, and start it again a while later."""
+        head = self._cluster.head_node
+        head.kill_gcs_server()
+        time.sleep(3.0)
+        head.start_gcs_server()
+
+    def close(self) -> None:
         ray.shutdown()
-        nodes.shutdown()
+        self._cluster.shutdown()
+        for name in ("RAY_gcs_storage", "RAY_gcs_storage_path"):
+            del os.environ[name]
+
+    def _add(self) -> Any:
+        return self._cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path_factory.mktemp("ray") / "gcs")
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture(scope="module")
+def serving(nodes: Nodes, target: Target, keys: tuple[Path, list[Keys]]) -> Iterator[Running]:
+    """Two replicas with keys, each on its node."""
+    flags = (
+        "--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--max-sessions", "16",
+        "--replicas", "2", "--cpus-per-replica", "1", "--keys", str(keys[0]), "--drain-s", "5",
+    )  # fmt: skip
+    with turning(RayCluster(*settings_of(*flags))) as running:
+        yield running
+    stop(0.0)
+    assert not ray.util.list_named_actors(all_namespaces=True)
+
+
+@pytest.fixture
+def cluster(serving: Running) -> Running:
+    eventually(lambda: len(serving.ready()) == 2, "two replicas were not ready")
+    return serving
+
+
+@pytest.fixture
+def robots(cluster: Running, target: Target, keys: tuple[Path, list[Keys]]) -> Iterator[list[ZmqLink]]:
+    robots = [connect(cluster.cluster.address, target.hello, pair) for pair in keys[1]]
+    yield robots
+    for robot in robots:
+        robot.close()
+
+
+def process_of(name: str) -> int:
+    found: int = ray.get(ray.get_actor(name, NAMESPACE).process.remote(), timeout=5.0)
+    return found
+
+
+def losses_while(
+    fault: Callable[[str], object], cluster: Running, robots: list[ZmqLink], target: Target, comes_anew: bool = True
+) -> list[int]:
+    """Let all robots answer, do `fault` to the replica of the first in the middle of that, and check the answers.
+
+    Returns how often each lost its verifier. comes_anew: whether to wait for another process in the replica's place.
+    """
+    under_way = threading.Barrier(len(robots) + 1, timeout=60.0)
+
+    def ask(number: int) -> tuple[list[int], int]:
+        def progress(tokens: int) -> None:
+            if tokens >= 4 and not waited:
+                waited.append(tokens)
+                under_way.wait()
+
+        waited: list[int] = []
+        return answer(robots[number], number, target.truths[number], progress=progress)
+
+    with ThreadPoolExecutor(len(robots)) as pool:
+        asked = [pool.submit(ask, number) for number in range(len(robots))]
+        names = {address: name for name, address in cluster.ready().items()}
+        eventually(lambda: under_way.n_waiting == len(robots), "the answers' middle")
+        place = place_of(robots[0])
+        fault(names[place])
+        under_way.wait()
+        found = [each.result(120.0) for each in asked]
+    assert [tokens for tokens, _ in found] == target.truths[: len(robots)]
+    if comes_anew:
+        eventually(lambda: cluster.ready().get(names[place]) not in (None, place), "another one did not come")
+    return [losses for _, losses in found]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_when_a_replica_is_killed_or_frozen_its_robots_go_on_elsewhere_and_it_comes_back(
+    number: signal.Signals, cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    killed: list[int] = []
+
+    def fault(name: str) -> None:
+        killed.append(process_of(name))
+        os.kill(killed[0], number)
+
+    assert losses_while(fault, cluster, robots, target)[0] >= 1
+    assert not Path(f"/proc/{killed[0]}").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_when_a_replica_drains_its_robots_go_on_elsewhere_and_another_one_takes_its_place(
+    by_hand: bool, cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    drained: list[int] = []
+
+    def drain(name: str) -> None:
+        drained.append(process_of(name))
+        if by_hand:
+            os.kill(drained[0], signal.SIGTERM)
+        else:
+            ray.get(ray.get_actor(DIRECTORY, NAMESPACE).drain.remote(name))
+
+    losses_while(drain, cluster, robots, target)
+    assert not Path(f"/proc/{drained[0]}").exists()
+
+
+@pytest.mark.ray
+def test_when_a_node_is_killed_with_its_replica_robots_go_on_elsewhere(
+    nodes: Nodes, cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    assert losses_while(nodes.kill, cluster, robots, target)[0] >= 1
+
+
+@pytest.mark.ray
+def test_when_the_directory_is_killed_robots_notice_nothing(
+    cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    directory = ray.get_actor(DIRECTORY, NAMESPACE)
+    before = {name: process_of(name) for name in cluster.ready()}
+
+    def kill(_: str) -> None:
+        ray.kill(directory, no_restart=False)
+
+    assert losses_while(kill, cluster, robots, target, comes_anew=False) == [0] * ROBOTS
+    assert ray.get(directory.secret.remote(), timeout=60.0)
+    assert {name: process_of(name) for name in before} == before
+
+
+@pytest.mark.ray
+def test_when_rays_head_is_killed_robots_notice_nothing(
+    nodes: Nodes, cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    def restart(_: str) -> None:
+        nodes.restart_head()
+
+    assert losses_while(restart, cluster, robots, target, comes_anew=False) == [0] * ROBOTS
+    eventually(lambda: len(cluster.ready()) == 2)
+    assert ray.get(ray.get_actor(DIRECTORY, NAMESPACE).secret.remote(), timeout=60.0)
+
+
+@pytest.mark.ray
+def test_when_the_sockets_of_a_replica_and_of_the_gateway_die_both_live_on(
+    cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    before = {name: process_of(name) for name in cluster.ready()}
+
+    def kill_sockets(name: str) -> None:
+        for pid in (*doors_of(before[name]), cluster.cluster.socket_pid):
+            os.kill(pid, signal.SIGKILL)
+
+    assert losses_while(kill_sockets, cluster, robots, target, comes_anew=False)[0] >= 1
+    assert {name: process_of(name) for name in before} == before
+    robot = connect(cluster.cluster.address, target.hello, robots[0].config.keys)
+    try:
+        eventually(lambda: robot.state is LinkState.NOMINAL)
+    finally:
+        robot.close()
+
+
+@pytest.mark.ray
+def test_a_robot_without_a_ticket_is_sent_back_to_the_gateway(
+    cluster: Running, target: Target, keys: tuple[Path, list[Keys]]
+) -> None:
+    robot = connect(next(iter(cluster.ready().values())), target.hello, keys[1][0])
+    try:
+        eventually(lambda: "robots from its cluster's gateway only" in robot.why)
+    finally:
+        robot.close()
+
+
+class Command:
+    """`python -m cloud_verifier cluster` in a process group of its own, as in a terminal; `log` is what it writes."""
+
+    def __init__(self, *arguments: str) -> None:
+        words = command("cluster", "--bind", "tcp://127.0.0.1:*", *arguments)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self.process = subprocess.Popen(
+            words, cwd=ROOT_FOLDER, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.log = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log += line
+
+    def end(self) -> int:
+        """Return the exit code once all that has its output is gone."""
+        code = self.process.wait(60.0)
+        self._reader.join(20.0)
+        assert not self._reader.is_alive(), "something outlives it"
+        return code
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("number", SIGNALS)
+def test_on_this_machine_alone_it_serves_until_a_signal_ends_all(number: signal.Signals, target: Target) -> None:
+    started = Command("--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2")
+    try:
+        eventually(lambda: started.log.count("is ready (0 robots)") == 2, "two replicas were not ready")
+        found = re.search(r"cluster of 2 to 2 replicas, its gateway at (\S+)", started.log)
+        assert found
+        robot = connect(found[1], target.hello)
+        try:
+            assert answer(robot, 0, target.truths[0]) == (target.truths[0], 0)
+        finally:
+            robot.close()
+        # A Ctrl-C reaches the whole group.
+        (os.killpg if number is signal.SIGINT else os.kill)(started.process.pid, number)
+        assert started.end() == 0
+    finally:
+        started.process.kill()
+    for line in ("gateway closed: 1 robots sent to replicas, 0 turned away", "all replicas have ended"):
+        assert line in started.log
+    assert "Traceback" not in started.log
+
+
+@pytest.mark.ray
+def test_settings_with_which_no_replica_starts_end_the_cluster(target: Target) -> None:
+    started = Command("--model", str(target.folder), "--device", "nonsense", "--replicas", "1")
+    began = time.monotonic()
+    try:
+        assert started.end() == 2
+    finally:
+        started.process.kill()
+    assert re.search(r"^cloud_verifier: replica replica-1 cannot start: device nonsense: ", started.log, re.MULTILINE)
+    assert time.monotonic() - began < 60.0

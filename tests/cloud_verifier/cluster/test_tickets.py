@@ -51,7 +51,7 @@ def test_anything_else_admits_nobody(ticket: bytes) -> None:
         ("b", "client", NOW, "for replica 'a', this is 'b'"),
         ("a", "another", NOW, "another robot's key"),
         ("a", "client", NOW + VALID_S + 1.0, "valid until -1.0 s from now"),
-        ("a", "client", NOW - VALID_S - 1.0, "clocks of door and replica must agree"),
+        ("a", "client", NOW - VALID_S - 1.0, "clocks of gateway and replica must agree"),
     ],
 )
 def test_it_holds_for_nobody_else_and_nowhere_else(replica: str, client: str, at: float, why: str) -> None:
@@ -63,7 +63,7 @@ def test_it_holds_for_nobody_else_and_nowhere_else(replica: str, client: str, at
 def test_another_clusters_ticket_and_none_are_named() -> None:
     with pytest.raises(TicketError, match="same secret"):
         Tickets(SECRET).check(Tickets(bytes(SECRET_BYTES)).sign("a", "", "", NOW), "a", "", NOW)
-    with pytest.raises(TicketError, match="the door's address"):
+    with pytest.raises(TicketError, match="the gateway's address"):
         Tickets(SECRET).check(b"", "a", "", NOW)
 
 

@@ -10,7 +10,7 @@ from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
 from cloud_verifier.monitoring.health import Watched
-from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
+from cloud_verifier.monitoring.series import CATALOGUE, GATEWAY_CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
@@ -256,7 +256,7 @@ def test_a_histogram_counts_every_value_at_or_below_its_limit(values: list[float
 
 
 def test_names_are_unique_and_labels_bounded_sets() -> None:
-    every = {*CATALOGUE, *DOOR_CATALOGUE}
+    every = {*CATALOGUE, *GATEWAY_CATALOGUE}
     names = [name for series in every for name in series.queried]
     assert len(names) == len(set(names))
     known = {

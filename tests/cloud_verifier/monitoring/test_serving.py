@@ -10,13 +10,13 @@ from urllib.request import urlopen
 import pytest
 
 from cloud_verifier.config import Monitoring, StartError
-from cloud_verifier.monitoring.doors import WatchedDoor
+from cloud_verifier.monitoring.gateway import WatchedGateway
 from cloud_verifier.monitoring.serving import need, pages_served
 
 
 def test_pages_are_served_meanwhile_and_only_where_they_are_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cloud_verifier")
-    watched = WatchedDoor(lambda: 0.0, 60.0)
+    watched = WatchedGateway(lambda: 0.0, 60.0)
     with pages_served(Monitoring(), watched):
         assert not caplog.text
     with pages_served(Monitoring(http=0), watched):

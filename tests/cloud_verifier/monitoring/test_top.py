@@ -11,16 +11,16 @@ import pytest
 from rich.console import Console
 
 from cloud_verifier.monitoring import top
-from cloud_verifier.monitoring.doors import WatchedDoor
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
+from cloud_verifier.monitoring.gateway import WatchedGateway
 from cloud_verifier.monitoring.health import Load, Watched
 from cloud_verifier.monitoring.pages import HttpServer, Page
 from cloud_verifier.monitoring.top import Unreachable, fetch, show
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import greedy
-from tests.cloud_verifier.monitoring.test_doors import Status
+from tests.cloud_verifier.monitoring.test_gateway import Status
 
 
 def shown(*urls: str) -> str:
@@ -53,10 +53,10 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
     assert "http://127.0.0.1:1: not reached: [Errno 111] Connection refused; was it started with --http?" in text
 
 
-def test_a_doors_replicas_are_a_table() -> None:
-    door = WatchedDoor(lambda: 0.0, 60.0)
-    door.turn(lambda: [Status("replica-1", sessions=3, late=0.5)], 9, 2)
-    server = HttpServer("127.0.0.1", 0, pages_of(door))
+def test_a_gateways_replicas_are_a_table() -> None:
+    gateway = WatchedGateway(lambda: 0.0, 60.0)
+    gateway.turn(lambda: [Status("replica-1", sessions=3, late=0.5)], 9, 2)
+    server = HttpServer("127.0.0.1", 0, pages_of(gateway))
     try:
         text = shown(server.url)
     finally:

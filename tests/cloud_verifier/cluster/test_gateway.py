@@ -1,9 +1,9 @@
-"""The door: every Hello gets a replica with a ticket for it, or a time to come again; all else is refused in words."""
+"""The gateway: every Hello gets a replica with a ticket for it, or a time to come again; all else is refused."""
 
 from __future__ import annotations
 
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import BACK_S, ClusterDoor
+from cloud_verifier.cluster.gateway import BACK_S, Gateway
 from cloud_verifier.cluster.tickets import SECRET_BYTES, VALID_S, Tickets
 from cloud_verifier.outbox import REFUSALS_AT_ONCE
 from speculation import wire
@@ -14,12 +14,12 @@ TICKETS = Tickets(bytes(range(SECRET_BYTES)))
 
 
 class World:
-    """A door with replicas a and b; peers' keys are named as they are."""
+    """A gateway with replicas a and b; peers' keys are named as they are."""
 
     def __init__(self, *names: str) -> None:
         self.post, self.directory = FakePost(), Directory()
         self.names = names
-        self.door = ClusterDoor(self.post, self.directory, TICKETS, self.post.clock, self.post.clock)
+        self.gateway = Gateway(self.post, self.directory, TICKETS, self.post.clock, self.post.clock)
 
     def ask(self, peer: bytes, *payloads: wire.AnyMessage | bytes) -> list[wire.AnyMessage]:
         """Send messages and return the answers. Replicas report before."""
@@ -30,7 +30,7 @@ class World:
         for each in payloads:
             payload = each if isinstance(each, bytes) else wire.encode(each)
             self.post.mail.append((self.post.now, peer, [payload]))
-        self.door.turn(0.0)
+        self.gateway.turn(0.0)
         return [message for _, who, message in self.post.sent[before:] if who == peer]
 
     def redirect(self, peer: bytes, ticket: bytes = b"") -> Redirect:
@@ -93,7 +93,7 @@ def test_without_a_replica_a_robot_is_to_come_again() -> None:
     world = World("a")
     answers = [world.ask(f"robot {number}".encode(), Hello("tok", 100))[0] for number in range(9)]
     assert isinstance(answers[8], Busy) and answers[8].message.startswith("all 1 replicas are full")
-    assert (world.door.redirected, world.door.turned_away) == (8, 1)
+    assert (world.gateway.redirected, world.gateway.turned_away) == (8, 1)
 
 
 def test_what_is_no_hello_of_this_version_is_refused_in_words() -> None:

@@ -1,4 +1,4 @@
-"""The cluster's door: answers every Hello with the replica to go to, and keeps nothing of a robot."""
+"""The cluster's gateway: answers every Hello with the replica to go to, and keeps nothing of a robot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRY_S = 1.0
 """About how long a robot for which there is no replica waits."""
 
 
-class ClusterDoor:
+class Gateway:
     """Sends robots on. `wall` gives seconds since 1970, for tickets."""
 
     def __init__(
@@ -72,10 +72,10 @@ class ClusterDoor:
         if isinstance(message, wire.Ping):
             return wire.Pong(message.nonce)
         if not isinstance(message, wire.Hello):
-            text = f"no session: this is a cluster's door, which takes no {type(message).__name__}; send Hello"
+            text = f"no session: this is a cluster's gateway, which takes no {type(message).__name__}; send Hello"
             return wire.Fault(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
         if message.protocol != wire.PROTOCOL:
-            text = f"Hello.protocol {message.protocol}: this door has {wire.PROTOCOL}; install the same version"
+            text = f"Hello.protocol {message.protocol}: this gateway has {wire.PROTOCOL}; install the same version"
             return wire.Fault(wire.FaultCode.PROTOCOL_MISMATCH, text)
         return self._place(peer, message)
 

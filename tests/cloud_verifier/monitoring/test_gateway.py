@@ -1,4 +1,4 @@
-"""The pages of a cluster's door: its replicas as they report, ready where one of them has room."""
+"""The pages of a cluster's gateway: its replicas as they report, ready where one of them has room."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.doors import PHASES, DoorLoad, WatchedDoor, replica_port
 from cloud_verifier.monitoring.exposition import pages_of
+from cloud_verifier.monitoring.gateway import PHASES, GatewayLoad, WatchedGateway, replica_port
 from cloud_verifier.monitoring.series import PREFIX
 
 Phase = Enum("Phase", {each.upper(): each for each in PHASES})  # type: ignore[misc]
@@ -43,24 +43,24 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def door(clock: Clock) -> WatchedDoor:
-    return WatchedDoor(clock, 5.0)
+def gateway(clock: Clock) -> WatchedGateway:
+    return WatchedGateway(clock, 5.0)
 
 
-def test_a_door_is_ready_where_a_replica_has_room(door: WatchedDoor, clock: Clock) -> None:
-    assert door.ready_problem() == "no replica is ready, of 0"
+def test_a_door_is_ready_where_a_replica_has_room(gateway: WatchedGateway, clock: Clock) -> None:
+    assert gateway.ready_problem() == "no replica is ready, of 0"
     replicas = [Status("replica-1", Phase("joining")), Status("replica-2", sessions=4)]
     for expected in ("full: all 1 replicas are (--max-sessions, --max)", ""):
         clock.now += 1.0
-        door.turn(lambda: replicas, 3, 1)
-        assert door.ready_problem() == expected
+        gateway.turn(lambda: replicas, 3, 1)
+        assert gateway.ready_problem() == expected
         replicas[1].sessions -= 1
-    assert not door.health_problem()
+    assert not gateway.health_problem()
     clock.now += 60.0
-    assert door.health_problem().startswith("the door's loop has not turned for 60 s") and door.ready_problem()
+    assert gateway.health_problem().startswith("the gateway's loop has not turned for 60 s") and gateway.ready_problem()
 
 
-def test_figures_are_taken_once_a_second(door: WatchedDoor, clock: Clock) -> None:
+def test_figures_are_taken_once_a_second(gateway: WatchedGateway, clock: Clock) -> None:
     asked: list[float] = []
 
     def replicas() -> list[Status]:
@@ -68,14 +68,14 @@ def test_figures_are_taken_once_a_second(door: WatchedDoor, clock: Clock) -> Non
         return [Status("replica-1")]
 
     for _ in range(50):
-        door.turn(replicas, 0, 0)
+        gateway.turn(replicas, 0, 0)
         clock.now += 0.1
     assert len(asked) == 5
 
 
-def test_pages_show_replicas_by_name(door: WatchedDoor) -> None:
-    door.turn(lambda: [Status("replica-1", sessions=2), Status("replica-2", Phase("draining"), late=0.5)], 7, 1, 2)
-    pages = pages_of(door)
+def test_pages_show_replicas_by_name(gateway: WatchedGateway) -> None:
+    gateway.turn(lambda: [Status("replica-1", sessions=2), Status("replica-2", Phase("draining"), late=0.5)], 7, 1, 2)
+    pages = pages_of(gateway)
     text = pages["/metrics"]("")[1].decode()
     for line in (
         'cluster_replicas{phase="ready"} 1.0', 'cluster_replicas{phase="joining"} 0.0', "ready 1.0",
@@ -84,12 +84,12 @@ def test_pages_show_replicas_by_name(door: WatchedDoor) -> None:
         "door_restarts_total 2.0",
     ):  # fmt: skip
         assert f"\n{PREFIX}{line}\n" in text, line
-    load = msgspec.json.decode(pages["/load"]("")[1], type=DoorLoad)
+    load = msgspec.json.decode(pages["/load"]("")[1], type=GatewayLoad)
     assert (load.sessions, load.session_places, load.replicas[1].phase) == (2, 8, "draining")
     shown = {
         line.split()[2].removesuffix("_total") for line in text.splitlines() if line.startswith(f"# HELP {PREFIX}")
     }
-    assert shown == {PREFIX + series.name for series in s.DOOR_CATALOGUE}
+    assert shown == {PREFIX + series.name for series in s.GATEWAY_CATALOGUE}
 
 
 @pytest.mark.parametrize(("http", "port"), [(None, None), (0, 0), (9155, 9158)])
@@ -98,14 +98,14 @@ def test_a_replicas_pages_lie_behind_the_doors(http: int | None, port: int | Non
 
 
 def test_a_door_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:
-    door = WatchedDoor(clock, 5.0, 9155)
+    gateway = WatchedGateway(clock, 5.0, 9155)
     replicas = [Status("replica-1"), Status("replica-2", Phase("joining"), address=""),
                 Status("replica-12", Phase("draining"), address="tcp://[fd00::7]:40123")]  # fmt: skip
-    door.turn(lambda: replicas, 0, 0)
-    status, body, kind = pages_of(door)["/targets"]("")
+    gateway.turn(lambda: replicas, 0, 0)
+    status, body, kind = pages_of(gateway)["/targets"]("")
     assert (status, kind) == (HTTPStatus.OK, "application/json")
     assert msgspec.json.decode(body) == [{"targets": ["10.0.0.5:9156", "[fd00::7]:9167"]}]
     for http in (None, 0):  # any free port: nobody knows which
-        door = WatchedDoor(clock, 5.0, http)
-        door.turn(lambda: replicas, 0, 0)
-        assert door.targets() == [{"targets": []}]
+        gateway = WatchedGateway(clock, 5.0, http)
+        gateway.turn(lambda: replicas, 0, 0)
+        assert gateway.targets() == [{"targets": []}]

@@ -1,6 +1,6 @@
-"""The same pages for a cluster's door, which has no engine: its replicas as they report, and whether it lives.
+"""The same pages for a cluster's gateway, which has no engine: its replicas as they report, and whether it lives.
 
-The door's loop calls `turn` again and again; any thread may ask for the rest.
+The gateway's loop calls `turn` again and again; any thread may ask for the rest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Replica(Protocol):
 
 
 class ReplicaFigures(msgspec.Struct, frozen=True):
-    """One replica of a door's `/load`. Shares of 1."""
+    """One replica of a gateway's `/load`. Shares of 1."""
 
     name: str
     phase: str
@@ -61,8 +61,8 @@ class ReplicaFigures(msgspec.Struct, frozen=True):
     late: float
 
 
-class DoorLoad(msgspec.Struct, frozen=True):
-    """What a door's `/load` answers as JSON."""
+class GatewayLoad(msgspec.Struct, frozen=True):
+    """What a gateway's `/load` answers as JSON."""
 
     ready: bool
     problem: str
@@ -82,10 +82,10 @@ class _Published(msgspec.Struct, frozen=True):
     restarts: int = 0
 
 
-class WatchedDoor:
-    """One door, its pages at port `http`. `clock` gives seconds; it hangs where it did not turn for `hang_s`."""
+class WatchedGateway:
+    """One gateway, its pages at port `http`. `clock` gives seconds; it hangs where it did not turn for `hang_s`."""
 
-    catalogue = s.DOOR_CATALOGUE
+    catalogue = s.GATEWAY_CATALOGUE
 
     def __init__(self, clock: Callable[[], float], hang_s: float, http: int | None = None) -> None:
         self._clock, self._hang_s, self._http = clock, hang_s, http
@@ -97,7 +97,7 @@ class WatchedDoor:
     def turn(
         self, replicas: Callable[[], Sequence[Replica]], redirected: int, turned_away: int, restarts: int = 0
     ) -> None:
-        """The door's loop has turned; once a second its figures are published.
+        """The gateway's loop has turned; once a second its figures are published.
 
         `restarts`: of its socket's own process.
         """
@@ -115,7 +115,7 @@ class WatchedDoor:
     def health_problem(self) -> str:
         """Return why the process should be restarted; empty: it should not."""
         age = self._clock() - self._beat
-        return f"the door's loop has not turned for {age:.0f} s, more than --hang-s" if age > self._hang_s else ""
+        return f"the gateway's loop has not turned for {age:.0f} s, more than --hang-s" if age > self._hang_s else ""
 
     def ready_problem(self) -> str:
         """Return why no robot should be sent here now; empty: it may be."""
@@ -153,13 +153,13 @@ class WatchedDoor:
         }
 
     def histograms(self) -> Mapping[s.Series, Mapping[Labels, Histogram]]:
-        """A door has none."""
+        """A gateway has none."""
         return {}
 
-    def load(self) -> DoorLoad:
+    def load(self) -> GatewayLoad:
         """Return what `/load` answers."""
         latest, problem = self._latest, self.ready_problem()
-        return DoorLoad(
+        return GatewayLoad(
             not problem, problem, max(0.0, self._clock() - latest.at),
             sum(each.sessions for each in latest.replicas), sum(each.session_places for each in latest.replicas),
             latest.redirected, latest.turned_away, latest.replicas,
@@ -176,13 +176,13 @@ class WatchedDoor:
 
 
 def _number(replica: ReplicaFigures) -> int:
-    """Return the number in a replica's name, see `cluster.manager`."""
+    """Return the number in a replica's name, see `cluster.controller`."""
     return int(replica.name.rpartition("-")[2])
 
 
 def replica_port(http: int | None, number: int) -> int | None:
-    """Return the port of the pages of a cluster's `number`th replica, from 1: that many behind the door's.
+    """Return the port of the pages of a cluster's `number`th replica, from 1: that many behind the gateway's.
 
-    None where the door has none; 0, any free one, where the door's is.
+    None where the gateway has none; 0, any free one, where the gateway's is.
     """
     return http + number if http else http

@@ -1,11 +1,11 @@
-"""As many replicas run as are wanted; what ends comes back, what cannot start does not spin, what hangs is ended."""
+"""As many replicas run as are wanted; what ends is replaced, what cannot start does not spin, what hangs is ended."""
 
 from __future__ import annotations
 
 import pytest
 
+from cloud_verifier.cluster.controller import HUNG_S, LONGEST_PAUSE_S, Controller
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.manager import CANNOT_START, HUNG_S, LONGEST_PAUSE_S, Manager
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.config import StartError
 
@@ -16,12 +16,8 @@ class Processes:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.log: list[str] = []
-        self.failures: list[OSError] = []
-        """What starting fails with at first."""
 
     def start(self, name: str) -> None:
-        if self.failures:
-            raise self.failures.pop()
         self.names.append(name)
         self.log.append(f"start {name}")
 
@@ -39,77 +35,81 @@ class World:
     def __init__(self, least: int = 2, most: int = 3, **scaling: float) -> None:
         self.fleet, self.directory, self.now = Processes(), Directory(), 0.0
         settings = Scaling(least, most, **scaling)  # type: ignore[arg-type]
-        self.manager = Manager(self.directory, Scaler(settings), self.fleet, most)
+        self.controller = Controller(self.directory, Scaler(settings), self.fleet, most)
         self.born = 0.0
 
     def turn(self, seconds: float = 0.0, **fields: float) -> list[str]:
-        """Let time pass, all replicas report, and return what the manager does."""
+        """Let time pass, all replicas report, and return what the controller does."""
         self.now += seconds
         before = len(self.fleet.log)
         for name in self.fleet.names:
             self.report(name, **fields)
-        self.manager.turn(self.now)
+        self.controller.turn(self.now)
         return self.fleet.log[before:]
 
     def silence(self, seconds: float) -> list[str]:
-        """Let time pass in which no replica reports, and return what the manager does."""
+        """Let time pass in which no replica reports, and return what the controller does."""
         before = len(self.fleet.log)
         for _ in range(round(seconds / 0.5)):
             self.now += 0.5
-            self.manager.turn(self.now)
+            self.controller.turn(self.now)
         return self.fleet.log[before:]
 
     def report(self, name: str, phase: Phase = Phase.READY, **fields: float) -> None:
-        self.manager.reported(Status(name, phase, self.born, max_sessions=8, **fields), self.now)  # type: ignore[arg-type]
+        self.controller.reported(Status(name, phase, self.born, max_sessions=8, **fields), self.now)  # type: ignore[arg-type]
 
-    def end(self, name: str, code: int | None) -> None:
-        if code is not None:
-            self.fleet.names.remove(name)
-        self.manager.ended(name, code, self.now)
+    def end(self, name: str) -> None:
+        self.fleet.names.remove(name)
+        self.controller.ended(name)
+
+    def fail(self, name: str) -> None:
+        self.fleet.names.remove(name)
+        self.controller.failed(name, "no such device", self.now)
 
 
-def test_what_ends_comes_back() -> None:
+def test_one_that_ends_is_replaced() -> None:
     world = World()
     assert world.turn() == ["start replica-1", "start replica-2"]
     assert world.turn(1.0) == []
-    world.end("replica-1", -9)
-    assert world.directory.ready(world.now)[0].name == "replica-2"
+    world.end("replica-1")
     assert world.turn(0.1) == ["start replica-1"]
 
 
-def test_one_whose_connection_ends_gets_no_robots() -> None:
+def test_one_that_dies_gets_no_robots_and_is_left_to_whoever_starts_it_again() -> None:
     world = World()
     world.turn()
     world.turn()
-    world.end("replica-1", None)
+    world.controller.died("replica-1")
     assert [each.name for each in world.directory.ready(world.now)] == ["replica-2"]
-    world.end("replica-1", 0)
-    assert world.turn(0.1) == ["start replica-1"]
+    assert world.silence(2 * HUNG_S) == ["kill replica-2"]
+    assert world.turn(0.1) == []
+    assert len(world.directory.ready(world.now)) == 2
 
 
-def test_one_that_never_gets_ready_is_started_ever_more_rarely() -> None:
+def test_one_that_fails_is_started_ever_more_rarely() -> None:
     world = World(1, 1)
-    world.manager.turn(0.0)
+    world.turn()
+    world.turn()
     pauses = []
     for _ in range(9):
-        world.end("replica-1", 1)
+        world.fail("replica-1")
         began = world.now
         while "replica-1" not in world.fleet.names:
             world.now += 0.5
-            world.manager.turn(world.now)
+            world.controller.turn(world.now)
         pauses.append(world.now - began)
     assert pauses == sorted(pauses) and pauses[0] == 1.0 and pauses[-1] == LONGEST_PAUSE_S
 
 
 def test_settings_that_cannot_start_end_the_cluster_unless_some_replica_has_started_with_them() -> None:
     world = World(1, 1)
-    world.manager.turn(0.0)
-    with pytest.raises(StartError, match="replica-1 cannot start"):
-        world.end("replica-1", CANNOT_START)
+    world.controller.turn(0.0)
+    with pytest.raises(StartError, match="replica-1 cannot start: no such device"):
+        world.fail("replica-1")
     world = World()
     world.turn()
     world.report("replica-2")
-    world.end("replica-1", CANNOT_START)
+    world.fail("replica-1")
 
 
 def test_one_that_hangs_is_ended_and_one_that_loads_is_not() -> None:
@@ -120,19 +120,19 @@ def test_one_that_hangs_is_ended_and_one_that_loads_is_not() -> None:
     assert world.silence(1.0) == ["kill replica-1"]
 
 
-def test_another_manager_ends_one_that_has_hung_before_it_came() -> None:
+def test_another_controller_ends_one_that_has_hung_before_it_came() -> None:
     """As where Ray starts the directory again: replica-1 hangs, replica-2 loads, replica-3 serves."""
     world = World(3, 3)
     world.turn()
     world.directory = Directory()
-    world.manager = Manager(world.directory, Scaler(Scaling(3, 3), 3), world.fleet, 3)
-    world.manager.turn(world.now)
+    world.controller = Controller(world.directory, Scaler(Scaling(3, 3), 3), world.fleet, 3)
+    world.controller.turn(world.now)
     before = len(world.fleet.log)
     for _ in range(round(HUNG_S) + 1):
         world.now += 1.0
-        world.manager.reported(Status("replica-2", Phase.JOINING, 0.0), world.now)
+        world.controller.reported(Status("replica-2", Phase.JOINING, 0.0), world.now)
         world.report("replica-3")
-        world.manager.turn(world.now)
+        world.controller.turn(world.now)
     assert world.fleet.log[before:] == ["kill replica-1"]
 
 
@@ -140,13 +140,13 @@ def test_one_that_hangs_while_it_is_to_drain_is_ended_and_its_place_is_free() ->
     world = World(2, 2)
     world.turn()
     world.turn()
-    world.manager.drain("replica-1")
+    world.controller.drain("replica-1")
     for _ in range(round(2 * HUNG_S)):
         world.now += 1.0
         world.report("replica-2")
-        world.manager.turn(world.now)
+        world.controller.turn(world.now)
     assert world.fleet.log[-1] == "kill replica-1"
-    world.end("replica-1", -9)
+    world.end("replica-1")
     assert world.turn(0.1) == ["start replica-1"]
 
 
@@ -159,27 +159,25 @@ def test_one_that_drains_by_itself_takes_its_time() -> None:
         world.now += 1.0
         world.report("replica-1", Phase.DRAINING)
         world.report("replica-2")
-        world.manager.turn(world.now)
+        world.controller.turn(world.now)
     assert world.fleet.log[2:] == []
 
 
 def test_one_whose_machine_is_gone_may_load_elsewhere() -> None:
-    """The process went without a word of its end, and Ray has started it on another machine."""
     world = World(1, 1)
     world.turn()
     world.turn()
     world.silence(5.0)
-    world.born = world.now
-    world.report("replica-1", Phase.JOINING)
+    world.controller.died("replica-1")  # until it answers there, nobody misses it
     assert world.silence(4 * HUNG_S) == []
 
 
-def test_a_manager_that_was_away_itself_ends_nobody() -> None:
+def test_a_controller_that_was_away_itself_ends_nobody() -> None:
     world = World()
     world.turn()
     world.turn()
     world.now += 10 * HUNG_S  # its process was stopped; what was reported meanwhile is not read yet
-    world.manager.turn(world.now)
+    world.controller.turn(world.now)
     assert world.fleet.log[2:] == []
     assert world.silence(HUNG_S + 1.0) == ["kill replica-1", "kill replica-2"]
 
@@ -188,24 +186,11 @@ def test_one_that_was_to_drain_and_was_started_again_drains_again() -> None:
     world = World(1, 2)
     world.turn()
     world.turn()
-    world.manager.drain("replica-1")
+    world.controller.drain("replica-1")
     world.born = 5.0
     assert world.turn(0.1)[0] == "drain replica-1"
     assert not [each.name for each in world.directory.ready(world.now) if each.name == "replica-1"]
     assert "drain replica-1" not in world.turn(0.1)
-
-
-def test_where_no_process_can_be_started_the_others_serve_and_it_is_tried_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world = World()
-    world.turn()
-    world.turn()
-    world.end("replica-1", -9)
-    world.fleet.failures.extend([OSError(12, "Cannot allocate memory")] * 2)
-    tried = [world.turn(0.5) for _ in range(8)]
-    assert [actions for actions in tried if actions] == [["start replica-1"]]
-    assert "replica-1 cannot be started" in caplog.text and "Cannot allocate memory" in caplog.text
 
 
 def test_with_less_to_do_the_emptiest_drains_and_does_not_come_back() -> None:
@@ -215,13 +200,13 @@ def test_with_less_to_do_the_emptiest_drains_and_does_not_come_back() -> None:
     world.turn(1.0, utilisation=0.6)
     for name, sessions in (("replica-1", 3), ("replica-2", 1), ("replica-3", 2)):
         world.report(name, sessions=sessions)
-    world.manager.turn(world.now)
+    world.controller.turn(world.now)
     world.now += 1.5
     for name, sessions in (("replica-1", 3), ("replica-2", 1), ("replica-3", 2)):
         world.report(name, sessions=sessions)
-    world.manager.turn(world.now)
+    world.controller.turn(world.now)
     assert world.fleet.log[-1] == "drain replica-2"
-    world.end("replica-2", 0)
+    world.end("replica-2")
     assert world.turn(0.1, utilisation=0.6) == []
 
 
@@ -229,10 +214,10 @@ def test_one_that_is_drained_by_hand_is_replaced() -> None:
     world = World(2, 3)
     world.turn()
     world.turn()
-    world.manager.drain("replica-1")
+    world.controller.drain("replica-1")
     assert world.fleet.log[-1] == "drain replica-1"
     assert world.turn(0.1) == ["start replica-3"]
-    world.end("replica-1", 0)
+    world.end("replica-1")
     assert world.turn(0.1) == []
 
 
@@ -244,12 +229,12 @@ def test_robots_are_spread_again_after_one_that_died_is_back_and_then_stay() -> 
         world.now += 1.0
         for name, count in sessions.items():
             world.report(name, sessions=count)
-        world.manager.turn(world.now)
+        world.controller.turn(world.now)
     assert world.fleet.log[2:] == ["shed 3 of replica-1"]
     sessions = {"replica-1": 5, "replica-2": 3}
     for _ in range(12):
         world.now += 1.0
         for name, count in sessions.items():
             world.report(name, sessions=count)
-        world.manager.turn(world.now)
+        world.controller.turn(world.now)
     assert len(world.fleet.log) == 3
