@@ -70,14 +70,13 @@ class EdgeDecoder:
         self,
         config: EdgeConfig,
         trace: Trace | None = None,
-        on_state: Callable[[LinkState, str], None] | None = None,
         vlm: Vlm | None = None,
         conditions: LinkConditions | None = None,
     ) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
-        `on_state` is called with the link's state, in the link's thread. `vlm`: the draft model where it is loaded
-        already; several decoders may share it. `conditions`: a link that has no name, in place of the config's.
+        `vlm`: the draft model where it is loaded already; several decoders may share it. `conditions`: a link that has
+        no name, in place of the config's.
 
         Raises ValueError, in one sentence, for a model folder, predictor, profile, link, mode, address or keys that
         cannot be used.
@@ -147,7 +146,6 @@ class EdgeDecoder:
                     silent_s=max(way.silence_s, 2.0 * self.profile.verify_s),
                     allow_plain=way.allow_plain,
                 ),
-                on_state,
             )
 
     @staticmethod

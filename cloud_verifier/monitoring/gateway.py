@@ -6,46 +6,15 @@ The gateway's loop calls `turn` again and again; any thread may ask for the rest
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from cloud_verifier.cluster.directory import Phase, Status
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Histogram, Labels
 from cloud_verifier.monitoring.health import program_version
 from speculation.wire import PROTOCOL
-
-PHASES = ("joining", "ready", "draining")
-READY = "ready"
-
-
-class Replica(Protocol):
-    """What a replica reports, see `cluster.directory.Status`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def phase(self) -> Enum: ...
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def sessions(self) -> int: ...
-
-    @property
-    def max_sessions(self) -> int: ...
-
-    @property
-    def memory(self) -> float: ...
-
-    @property
-    def utilisation(self) -> float: ...
-
-    @property
-    def late(self) -> float: ...
 
 
 class ReplicaFigures(msgspec.Struct, frozen=True):
@@ -95,7 +64,7 @@ class WatchedGateway:
         self._beat = clock()
 
     def turn(
-        self, replicas: Callable[[], Sequence[Replica]], redirected: int, turned_away: int, restarts: int = 0
+        self, replicas: Callable[[], Sequence[Status]], redirected: int, turned_away: int, restarts: int = 0
     ) -> None:
         """The gateway's loop has turned; once a second its figures are published.
 
@@ -105,7 +74,7 @@ class WatchedGateway:
         if now - self._latest.at >= PUBLISH_S:
             found = tuple(
                 ReplicaFigures(
-                    each.name, str(each.phase.value), each.address, each.sessions, each.max_sessions, each.memory,
+                    each.name, each.phase.value, each.address, each.sessions, each.max_sessions, each.memory,
                     each.utilisation, each.late,
                 )
                 for each in replicas()
@@ -121,7 +90,7 @@ class WatchedGateway:
         """Return why no robot should be sent here now; empty: it may be."""
         if problem := self.health_problem():
             return problem
-        ready = [each for each in self._latest.replicas if each.phase == READY]
+        ready = [each for each in self._latest.replicas if each.phase == Phase.READY]
         if not ready:
             return f"no replica is ready, of {len(self._latest.replicas)}"
         if all(each.sessions >= each.session_places for each in ready):
@@ -138,7 +107,7 @@ class WatchedGateway:
         return {
             s.READY: {(): float(not self.ready_problem())},
             s.REPLICAS: {
-                (phase,): float(sum(replica.phase == phase for replica in latest.replicas)) for phase in PHASES
+                (phase.value,): float(sum(replica.phase == phase for replica in latest.replicas)) for phase in Phase
             },
             s.REPLICA_SESSIONS: each(lambda replica: replica.sessions),
             s.REPLICA_PLACES: each(lambda replica: replica.session_places),

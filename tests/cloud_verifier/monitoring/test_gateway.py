@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 import pytest
 
+from cloud_verifier.cluster.directory import Phase, Status
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.exposition import pages_of
-from cloud_verifier.monitoring.gateway import PHASES, GatewayLoad, WatchedGateway, replica_port
+from cloud_verifier.monitoring.gateway import GatewayLoad, WatchedGateway, replica_port
 from cloud_verifier.monitoring.series import PREFIX
 
-Phase = Enum("Phase", {each.upper(): each for each in PHASES})  # type: ignore[misc]
-READY = Phase("ready")
 
-
-@dataclass
-class Status:
-    name: str
-    phase: Enum = READY
-    sessions: int = 0
-    max_sessions: int = 4
-    memory: float = 0.25
-    utilisation: float = 0.5
-    late: float = 0.0
-    address: str = "tcp://10.0.0.5:5556"
+def status(name: str, phase: Phase = Phase.READY, **fields: Any) -> Status:
+    shown = {"address": "tcp://10.0.0.5:5556", "max_sessions": 4, "memory": 0.25, "utilisation": 0.5}
+    return Status(name, phase, 1.0, **{**shown, **fields})
 
 
 class Clock:
@@ -49,12 +40,11 @@ def gateway(clock: Clock) -> WatchedGateway:
 
 def test_a_door_is_ready_where_a_replica_has_room(gateway: WatchedGateway, clock: Clock) -> None:
     assert gateway.ready_problem() == "no replica is ready, of 0"
-    replicas = [Status("replica-1", Phase("joining")), Status("replica-2", sessions=4)]
-    for expected in ("full: all 1 replicas are (--max-sessions, --max)", ""):
+    for sessions, expected in ((4, "full: all 1 replicas are (--max-sessions, --max)"), (3, "")):
         clock.now += 1.0
-        gateway.turn(lambda: replicas, 3, 1)
+        replicas = [status("replica-1", Phase.JOINING), status("replica-2", sessions=sessions)]
+        gateway.turn(partial(list, replicas), 3, 1)
         assert gateway.ready_problem() == expected
-        replicas[1].sessions -= 1
     assert not gateway.health_problem()
     clock.now += 60.0
     assert gateway.health_problem().startswith("the gateway's loop has not turned for 60 s") and gateway.ready_problem()
@@ -65,7 +55,7 @@ def test_figures_are_taken_once_a_second(gateway: WatchedGateway, clock: Clock) 
 
     def replicas() -> list[Status]:
         asked.append(clock.now)
-        return [Status("replica-1")]
+        return [status("replica-1")]
 
     for _ in range(50):
         gateway.turn(replicas, 0, 0)
@@ -74,7 +64,7 @@ def test_figures_are_taken_once_a_second(gateway: WatchedGateway, clock: Clock) 
 
 
 def test_pages_show_replicas_by_name(gateway: WatchedGateway) -> None:
-    gateway.turn(lambda: [Status("replica-1", sessions=2), Status("replica-2", Phase("draining"), late=0.5)], 7, 1, 2)
+    gateway.turn(lambda: [status("replica-1", sessions=2), status("replica-2", Phase.DRAINING, late=0.5)], 7, 1, 2)
     pages = pages_of(gateway)
     text = pages["/metrics"]("")[1].decode()
     for line in (
@@ -99,11 +89,11 @@ def test_a_replicas_pages_lie_behind_the_doors(http: int | None, port: int | Non
 
 def test_a_door_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:
     gateway = WatchedGateway(clock, 5.0, 9155)
-    replicas = [Status("replica-1"), Status("replica-2", Phase("joining"), address=""),
-                Status("replica-12", Phase("draining"), address="tcp://[fd00::7]:40123")]  # fmt: skip
+    replicas = [status("replica-1"), status("replica-2", Phase.JOINING, address=""),
+                status("replica-12", Phase.DRAINING, address="tcp://[fd00::7]:40123")]  # fmt: skip
     gateway.turn(lambda: replicas, 0, 0)
-    status, body, kind = pages_of(gateway)["/targets"]("")
-    assert (status, kind) == (HTTPStatus.OK, "application/json")
+    answer, body, kind = pages_of(gateway)["/targets"]("")
+    assert (answer, kind) == (HTTPStatus.OK, "application/json")
     assert msgspec.json.decode(body) == [{"targets": ["10.0.0.5:9156", "[fd00::7]:9167"]}]
     for http in (None, 0):  # any free port: nobody knows which
         gateway = WatchedGateway(clock, 5.0, http)

@@ -20,7 +20,7 @@ from cloud_verifier.monitoring.top import Unreachable, fetch, show
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import greedy
-from tests.cloud_verifier.monitoring.test_gateway import Status
+from tests.cloud_verifier.monitoring.test_gateway import status
 
 
 def shown(*urls: str) -> str:
@@ -55,7 +55,7 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
 
 def test_a_gateways_replicas_are_a_table() -> None:
     gateway = WatchedGateway(lambda: 0.0, 60.0)
-    gateway.turn(lambda: [Status("replica-1", sessions=3, late=0.5)], 9, 2)
+    gateway.turn(lambda: [status("replica-1", sessions=3, late=0.5)], 9, 2)
     server = HttpServer("127.0.0.1", 0, pages_of(gateway))
     try:
         text = shown(server.url)
