@@ -18,21 +18,21 @@ from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable
 
 COMMANDS = (
-    recipe,
-    data,
-    shapes,
-    pair,
-    answers,
-    walk_answers,
-    exits,
-    measure,
-    select,
-    fed_head,
-    text_draft,
-    predictor,
-    profile,
-    evaluate,
-    store,
+    recipe.add_command,
+    data.add_command,
+    shapes.add_command,
+    pair.COMMAND.add,
+    answers.add_command,
+    walk_answers.add_command,
+    exits.COMMAND.add,
+    measure.add_command,
+    select.add_command,
+    fed_head.COMMAND.add,
+    text_draft.COMMAND.add,
+    predictor.add_command,
+    profile.add_command,
+    evaluate.add_command,
+    store.add_command,
 )
 
 
@@ -60,8 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m adapters_training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
-        command.add_command(commands)
+    for add in COMMANDS:
+        add(commands)
     return parser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,28 @@ class Device(str, Enum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
+
+
+class Precision(str, Enum):
+    """What float32 weights are multiplied in."""
+
+    AUTO = "auto"
+    NO = "no"
+    BF16 = "bf16"
+
+
+def precision(asked: Precision, device: torch.device) -> Precision:
+    """Return it with bfloat16 on a GPU and float32 on a CPU in place of `auto`."""
+    if asked is not Precision.AUTO:
+        return asked
+    return Precision.BF16 if device.type == "cuda" else Precision.NO
+
+
+def autocast(asked: Precision, device: torch.device) -> Any:
+    """Return the context in which forwards on a device multiply in bfloat16 where that is asked for."""
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision(asked, device) is Precision.BF16)
 
 
 def chosen(device: Device) -> torch.device:

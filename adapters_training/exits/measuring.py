@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adapters_training.exits.batches import Batch
-from adapters_training.exits.target import read
+from adapters_training.frozen_target.batches import Batch
+from adapters_training.frozen_target.target import read
 from speculation.exits import ExitHeads, measure_reliability
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import Vlm

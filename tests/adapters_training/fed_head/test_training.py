@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +18,17 @@ from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
-from adapters_training.exits.batches import Batch, collate
-from adapters_training.exits.outcome import finished_results
-from adapters_training.exits.trainer import CHECKPOINT_FILE
-from adapters_training.fed_head import memory
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.measuring import measure
-from adapters_training.fed_head.run import train
 from adapters_training.fed_head.runs import gather, spans
-from adapters_training.fed_head.training import FedTrainer, feeding_layers, prepare
+from adapters_training.fed_head.training import FedTrainer, feeding_layers
+from adapters_training.frozen_target import memory, preparation, training
+from adapters_training.frozen_target.batches import Batch, collate
+from adapters_training.frozen_target.training import finished_results
 from adapters_training.packing import IGNORE
 from adapters_training.settings import make
+from adapters_training.trainer import CHECKPOINT_FILE
 from edge_drafter import DraftingConfig, StepRequest
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import ENCODER_FILE, HEAD_FILE, fingerprint, load_encoder, load_head
@@ -42,6 +41,8 @@ from tests.edge_drafter.fakes import Weather
 from tests.models import tiny_text_model
 from tests.pair import Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+
+train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
 
 
 @pytest.fixture(scope="module")
@@ -134,23 +135,22 @@ def test_a_process_without_an_answer_takes_the_step_of_the_others(llama: Path, c
     prepared = prepare(config(llama, chat, tmp_path / "out"))
     sums: list[torch.Tensor] = []
 
-    def first(own: torch.Tensor, reduction: str) -> torch.Tensor:
+    def first(own: torch.Tensor) -> torch.Tensor:
         sums.append(own.clone())
         return own
 
-    def second(own: torch.Tensor, reduction: str) -> torch.Tensor:
-        assert reduction == "sum"
+    def second(own: torch.Tensor) -> torch.Tensor:
         return own + sums.pop(0)
 
     ends = []
-    for reduce in (first, second):
+    for summed in (first, second):
         trainer = FedTrainer(prepared)
-        batches = [prepared.maker(lambda place: place, 0, 2, 0)] if reduce is first else [None]
+        batches = [prepared.maker(lambda place: place, 0, 2, 0)] if summed is first else [None]
         done = trainer.learn(batches)
-        assert bool(done.learned) == (reduce is first)
-        trainer.prepared = replace(prepared, accelerator=SimpleNamespace(num_processes=2, reduce=reduce))
+        assert bool(done.learned) == (summed is first)
+        trainer.replicas = SimpleNamespace(size=2, is_first=True, sum=summed)  # type: ignore[assignment]
         trainer.update(done)
-        ends.append((done, trainer.counts, trainer.modules.state_dict()))
+        ends.append((done, trainer.counts, trainer.modules["weights"].state_dict()))
     (done, counts, weights), (other, other_counts, other_weights) = ends
     assert torch.equal(done.losses, other.losses) and done.losses[:, 0].min() > 0.0
     assert (done.learned, done.tokens, counts) == (other.learned, other.tokens, other_counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,22 @@ from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
-from adapters_training.exits.batches import Batch, collate
-from adapters_training.exits.trainer import CHECKPOINT_FILE
 from adapters_training.fed_head.measuring import measure_draft
+from adapters_training.frozen_target import preparation, training
+from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.packing import IGNORE
 from adapters_training.settings import make, write
 from adapters_training.text_draft.config import TextDraftConfig
 from adapters_training.text_draft.model import write as write_model
-from adapters_training.text_draft.run import train
-from adapters_training.text_draft.training import TextDraftTrainer, prepare
+from adapters_training.text_draft.training import TextDraftTrainer
+from adapters_training.trainer import CHECKPOINT_FILE
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.positions import text_positions
 from speculation.vlm.session import VlmSession
 from tests.adapters_training.exits.targets import chats
 from tests.models import tiny_model, tiny_text_model
+
+train, prepare = partial(training.train, TextDraftTrainer), partial(preparation.prepare, TextDraftTrainer)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(llama: Path, answ
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(config(llama, answers, whole))
     trainer = TextDraftTrainer(prepare(config(llama, answers, broken)))
-    batches = trainer._run.stream(0, 8, 0)
+    batches = trainer.stream(0, 8, 0)
     for _ in range(3):
         trainer.update(trainer.learn(next(batches)))
     trainer.save()

@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate import Accelerator
 from transformers import AutoTokenizer
 
 from adapters_training import devices
 from adapters_training.encoding import Encoder
-from adapters_training.exits import memory
-from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
-from adapters_training.exits.config import Dtype, FrozenTargetConfig, TrainingConfig
+from adapters_training.frozen_target import memory
+from adapters_training.frozen_target.batches import Batch, Conversations, Maker, PackedFrames, Plan
+from adapters_training.frozen_target.config import Dtype, FrozenTargetConfig
+from adapters_training.replicas import Replicas
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.memory import text_config
+
+if TYPE_CHECKING:
+    from adapters_training.frozen_target.training import FrozenTrainer
 
 HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""
@@ -41,7 +44,7 @@ class Prepared(Generic[C]):
     """
 
     config: C
-    accelerator: Accelerator
+    replicas: Replicas
     vlm: Vlm
     layers: tuple[int, ...]
     plan: Plan
@@ -49,50 +52,33 @@ class Prepared(Generic[C]):
     held_out: Callable[[int], Iterator[Batch]]
     need: memory.Need
 
-
-def prepare(config: TrainingConfig) -> Prepared[TrainingConfig]:
-    """Check and open everything for exits. Raises ValueError, in one sentence, for what cannot be trained on."""
-
-    def layers(text: dict[str, Any]) -> tuple[int, ...]:
-        return _layers(config, int(text["num_hidden_layers"]), int(text["hidden_size"]))
-
-    def need(folder: Path, described: dict[str, Any], count: int, device: str, dtype: str) -> memory.Need:
-        return memory.check(folder, described, config, count, device, dtype)
-
-    return open_target(config, layers, need)
+    def autocast(self) -> Any:
+        """Return the context in which the target multiplies in bfloat16 where the settings say so."""
+        return devices.autocast(self.config.mixed_precision, self.replicas.device)
 
 
-def open_target(
-    config: C,
-    layers_of: Callable[[dict[str, Any]], tuple[int, ...]],
-    need_of: Callable[[Path, dict[str, Any], int, str, str], memory.Need],
-) -> Prepared[C]:
-    """Check and open target and data of any training. Raises ValueError, in one sentence.
-
-    `layers_of` chooses layers by the decoder's config; `need_of` returns the memory that a training needs, by folder,
-    config.json, number of layers, device and dtype. Both raise ValueError for what cannot be.
-    """
+def prepare(kind: type[FrozenTrainer[C]], config: C) -> Prepared[C]:
+    """Check and open target and data of a training. Raises ValueError, in one sentence."""
     torch.set_num_threads(config.threads)
     folder = find_model(config.target)
     folder_fingerprint(folder)
     described = read_config(folder)
-    layers = layers_of(text_config(described))
-    on_cpu = devices.chosen(config.device).type == "cpu"
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision=config.mixed_precision.value)
-    device = accelerator.device
+    text = text_config(described)
+    layers = kind.layers_of(config, text)
+    replicas = Replicas(devices.chosen(config.device))
+    device = replicas.device
     dtype = config.dtype.value
     if config.dtype is Dtype.AUTO:
         dtype = "bfloat16" if device.type == "cuda" else "float32"
-    data, held_out = _open_data(config, folder, accelerator.is_main_process)
+    data, held_out = _open_data(config, folder, replicas.is_first)
     for name, mixture in (("data", data), ("held-out", held_out)):
         if mixture.has_images and described["model_type"] not in SEEING:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
-    need = need_of(folder, described, len(layers), str(device), dtype)
+    weights, step = kind.memory_of(config, text, len(layers), dtype)
+    need = memory.check(folder, config, weights, step, str(device), dtype, kind.made, kind.smaller)
     vlm = load_vlm(folder, config.model(str(device), dtype))
     numbers, kept = _split(data, held_out)
-    plan = Plan(
-        len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, accelerator.num_processes
-    )
+    plan = Plan(len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, replicas.size)
     measure = _maker(config, held_out, vlm, augment=False)
 
     def batches(limit: int) -> Iterator[Batch]:
@@ -101,16 +87,7 @@ def open_target(
             count = min(config.batch, len(measured) - first)
             yield measure(lambda place: int(measured[place % len(measured)]), first, count, 0)
 
-    return Prepared(config, accelerator, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
-
-
-def _layers(config: TrainingConfig, count: int, hidden: int) -> tuple[int, ...]:
-    layers = config.layers or tuple(range(count - 1))
-    if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] > count - 2:
-        raise ValueError(f"--layers {' '.join(map(str, layers))}: give distinct layers of 0 to {count - 2}, ascending")
-    if config.rank >= hidden:
-        raise ValueError(f"--rank {config.rank} is no bottleneck in a target of width {hidden}; give less, such as 64")
-    return layers
+    return Prepared(config, replicas, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
 
 
 def _open_data(config: FrozenTargetConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:

@@ -1,0 +1,235 @@
+"""A training on a frozen target's hidden states: what is declared of it, from its settings to its folder."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from torch import nn
+from tqdm import tqdm
+
+from adapters_training import settings
+from adapters_training.files import filling, replacing, resumable
+from adapters_training.frozen_target.batches import Batch, Maker, Run
+from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
+from adapters_training.frozen_target.preparation import Prepared, prepare
+from adapters_training.trainer import CHECKPOINT_FILE, StepLosses, Trainer
+from speculation.vlm.memory import gigabytes
+
+RESULTS_FILE = "results.json"
+CONFIG_FILE = "config.yaml"
+DRY_STEPS, DRY_SAMPLES = 2, 4
+
+F = TypeVar("F", bound=FrozenTargetConfig)
+
+
+class FrozenTrainer(Trainer[F]):
+    """What learns from one frozen target."""
+
+    kind: ClassVar[type[FrozenTargetConfig]]
+    made: ClassVar[str]
+    """What a run leaves in its folder."""
+    file: ClassVar[str]
+    """One of the files of it."""
+    smaller: ClassVar[str]
+    """Options to try where there is too little memory."""
+    dry: ClassVar[Mapping[str, Any]] = {}
+    """Settings that a dry run leaves out."""
+
+    def __init__(self, prepared: Prepared[F], modules: nn.Module) -> None:
+        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
+        self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
+        self._run = Run(prepared.plan, self.maker(), prepared.config.seed, prepared.replicas.rank)
+        super().__init__(prepared.config, prepared.replicas, {"weights": modules})
+
+    @staticmethod
+    @abstractmethod
+    def layers_of(config: Any, text: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the layers that are learned from, by the decoder's config. Raises ValueError for what cannot be."""
+
+    @staticmethod
+    @abstractmethod
+    def memory_of(config: Any, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
+        """Return how many weights learn, and about how many bytes a step takes."""
+
+    @abstractmethod
+    def finish(self, config: F, folder: Path) -> dict[str, Any]:
+        """Write what was trained, as it is served, into a folder, and return what it is worth on held-out data."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Load what `finish` wrote. Raises ValueError where it cannot be served."""
+
+    @abstractmethod
+    def described(self, results: Mapping[str, Any]) -> str:
+        """Return what a run makes, for a dry run."""
+
+    @staticmethod
+    @abstractmethod
+    def table(results: Mapping[str, Any]) -> Sequence[str]:
+        """Return the lines that show what was measured."""
+
+    def maker(self) -> Maker[Any]:
+        """Return what makes the batches that are learned from."""
+        return self.prepared.maker
+
+    def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
+        """See `Trainer.stream`."""
+        return self._run.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
+
+    def planned(self, found: Mapping[str, Any] | None) -> int:
+        """See `Trainer.planned`; what --minutes came to when the run was begun stays."""
+        config = self.prepared.config
+        if config.steps or not config.minutes:
+            return config.steps or self.prepared.plan.steps(config.epochs)
+        return int(found["steps"]) if found is not None else max(1, round(60 * config.minutes / self.seconds_a_step()))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Trainer.settings`."""
+        config, plan = self.prepared.config, self.prepared.plan
+        chosen = {name: value for name, value in msgspec.to_builtins(config).items() if name not in FREE}
+        return chosen | {
+            "steps": self.steps,
+            "layers": list(self.prepared.layers),
+            "data": list(config.data),
+            "target fingerprint": self.vlm.fingerprint,
+            "records": plan.records,
+            "records a step": plan.records_a_step,
+        }
+
+    def count(self, batch: Batch, total: StepLosses) -> None:
+        """Enter what the target reads of a batch, and say which records were passed over."""
+        for problem in batch.problems:
+            tqdm.write(f"passed over: {problem}")
+        total.tokens += batch.ids.numel()
+        total.cut += batch.truncated
+        total.passed += len(batch.problems)
+
+
+def train(
+    kind: type[FrozenTrainer[F]], config: F, prepared: Prepared[F] | None = None, *, is_trial: bool = False
+) -> dict[str, Any]:
+    """Train or go on, measure on held-out data, write the folder; return what results.json holds.
+
+    `prepared` is of the same settings; a trial of a few steps need not come to anything. Returns nothing in every
+    process but the first. Raises ValueError, in one sentence, for what cannot be trained, OSError for a full disk, and
+    TrainingFailed where the loss has risen: nothing is written then.
+    """
+    create: Any = kind
+    trainer: FrozenTrainer[F] = create(prepared or prepare(kind, config))
+    trainer.is_trial, first = is_trial, trainer.replicas.is_first
+    used = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=trainer.prepared.layers)
+    if first:
+        with resumable(trainer.checkpoint):
+            settings.write(used, trainer.out / CONFIG_FILE)
+    trainer.train()
+    if not is_trial:
+        trainer.check()
+    trainer.replicas.wait()
+    if not first:
+        return {}
+    with resumable(trainer.checkpoint):
+        with filling(trainer.out) as folder:
+            found = trainer.finish(used, folder)
+        return _write_results(trainer, used, found)
+
+
+def _write_results(trainer: FrozenTrainer[F], used: F, found: dict[str, Any]) -> dict[str, Any]:
+    """Write results.json, which ends with what was `found`, and drop the checkpoint; return what the file holds."""
+    prepared, counts = trainer.prepared, trainer.counts
+    results = {
+        "asked": _plain(prepared.config),
+        "config": _plain(used),
+        "steps": trainer.steps,
+        "records": prepared.plan.records,
+        "records seen": trainer.steps * prepared.plan.records_a_step,
+        "seconds": round(counts.seconds, 1),
+        "tokens seen": counts.tokens,
+        "tokens learned": counts.learned_tokens,
+        "tokens per second": round(counts.tokens / max(counts.seconds, 1e-9)),
+        "conversations cut at the context": counts.truncated,
+        "records passed over": counts.passed_over,
+        **found,
+    }
+    with replacing(trainer.out / RESULTS_FILE) as part:
+        part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    trainer.checkpoint.unlink(missing_ok=True)
+    return results
+
+
+def finished_results(config: FrozenTargetConfig) -> dict[str, Any] | None:
+    """Return the results in `out` if a run of just these settings ended there, else None."""
+    try:
+        results: dict[str, Any] = json.loads((Path(config.out) / RESULTS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return results if results.get("asked") == _plain(config) else None
+
+
+def _plain(config: FrozenTargetConfig) -> dict[str, Any]:
+    """Return settings as JSON gives them back."""
+    plain: dict[str, Any] = json.loads(msgspec.json.encode(config))
+    return plain
+
+
+def dry_run(kind: type[FrozenTrainer[F]], config: F) -> str:
+    """Do two steps, measure a few records, save, load what was saved; return what a full run would do and how long.
+
+    Nothing is left on disk; of several processes the first one gets the line. Raises ValueError as `train` does.
+    """
+    prepared, create = prepare(kind, config), kind
+    with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
+        small = msgspec.structs.replace(
+            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, **kind.dry
+        )
+        own: Any = replace(prepared, config=small)
+        trial: FrozenTrainer[F] = create(own)  # type: ignore[call-arg]
+        seconds = trial.seconds_a_step()
+        results = train(kind, small, own, is_trial=True)
+        if not results:
+            return ""
+        trial.load(Path(folder))
+    plan = prepared.plan
+    steps = config.steps or (
+        max(1, round(60 * config.minutes / seconds)) if config.minutes else plan.steps(config.epochs)
+    )
+    epochs = steps * plan.records_a_step / plan.records
+    return (
+        f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, {kind.made} saved and loaded. A full run: "
+        f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, "
+        f"{trial.described(results)}, about {gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about "
+        f"{_duration(steps * seconds)}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def run_command(kind: type[FrozenTrainer[F]], config: F, options: Any) -> int:
+    """Do a dry run, or train unless that was done, and print what came of it.
+
+    Raises ValueError where --out holds what other settings made and --overwrite was not given.
+    """
+    if options.dry_run:
+        line = dry_run(kind, config)
+        print(line, end="\n" if line else "")
+        return 0
+    results, out = finished_results(config), Path(config.out)
+    if results is not None:
+        print(f"{out} holds {kind.made} of these settings already; delete the folder to train anew")
+    elif (out / kind.file).exists() and not (out / CHECKPOINT_FILE).exists() and not options.overwrite:
+        raise ValueError(f"--out {out} holds {kind.made} of other settings; choose another folder, or add --overwrite")
+    results = results or train(kind, config)
+    if results:
+        print("\n".join(kind.table(results)))
+    return 0
