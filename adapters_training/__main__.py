@@ -19,20 +19,20 @@ from speculation.processes import terminable
 
 COMMANDS = (
     recipe.add_command,
-    data.add_command,
-    shapes.add_command,
+    data.COMMAND.add,
+    shapes.COMMAND.add,
     pair.COMMAND.add,
-    answers.add_command,
-    walk_answers.add_command,
+    answers.COMMAND.add,
+    walk_answers.COMMAND.add,
     exits.COMMAND.add,
-    measure.add_command,
-    select.add_command,
+    measure.COMMAND.add,
+    select.COMMAND.add,
     fed_head.COMMAND.add,
     text_draft.COMMAND.add,
-    predictor.add_command,
-    profile.add_command,
-    evaluate.add_command,
-    store.add_command,
+    predictor.COMMAND.add,
+    profile.COMMAND.add,
+    evaluate.COMMAND.add,
+    store.COMMAND.add,
 )
 
 

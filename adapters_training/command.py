@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from adapters_training import settings
-from adapters_training.frozen_target.training import FrozenTrainer, run_command
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -58,23 +57,3 @@ class Group:
         stages = line.add_subparsers(dest="stage", required=True, metavar=names)
         for each in self.commands:
             each.add(stages)
-
-
-def training_command(
-    name: str, text: str, about: str | None, trainer: type[FrozenTrainer[Any]], flags: Mapping[str, str] | None = None,
-    run: Callable[[type[FrozenTrainer[Any]], Any, argparse.Namespace], int] = run_command,
-) -> Command[Any]:  # fmt: skip
-    """Return the command of a training on a frozen target."""
-    import torch
-
-    def guarded(config: Any, options: argparse.Namespace) -> int:
-        try:
-            return run(trainer, config, options)
-        except torch.OutOfMemoryError:
-            raise ValueError(f"the GPU ran out of memory: give less {trainer.smaller}") from None
-
-    all_flags = {
-        "dry-run": "two steps, a measurement, and how long all of it takes",
-        "overwrite": f"replace {trainer.made} of other settings in --out",
-    }
-    return Command(name, text, about, trainer.kind, guarded, all_flags | dict(flags or {}))

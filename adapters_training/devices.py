@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from speculation.vlm.settings import ModelSettings
 
@@ -67,6 +68,12 @@ def chosen(device: Device) -> torch.device:
         raise ValueError(f"{number + 1} or more processes on {count} GPUs: give torchrun --nproc-per-node {count}")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
+
+
+class ModelConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a command loads its models."""
+
+    device: Annotated[str, Meta(description="auto (a GPU where there is one), cpu, cuda or cuda:N")] = AUTO
 
 
 def resolved(settings: M) -> M:

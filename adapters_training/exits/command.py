@@ -30,10 +30,15 @@ from typing import Any
 
 import msgspec
 
-from adapters_training.command import training_command
 from adapters_training.exits.config import ExitsConfig, Loss
 from adapters_training.exits.training import ExitTrainer, compared
-from adapters_training.frozen_target.training import FrozenTrainer, finished_results, run_command, train
+from adapters_training.frozen_target.trainer import FrozenTrainer
+from adapters_training.frozen_target.training import (
+    finished_results,
+    run_command,
+    train,
+    training_command,
+)
 
 
 def compare(config: ExitsConfig) -> dict[str, dict[str, Any]]:

@@ -16,9 +16,8 @@ from adapters_training.exits.config import ExitsConfig, Loss
 from adapters_training.exits.measuring import measure
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.memory import LOGIT_COPIES
-from adapters_training.frozen_target.preparation import Prepared
 from adapters_training.frozen_target.target import exit_logits, read
-from adapters_training.frozen_target.training import FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
 from adapters_training.trainer import StepLosses
 from speculation.exits import WEIGHTS_FILE, ExitHeads
 from speculation.vlm.forward import final_logits

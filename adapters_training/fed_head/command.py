@@ -18,7 +18,7 @@ examples:
 
 from __future__ import annotations
 
-from adapters_training.command import training_command
 from adapters_training.fed_head.training import FedTrainer
+from adapters_training.frozen_target.training import training_command
 
 COMMAND = training_command("fed-head", "train a draft head that a frozen target feeds", __doc__, FedTrainer)

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.files import replacing
-from adapters_training.frozen_target.preparation import Prepared
+from adapters_training.frozen_target.trainer import Prepared
 from adapters_training.packing import IGNORE
 from speculation.progress import progress
 from speculation.vlm.memory import gigabytes

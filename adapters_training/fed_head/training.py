@@ -17,8 +17,7 @@ from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.frozen_target.batches import Batch, Maker
 from adapters_training.frozen_target.memory import ACTIVATIONS, LOGIT_COPIES
-from adapters_training.frozen_target.preparation import Prepared
-from adapters_training.frozen_target.training import FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
 from adapters_training.packing import IGNORE
 from adapters_training.trainer import StepLosses
 from speculation.features import SCALE_BYTES

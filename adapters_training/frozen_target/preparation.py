@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +15,7 @@ from adapters_training.encoding import Encoder
 from adapters_training.frozen_target import memory
 from adapters_training.frozen_target.batches import Batch, Conversations, Maker, PackedFrames, Plan
 from adapters_training.frozen_target.config import Dtype, FrozenTargetConfig
+from adapters_training.frozen_target.trainer import F, FrozenTrainer, Prepared
 from adapters_training.replicas import Replicas
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
@@ -25,39 +24,11 @@ from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.memory import text_config
 
-if TYPE_CHECKING:
-    from adapters_training.frozen_target.training import FrozenTrainer
-
 HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""
 
 
-C = TypeVar("C", bound=FrozenTargetConfig)
-
-
-@dataclass(frozen=True)
-class Prepared(Generic[C]):
-    """A training that can begin: where it runs, the target, which records each step takes, what they become.
-
-    `layers` are those whose outputs are learned from. `held_out(limit)` yields the batches to measure on, of at most
-    `limit` records.
-    """
-
-    config: C
-    replicas: Replicas
-    vlm: Vlm
-    layers: tuple[int, ...]
-    plan: Plan
-    maker: Maker[Batch]
-    held_out: Callable[[int], Iterator[Batch]]
-    need: memory.Need
-
-    def autocast(self) -> Any:
-        """Return the context in which the target multiplies in bfloat16 where the settings say so."""
-        return devices.autocast(self.config.mixed_precision, self.replicas.device)
-
-
-def prepare(kind: type[FrozenTrainer[C]], config: C) -> Prepared[C]:
+def prepare(kind: type[FrozenTrainer[F]], config: F) -> Prepared[F]:
     """Check and open target and data of a training. Raises ValueError, in one sentence."""
     torch.set_num_threads(config.threads)
     folder = find_model(config.target)

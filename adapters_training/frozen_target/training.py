@@ -1,116 +1,30 @@
-"""A training on a frozen target's hidden states: what is declared of it, from its settings to its folder."""
+"""A training on a frozen target from its settings to its folder: dry run, training, results, command."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import msgspec
-from torch import nn
-from tqdm import tqdm
+import torch
 
 from adapters_training import settings
+from adapters_training.command import Command
 from adapters_training.files import filling, replacing, resumable
-from adapters_training.frozen_target.batches import Batch, Maker, Run
-from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
-from adapters_training.frozen_target.preparation import Prepared, prepare
-from adapters_training.trainer import CHECKPOINT_FILE, StepLosses, Trainer
+from adapters_training.frozen_target.config import FrozenTargetConfig
+from adapters_training.frozen_target.preparation import prepare
+from adapters_training.frozen_target.trainer import F, FrozenTrainer, Prepared
+from adapters_training.trainer import CHECKPOINT_FILE
 from speculation.vlm.memory import gigabytes
 
 RESULTS_FILE = "results.json"
 CONFIG_FILE = "config.yaml"
 DRY_STEPS, DRY_SAMPLES = 2, 4
-
-F = TypeVar("F", bound=FrozenTargetConfig)
-
-
-class FrozenTrainer(Trainer[F]):
-    """What learns from one frozen target."""
-
-    kind: ClassVar[type[FrozenTargetConfig]]
-    made: ClassVar[str]
-    """What a run leaves in its folder."""
-    file: ClassVar[str]
-    """One of the files of it."""
-    smaller: ClassVar[str]
-    """Options to try where there is too little memory."""
-    dry: ClassVar[Mapping[str, Any]] = {}
-    """Settings that a dry run leaves out."""
-
-    def __init__(self, prepared: Prepared[F], modules: nn.Module) -> None:
-        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
-        self._run = Run(prepared.plan, self.maker(), prepared.config.seed, prepared.replicas.rank)
-        super().__init__(prepared.config, prepared.replicas, {"weights": modules})
-
-    @staticmethod
-    @abstractmethod
-    def layers_of(config: Any, text: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the layers that are learned from, by the decoder's config. Raises ValueError for what cannot be."""
-
-    @staticmethod
-    @abstractmethod
-    def memory_of(config: Any, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
-        """Return how many weights learn, and about how many bytes a step takes."""
-
-    @abstractmethod
-    def finish(self, config: F, folder: Path) -> dict[str, Any]:
-        """Write what was trained, as it is served, into a folder, and return what it is worth on held-out data."""
-
-    @abstractmethod
-    def load(self, folder: Path) -> None:
-        """Load what `finish` wrote. Raises ValueError where it cannot be served."""
-
-    @abstractmethod
-    def described(self, results: Mapping[str, Any]) -> str:
-        """Return what a run makes, for a dry run."""
-
-    @staticmethod
-    @abstractmethod
-    def table(results: Mapping[str, Any]) -> Sequence[str]:
-        """Return the lines that show what was measured."""
-
-    def maker(self) -> Maker[Any]:
-        """Return what makes the batches that are learned from."""
-        return self.prepared.maker
-
-    def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
-        """See `Trainer.stream`."""
-        return self._run.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
-
-    def planned(self, found: Mapping[str, Any] | None) -> int:
-        """See `Trainer.planned`; what --minutes came to when the run was begun stays."""
-        config = self.prepared.config
-        if config.steps or not config.minutes:
-            return config.steps or self.prepared.plan.steps(config.epochs)
-        return int(found["steps"]) if found is not None else max(1, round(60 * config.minutes / self.seconds_a_step()))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """See `Trainer.settings`."""
-        config, plan = self.prepared.config, self.prepared.plan
-        chosen = {name: value for name, value in msgspec.to_builtins(config).items() if name not in FREE}
-        return chosen | {
-            "steps": self.steps,
-            "layers": list(self.prepared.layers),
-            "data": list(config.data),
-            "target fingerprint": self.vlm.fingerprint,
-            "records": plan.records,
-            "records a step": plan.records_a_step,
-        }
-
-    def count(self, batch: Batch, total: StepLosses) -> None:
-        """Enter what the target reads of a batch, and say which records were passed over."""
-        for problem in batch.problems:
-            tqdm.write(f"passed over: {problem}")
-        total.tokens += batch.ids.numel()
-        total.cut += batch.truncated
-        total.passed += len(batch.problems)
 
 
 def train(
@@ -233,3 +147,22 @@ def run_command(kind: type[FrozenTrainer[F]], config: F, options: Any) -> int:
     if results:
         print("\n".join(kind.table(results)))
     return 0
+
+
+def training_command(
+    name: str, text: str, about: str | None, kind: type[FrozenTrainer[Any]], flags: Mapping[str, str] | None = None,
+    run: Callable[[type[FrozenTrainer[Any]], Any, argparse.Namespace], int] = run_command,
+) -> Command[Any]:  # fmt: skip
+    """Return the command of a training: `flags` are options of its own, `run` does what they ask for."""
+
+    def guarded(config: Any, options: argparse.Namespace) -> int:
+        try:
+            return run(kind, config, options)
+        except torch.OutOfMemoryError:
+            raise ValueError(f"the GPU ran out of memory: give less {kind.smaller}") from None
+
+    all_flags = {
+        "dry-run": "two steps, a measurement, and how long all of it takes",
+        "overwrite": f"replace {kind.made} of other settings in --out",
+    }
+    return Command(name, text, about, kind.kind, guarded, all_flags | dict(flags or {}))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 from torch import nn
 
 from adapters_training.predictor.drafts import Drafts
@@ -21,22 +24,32 @@ from speculation.predictor import FEATURES, Layer, Predictor
 from speculation.progress import progress
 
 Rows = npt.NDArray[np.float64]
-MLP, LOGISTIC, TREES, CONFIDENCE = "mlp", "logistic", "trees", "confidence"
+MLP: Final = "mlp"
+LOGISTIC, TREES, CONFIDENCE = "logistic", "trees", "confidence"
 FAMILIES = (MLP, LOGISTIC, TREES)
 EXPORTABLE = (MLP, LOGISTIC)
 WEIGHT_DECAY, BATCH, PATIENCE = 1e-4, 256, 12
 
 
-@dataclass(frozen=True)
-class FitConfig:
-    """Hyper-parameters of a fit."""
+class FitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is fitted, to which drafts, and for which times."""
 
-    hidden: tuple[int, ...] = (32, 16)
-    """Widths of the network's hidden layers."""
-    learning_rate: float = 3e-3
-    epochs: int = 100
-    """At most; the fit ends PATIENCE epochs after the best one."""
-    seed: int = 0
+    drafts: Annotated[Path, Meta(description="folder of 'predictor log'")]
+    out: Annotated[Path, Meta(description="folder to export to; the edge looks beside its draft")]
+    report: Annotated[Path | None, Meta(description="folder for results and plot; none: --out")] = None
+    export: Annotated[Literal["mlp", "logistic"], Meta(description="family, mlp or logistic")] = MLP
+    profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
+    gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold")] = 4
+    threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
+    ] = None
+    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, description="widths of the MLP")] = (
+        32,
+        16,
+    )
+    learning_rate: Annotated[float, Meta(gt=0, description="of the MLP")] = 3e-3
+    epochs: Annotated[int, Meta(ge=1, description="at most; the fit ends some epochs after the best one")] = 100
+    seed: Annotated[int, Meta(ge=0, description="of weights, batches and the split of scenes")] = 0
 
 
 @dataclass(frozen=True)

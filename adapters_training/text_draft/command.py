@@ -18,7 +18,7 @@ examples:
 
 from __future__ import annotations
 
-from adapters_training.command import training_command
+from adapters_training.frozen_target.training import training_command
 from adapters_training.text_draft.training import TextDraftTrainer
 
 COMMAND = training_command("text-draft", "distil a draft model of a language model alone", __doc__, TextDraftTrainer)

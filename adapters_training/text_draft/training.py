@@ -13,9 +13,8 @@ from torch import Tensor
 from adapters_training.fed_head.measuring import measure_draft
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.memory import ACTIVATIONS, LOGIT_COPIES
-from adapters_training.frozen_target.preparation import Prepared
 from adapters_training.frozen_target.target import read
-from adapters_training.frozen_target.training import FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
 from adapters_training.packing import IGNORE
 from adapters_training.shapes import parameters
 from adapters_training.text_draft.config import TextDraftConfig

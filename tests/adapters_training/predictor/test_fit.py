@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from adapters_training.predictor.fit import CONFIDENCE, FAMILIES, FitConfig, fit
 from adapters_training.predictor.measure import auc, calibration_error
 
 HEADER = {"draft": "d", "target": "t", "gamma": 8}
-QUICK = FitConfig(hidden=(8,), learning_rate=0.02, epochs=25)
+QUICK = FitConfig(drafts=Path("-"), out=Path("-"), hidden=(8,), learning_rate=0.02, epochs=25)
 
 
 def sample(seed: int, count: int = 1500) -> Drafts:
@@ -37,7 +38,7 @@ def test_a_family_learns_what_there_is_to_learn_and_is_calibrated(family: str) -
 
 def test_begun_again_it_gives_the_same_weights_bit_for_bit() -> None:
     first, again = (fit("mlp", sample(0), sample(1), QUICK).predictor for _ in range(2))
-    other = fit("mlp", sample(0), sample(1), replace(QUICK, seed=1)).predictor
+    other = fit("mlp", sample(0), sample(1), msgspec.structs.replace(QUICK, seed=1)).predictor
     assert first is not None and again is not None and other is not None
     for one, two in zip(first.layers, again.layers, strict=True):
         assert (one[0] == two[0]).all() and (one[1] == two[1]).all()
