@@ -31,8 +31,8 @@ from msgspec import Meta
 
 from adapters_training.command import Command, Group
 from adapters_training.devices import resolved
-from adapters_training.predictor.drafts import Drafts, LogConfig, digest, log, read, split
-from adapters_training.predictor.fit import CONFIDENCE, EXPORTABLE, FAMILIES, FitConfig, Fitted, fit
+from adapters_training.predictor.drafts import LogConfig, digest, log, read, split
+from adapters_training.predictor.fit import FitConfig, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
 from adapters_training.predictor.plots import Shown, plot
 from adapters_training.predictor.weaken import weaken
@@ -41,6 +41,8 @@ from speculation.vlm.load import load_vlm
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
 RESULTS_FILE, PLOT_FILE = "predictor_results.json", "predictor.png"
+MLP, CONFIDENCE = "mlp", "confidence"
+"""The predictor, and the draft's own top-1 probability, which needs no fit."""
 
 
 class WeakenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,27 +76,26 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     parts = split(drafts.scene.tolist(), config.seed)
     training, validation, test = (drafts.of(scenes) for scenes in parts)
     known = drafts.of(parts[0] | parts[1])
+    predictor = fit(training, validation, config)
     rows: dict[str, Quality] = {}
     shown: dict[str, Shown] = {}
     outcomes: dict[str, dict[str, float]] = {}
-    fitted: dict[str, Fitted] = {}
-    for family in (*FAMILIES, CONFIDENCE):
-        try:
-            fitted[family] = fit(family, training, validation, config)
-        except ModuleNotFoundError:
-            print(f"{family} is left out: it needs scikit-learn (pip install 'spec-vlm-nav-core[predictor]')")
-            continue
-        ask = fitted[family].probabilities
+    for name, ask in ((MLP, predictor.probabilities), (CONFIDENCE, lambda rows: rows[:, 0])):
         threshold = config.threshold
         if threshold is None:
             threshold = choose_threshold(known, ask(known.features), config.gamma, timings)
-        rows[family] = quality(test, ask, threshold)
-        shown[family] = Shown(ask(test.features), threshold)
-        outcomes[family] = asdict(replay(test, shown[family].chances, threshold, config.gamma, timings))
-    if config.export not in rows:
-        raise ValueError(f"--export {config.export} needs scikit-learn; install it, or export {EXPORTABLE[0]}")
+        rows[name], shown[name] = quality(test, ask, threshold), Shown(ask(test.features), threshold)
+        outcomes[name] = asdict(replay(test, shown[name].chances, threshold, config.gamma, timings))
     outcomes["never stopping"] = asdict(replay(test, shown[CONFIDENCE].chances, 0.0, config.gamma, timings))
-    _export(config, drafts, fitted[config.export], rows[config.export], outcomes)
+    notes: dict[str, Any] = {
+        "family": MLP,
+        "drafts": digest(drafts),
+        "profile": config.profile,
+        "gamma": config.gamma,
+        "test": {name: round(value, 4) for name, value in asdict(rows[MLP]).items() if name != "call_us"},
+        "replayed": {name: outcomes[name] for name in (MLP, "never stopping")},
+    }
+    replace(predictor, threshold=rows[MLP].threshold).save(config.out, notes)
     report = config.report or config.out
     plot(report / PLOT_FILE, test, shown, config.gamma, timings)
     results = {
@@ -109,24 +110,8 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     }  # fmt: skip
     (report / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(_table(rows, outcomes))
-    print(f"exported {config.export} to {config.out}; results and plot in {report}")
+    print(f"exported to {config.out}; results and plot in {report}")
     return 0
-
-
-def _export(
-    config: FitConfig, drafts: Drafts, fitted: Fitted, row: Quality, outcomes: dict[str, dict[str, float]]
-) -> None:
-    if fitted.predictor is None:
-        raise ValueError(f"{config.export} cannot be exported")
-    notes: dict[str, Any] = {
-        "family": config.export,
-        "drafts": digest(drafts),
-        "profile": config.profile,
-        "gamma": config.gamma,
-        "test": {name: round(value, 4) for name, value in asdict(row).items() if name != "call_us"},
-        "replayed": {name: outcomes[name] for name in (config.export, "never stopping")},
-    }
-    replace(fitted.predictor, threshold=row.threshold).save(config.out, notes)
 
 
 def _table(rows: dict[str, Quality], outcomes: dict[str, dict[str, float]]) -> str:
@@ -163,12 +148,11 @@ COMMAND = Group("predictor", "train the network that predicts where the edge sho
         LogConfig, _log, {"dry-run": f"{DRY_FRAMES} frames, short answers"},
     ),
     Command(
-        "train", "fit and compare predictors, export one",
-        "Fits an MLP, logistic regression and boosted trees (the last two need scikit-learn: pip install "
-        "'spec-vlm-nav-core[predictor]') on three fifths of the scenes, calibrates on one, measures on one. The "
-        "threshold is the one with the least time plus waste among those that cost no time, when all but the last "
-        "fifth's drafts are replayed with a profile's times. Writes predictor.json and predictor.safetensors; into "
-        f"--report {RESULTS_FILE} and {PLOT_FILE}.",
+        "train", "fit a predictor, measure and export it",
+        "Fits an MLP on three fifths of the scenes, calibrates on one, measures on one, beside the draft's own top-1 "
+        "probability. The threshold is the one with the least time plus waste among those that cost no time, when all "
+        "but the last fifth's drafts are replayed with a profile's times. Writes predictor.json and "
+        f"predictor.safetensors; into --report {RESULTS_FILE} and {PLOT_FILE}.",
         FitConfig, _train, {"dry-run": f"{DRY_EPOCHS} epochs"},
     ),
     Command(
