@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from adapters_training.__main__ import main
-from adapters_training.frozen_target import memory
 from adapters_training.records import write_shard
 from adapters_training.shapes import Shape, build_model, write_processor
 from speculation.exits import ExitHeads
@@ -132,13 +131,3 @@ def test_data_that_the_target_cannot_use_are_one_sentence(
         assert exits("--target", target, "--data", data, "--held-out", frames, "--out", tmp_path / "out", "--packed",
                      "--rank", 4, "--device", "cpu") == 2  # fmt: skip
         assert sentence in capsys.readouterr().err
-
-
-def test_too_little_memory_is_known_before_the_weights_are_read(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 500_000_000)
-    assert exits("--target", llama, "--data", chats(tmp_path / "chat.json"), "--out", tmp_path / "out", *SHORT) == 2
-    said = capsys.readouterr().err
-    assert "too little memory: training exits of" in said and "cpu has 500 MB free; try --dtype bfloat16" in said
-    assert "Loading weights" not in said

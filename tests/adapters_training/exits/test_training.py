@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +25,7 @@ from adapters_training.settings import make, write
 from adapters_training.trainer import CHECKPOINT_FILE, END_SHARE, Schedule, learning_rate
 from speculation.exits import WEIGHTS_FILE, ExitHeads
 from speculation.vlm.load import load_vlm
-from tests.adapters_training.exits.targets import chats, config, pictures
+from tests.adapters_training.exits.targets import chats, config
 from tests.models import tiny_text_model
 
 train, prepare = partial(training.train, ExitTrainer), partial(preparation.prepare, ExitTrainer)
@@ -131,32 +129,6 @@ def test_processes_that_prepare_data_change_nothing(llama: Path, chat: Path, tmp
     assert not torch.equal(alone[0][0].ids, alone[3][0].ids)
 
 
-def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
-    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = pictures(tmp_path)
-    settings = config(tiny_target, data, tmp_path / "whole", steps=7, schedule="cosine", loss="mix")
-    train(settings)
-    broken = msgspec.structs.replace(settings, out=str(tmp_path / "broken"), checkpoint_seconds=0.0)
-    update, seen = ExitTrainer.update, []
-
-    def fail(self: ExitTrainer, done: Any) -> None:
-        seen.append(self.step)
-        if len(seen) == 5:
-            raise KeyboardInterrupt
-        update(self, done)
-
-    monkeypatch.setattr(ExitTrainer, "update", fail)
-    saved = ExitTrainer.save
-    monkeypatch.setattr(ExitTrainer, "save", lambda self: saved(self) if self.step % 3 == 0 else None)
-    with pytest.raises(KeyboardInterrupt):
-        train(broken)
-    monkeypatch.setattr(ExitTrainer, "update", update)
-    train(broken)
-    assert seen == [0, 1, 2, 3, 4]
-    assert equal(tmp_path / "whole", tmp_path / "broken")
-
-
 def test_a_killed_process_leaves_a_run_that_goes_on(llama: Path, chat: Path, tmp_path: Path) -> None:
     settings = config(llama, chat, tmp_path / "whole", steps=40)
     train(settings)
@@ -197,28 +169,6 @@ def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, ch
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
-
-
-def test_a_checkpoint_of_other_settings_or_none_is_refused(llama: Path, chat: Path, tmp_path: Path) -> None:
-    prepared = prepare(config(llama, chat, tmp_path / "exits"))
-    trainer = ExitTrainer(prepared)
-    trainer.save()
-    other = replace(prepared, config=msgspec.structs.replace(prepared.config, learning_rate=2e-2))
-    with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.01 there, 0.02 now\)"):
-        ExitTrainer(other)
-    trainer.checkpoint.write_bytes(b"half a checkpoint")
-    with pytest.raises(ValueError, match="is no checkpoint .* delete it to begin anew"):
-        ExitTrainer(prepared)
-
-
-def test_minutes_become_steps_once(llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = prepare(config(llama, chat, tmp_path / "exits", steps=0, minutes=0.5))
-    monkeypatch.setattr(ExitTrainer, "seconds_a_step", lambda self: 0.25)
-    trainer = ExitTrainer(prepared)
-    assert trainer.steps == 120
-    trainer.save()
-    monkeypatch.setattr(ExitTrainer, "seconds_a_step", lambda self: 9.0)
-    assert ExitTrainer(prepared).steps == 120
 
 
 def test_learning_rates() -> None:
