@@ -18,21 +18,21 @@ from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable
 
 COMMANDS = (
-    recipe,
-    data,
-    shapes,
-    pair,
-    answers,
-    walk_answers,
-    exits,
-    measure,
-    select,
-    fed_head,
-    text_draft,
-    predictor,
-    profile,
-    evaluate,
-    store,
+    recipe.add_command,
+    data.COMMAND.add,
+    shapes.COMMAND.add,
+    pair.COMMAND.add,
+    answers.COMMAND.add,
+    walk_answers.COMMAND.add,
+    exits.COMMAND.add,
+    measure.COMMAND.add,
+    select.COMMAND.add,
+    fed_head.COMMAND.add,
+    text_draft.COMMAND.add,
+    predictor.COMMAND.add,
+    profile.COMMAND.add,
+    evaluate.COMMAND.add,
+    store.COMMAND.add,
 )
 
 
@@ -60,8 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m adapters_training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
-        command.add_command(commands)
+    for add in COMMANDS:
+        add(commands)
     return parser
 
 

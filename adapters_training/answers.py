@@ -7,6 +7,10 @@ arXiv 1606.07947).
 
 A language model alone answers the first question of every record of a file of conversations (.json, .jsonl), as one
 step asks it, into another such file: what `text-draft` and `fed-head` learn from.
+
+examples (about ten answers a second; then pair --role draft --data out/answers --teacher out/models/target):
+  python -m adapters_training answers --model out/models/target --data out/data --out out/answers
+  python -m adapters_training answers --model TARGET --data questions.jsonl --out out/answers.jsonl
 """
 
 from __future__ import annotations
@@ -17,13 +21,15 @@ import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from adapters_training import wording
-from adapters_training.devices import AUTO, resolved
+from adapters_training.command import Command
+from adapters_training.devices import ModelConfig, resolved
 from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
@@ -31,12 +37,10 @@ from adapters_training.sources.conversations import ConversationFile
 from speculation.language.grammar import Automaton, Grammars, State, grammar_for, masked
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.progress import progress
-from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.settings import ModelSettings
 
 CAPACITY = 512
 MAX_TOKENS = 96
@@ -128,60 +132,50 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
     part.replace(out)
 
 
-def add_command(commands: Any) -> None:
-    """Register `answers`."""
-    line = commands.add_parser(
-        "answers",
-        help="let a trained target answer training frames, for a draft to learn from",
-        description=__doc__,
-        epilog="Example: python -m adapters_training answers --model out/models/target --data out/data "
-        "--out out/answers (ten a second); then 'pair --role draft --data out/answers --teacher out/models/target'. "
-        "A language model alone: --data questions.jsonl --out out/answers.jsonl",
-    )
-    line.add_argument("--model", required=True, help="target model folder")
-    line.add_argument("--data", required=True, help="folder of the 'data' command, or a file of conversations")
-    line.add_argument("--out", required=True, help="folder for the shards, those that exist are kept; or a .jsonl file")
-    shown = "about how many frames, or how many conversations (default: %(default)s)"
-    line.add_argument("--frames", type=int, default=2000, help=shown)
-    line.add_argument("--questions", type=int, default=4, help="per frame (default: %(default)s)")
-    line.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of an answer at most (default: %(default)s)")
-    line.add_argument("--rows", type=int, default=32, help="answers decoded side by side (default: %(default)s)")
-    add_flags(line, ModelSettings, defaults={"device": AUTO})
-    line.set_defaults(run=run)
+class AnswersConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is answered."""
+
+    model: Annotated[Path, Meta(description="target model folder")]
+    data: Annotated[Path, Meta(description="folder of the 'data' command, or a file of conversations")]
+    out: Annotated[Path, Meta(description="folder for the shards, those that exist are kept; or a .jsonl file")]
+    frames: Annotated[int, Meta(ge=1, description="about how many frames, or how many conversations")] = 2000
+    questions: Annotated[int, Meta(ge=1, description="per frame")] = 4
+    max_tokens: Annotated[int, Meta(ge=1, lt=CAPACITY, description="of an answer at most")] = MAX_TOKENS
+    rows: Annotated[int, Meta(ge=1, description="answers decoded side by side")] = 32
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(config: AnswersConfig, _: argparse.Namespace) -> int:
     """Answer frames shard by shard until there are enough, or conversations.
 
     Raises FileNotFoundError, ModelFolderError or ValueError.
     """
-    data, out = Path(options.data), Path(options.out)
-    for name in ("frames", "questions", "rows", "max_tokens"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
-    if options.max_tokens >= CAPACITY:
-        raise ValueError(f"--max-tokens {options.max_tokens} leaves no room for a question in {CAPACITY} slots")
+    data, out = config.data, config.out
     if data.suffix in (".json", ".jsonl"):
         if out.suffix != ".jsonl":
             raise ValueError(f"--out {out}: answers to conversations are one file; give a name that ends in .jsonl")
         if not out.exists():
-            vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
+            vlm = load_vlm(config.model, resolved(config))
             source = ConversationFile(data, forbidden=tuple(vlm.tokenizer.get_added_vocab()))
             out.parent.mkdir(parents=True, exist_ok=True)
-            answer_conversations(vlm, source, out, options.frames, options.rows, options.max_tokens)
+            answer_conversations(vlm, source, out, config.frames, config.rows, config.max_tokens)
         return 0
     paths = shards(data)
     if not paths:
-        raise FileNotFoundError(f"no training data in {options.data}: run 'python -m adapters_training data' first")
-    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
-    cache = KVCache(vlm, options.rows, CAPACITY)
+        raise FileNotFoundError(f"no training data in {data}: run 'python -m adapters_training data' first")
+    vlm = load_vlm(config.model, resolved(config))
+    cache = KVCache(vlm, config.rows, CAPACITY)
     out.mkdir(parents=True, exist_ok=True)
     # every shard gives a few frames, so that they come from as many rooms as there are
-    share = -(-options.frames // len(paths))
+    share = -(-config.frames // len(paths))
     for path in progress(paths, unit="shard", desc="answers"):
         if not (out / path.name).exists():
             rng = random.Random(path.name)
             frames = [frame for frame in read_shard(path) if teaches(frame)]
             chosen = rng.sample(frames, min(share, len(frames)))
-            write_shard(out / path.name, ask(vlm, cache, chosen, options.questions, rng, options.max_tokens))
+            write_shard(out / path.name, ask(vlm, cache, chosen, config.questions, rng, config.max_tokens))
     return 0
+
+
+COMMAND = Command(
+    "answers", "let a trained target answer training frames, for a draft to learn from", __doc__, AnswersConfig, _run
+)

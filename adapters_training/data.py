@@ -1,4 +1,8 @@
-"""Make training frames: seeded scenes of the simulator, labelled by ground truth and oracle, in parallel processes."""
+"""Make training frames: seeded scenes of the simulator, labelled by ground truth and oracle, in parallel processes.
+
+example (about 38 frames a second and process):
+  python -m adapters_training data --out out/data --scenes 1200 --processes 2
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
+from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
 from speculation.language.prompts import in_vain, recent
 from speculation.processes import worker_pool
@@ -75,14 +82,14 @@ def _seen(sighting: Sighting) -> Seen:
 
 
 @lru_cache(maxsize=1)
-def walker(model: str) -> Steer:
+def walker(model: Path) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
     from adapters_training.answers import answer_all
     from speculation.language.grammar import Grammars
     from speculation.vlm.cache import KVCache
     from speculation.vlm.load import load_vlm
 
-    vlm = load_vlm(Path(model))
+    vlm = load_vlm(model)
     cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), Grammars(vlm.tokenizer, vlm.vocabulary)
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
@@ -92,98 +99,62 @@ def layout_of(seed: int, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
     return layouts[seed // len(DIFFICULTIES) % len(layouts)]
 
 
-def make_shard(
-    folder: Path,
-    first: int,
-    frames_per_scene: int,
-    randomise: bool = False,
-    model: str = "",
-    layouts: Sequence[Layout] = LAYOUTS,
-) -> int:
+class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which frames are made."""
+
+    out: Annotated[Path, Meta(description="folder for the shards; those that exist are kept")]
+    scenes: Annotated[int, Meta(ge=1, description=f"rooms, {SCENES_PER_SHARD} a shard")] = 1000
+    frames_per_scene: Annotated[int, Meta(ge=1, description="frames of each room")] = 24
+    first_seed: Annotated[int, Meta(ge=0, description="of the first room")] = 100_000
+    held_out: Annotated[bool, Meta(description=f"take seeds from {HELD_OUT_SEED} on")] = False
+    processes: Annotated[int, Meta(ge=1, description="rooms that are rendered side by side")] = 1
+    randomise: Annotated[bool, Meta(description="vary light, surfaces, camera and sensor (docs/simulation.md)")] = False
+    layouts: Annotated[
+        tuple[Layout, ...],
+        Meta(min_length=1, description=f"floor plans in turn, of {', '.join(each.value for each in Layout)}"),
+    ] = LAYOUTS
+    walker: Annotated[
+        Path | None, Meta(description="model folder: this model walks, the oracle corrects it (DAgger)")
+    ] = None
+
+
+def make_shard(config: DataConfig, first: int) -> int:
     """Make one shard of SCENES_PER_SHARD scenes from seed `first`; returns its number of frames (0 if it exists).
 
     Plain and randomised frames of the same scenes, and those on a model's own walks, may lie in one folder.
     """
-    suffix = ("-walked" if model else "") + ("-randomised" if randomise else "")
-    path = folder / f"seeds-{first:07d}-{first + SCENES_PER_SHARD:07d}{suffix}.msgpack"
+    suffix = ("-walked" if config.walker else "") + ("-randomised" if config.randomise else "")
+    path = config.out / f"seeds-{first:07d}-{first + SCENES_PER_SHARD:07d}{suffix}.msgpack"
     if path.exists():
         return 0
-    randomisation = TRAINING if randomise else None
+    randomisation = TRAINING if config.randomise else None
     samplers = [
-        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], frames_per_scene, randomisation,
-                      layout_of(seed, layouts), steered=bool(model))
+        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene, randomisation,
+                      layout_of(seed, config.layouts), steered=bool(config.walker))
         for seed in range(first, first + SCENES_PER_SHARD)
     ]  # fmt: skip
-    scenes = side_by_side(samplers, walker(model)) if model else samplers
+    scenes = side_by_side(samplers, walker(config.walker)) if config.walker else samplers
     frames = [convert(labelled) for scene in scenes for labelled in scene]
     write_shard(path, frames)
     return len(frames)
 
 
-def make(
-    folder: Path,
-    first_seed: int,
-    scenes: int,
-    frames_per_scene: int,
-    processes: int,
-    randomise: bool = False,
-    model: str = "",
-    layouts: Sequence[Layout] = LAYOUTS,
-) -> None:
-    """Make all shards of a seed range; shards that exist are kept, so that a killed run goes on."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _run(config: DataConfig, _: argparse.Namespace) -> int:
+    """Make the shards that are missing, so that a killed run goes on. Raises ValueError for seeds that are held out."""
+    first = HELD_OUT_SEED if config.held_out else config.first_seed
+    if not config.held_out and first + config.scenes > UNSEEN_SEED:
+        raise ValueError(f"--first-seed plus --scenes must stay below {UNSEEN_SEED}: rooms above are held out")
+    if config.walker:
+        walker(config.walker)
+    config.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    starts = range(first_seed, first_seed + scenes, SCENES_PER_SHARD)
-    with worker_pool(processes, [__name__]) as pool, progress(total=len(starts), unit="shard") as bar:
-        jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise, model, layouts) for start in starts]
+    starts = range(first, first + config.scenes, SCENES_PER_SHARD)
+    with worker_pool(config.processes, [__name__]) as pool, progress(total=len(starts), unit="shard") as bar:
+        jobs = [pool.submit(make_shard, config, start) for start in starts]
         for job in as_completed(jobs):
             bar.set_postfix(frames=job.result())
             bar.update()
-
-
-def add_command(commands: Any) -> None:
-    """Register `data`."""
-    line = commands.add_parser(
-        "data",
-        help="render labelled frames with the simulator's oracle",
-        description=__doc__,
-        epilog="Example: python -m adapters_training data --out out/data --scenes 1200 --processes 2 (about 38 frames "
-        "a second and process)",
-    )
-    line.add_argument("--out", required=True, help="folder for the shards; those that exist are kept")
-    line.add_argument(
-        "--scenes", type=int, default=1000, help=f"rooms, {SCENES_PER_SHARD} a shard (default: %(default)s)"
-    )
-    line.add_argument("--frames-per-scene", type=int, default=24, help="(default: %(default)s)")
-    line.add_argument("--first-seed", type=int, default=100_000, help="of the first room (default: %(default)s)")
-    line.add_argument("--held-out", action="store_true", help=f"take seeds from {HELD_OUT_SEED} on")
-    line.add_argument("--processes", type=int, default=1)
-    line.add_argument(
-        "--randomise", action="store_true", help="vary light, surfaces, camera and sensor (docs/simulation.md)"
-    )
-    line.add_argument(
-        "--layouts",
-        default=",".join(layout.value for layout in LAYOUTS),
-        help=f"floor plans in turn, of {', '.join(layout.value for layout in Layout)} (default: %(default)s)",
-    )
-    line.add_argument("--walker", default="", help="model folder: this model walks, the oracle corrects it (DAgger)")
-    line.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Make the shards that are missing. Raises ValueError for seeds that are held out or numbers below 1."""
-    first = HELD_OUT_SEED if options.held_out else options.first_seed
-    for name in ("scenes", "frames_per_scene", "processes"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
-    if not options.held_out and first + options.scenes > UNSEEN_SEED:
-        raise ValueError(f"--first-seed plus --scenes must stay below {UNSEEN_SEED}: rooms above are held out")
-    if options.walker:
-        walker(options.walker)
-    names = [name.strip() for name in options.layouts.split(",")]
-    if unknown := [name for name in names if name not in list(Layout)]:
-        known = ", ".join(layout.value for layout in Layout)
-        raise ValueError(f"--layouts: {unknown[0]!r} is no floor plan; known are {known}")
-    make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes, options.randomise,
-         options.walker, [Layout(name) for name in names])  # fmt: skip
     return 0
+
+
+COMMAND = Command("data", "render labelled frames with the simulator's oracle", __doc__, DataConfig, _run)

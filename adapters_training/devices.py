@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from speculation.vlm.settings import ModelSettings
 
@@ -28,6 +29,28 @@ class Device(str, Enum):
     CUDA = "cuda"
 
 
+class Precision(str, Enum):
+    """What float32 weights are multiplied in."""
+
+    AUTO = "auto"
+    NO = "no"
+    BF16 = "bf16"
+
+
+def precision(asked: Precision, device: torch.device) -> Precision:
+    """Return it with bfloat16 on a GPU and float32 on a CPU in place of `auto`."""
+    if asked is not Precision.AUTO:
+        return asked
+    return Precision.BF16 if device.type == "cuda" else Precision.NO
+
+
+def autocast(asked: Precision, device: torch.device) -> Any:
+    """Return the context in which forwards on a device multiply in bfloat16 where that is asked for."""
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision(asked, device) is Precision.BF16)
+
+
 def chosen(device: Device) -> torch.device:
     """Return where this process trains; of several that `torchrun` started each has a GPU of its own.
 
@@ -45,6 +68,12 @@ def chosen(device: Device) -> torch.device:
         raise ValueError(f"{number + 1} or more processes on {count} GPUs: give torchrun --nproc-per-node {count}")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
+
+
+class ModelConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a command loads its models."""
+
+    device: Annotated[str, Meta(description="auto (a GPU where there is one), cpu, cuda or cuda:N")] = AUTO
 
 
 def resolved(settings: M) -> M:

@@ -1,4 +1,8 @@
-"""Held-out grounding: does the answer describe the image, and act as the oracle would?"""
+"""Held-out grounding: does the answer describe the image, and act as the oracle would?
+
+example (about four answers a second):
+  python -m adapters_training evaluate --model models/target --held-out out/held-out
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
+from msgspec import Meta
 from tqdm import tqdm
 
 from adapters_training import wording
-from adapters_training.devices import AUTO, resolved
+from adapters_training.command import Command
+from adapters_training.devices import ModelConfig, resolved
 from adapters_training.records import Frame, Task, read_frames
-from speculation.language.grammar import CONSTRAINED, FREE, Grammars, grammar_for
+from speculation.language.grammar import CONSTRAINED, Grammars, grammar_for
 from speculation.language.instructions import RELATIONS
 from speculation.language.memory import SIDE_PHRASES
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.progress import progress
-from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
 SIZES = (1, 40, 90, 300)
@@ -200,62 +204,45 @@ def evaluate(
     return score
 
 
-def add_command(commands: Any) -> None:
-    """Register `evaluate`."""
-    line = commands.add_parser(
-        "evaluate",
-        help="grounding and action agreement on held-out frames",
-        description=__doc__,
-        epilog="Example: python -m adapters_training evaluate --model models/target --held-out out/held-out "
-        "(about four answers a second)",
+class EvaluateConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked."""
+
+    model: Annotated[Path, Meta(description="model folder")]
+    held_out: Annotated[Path, Meta(description="frames of 'data --held-out'")]
+    count: Annotated[int, Meta(ge=1, description="frames asked about")] = 300
+    order: Annotated[ResponseOrder, Meta(description=f"one of {', '.join(each.value for each in ResponseOrder)}")] = (
+        ResponseOrder.REASON_FIRST
     )
-    line.add_argument("--model", required=True, help="model folder")
-    line.add_argument("--held-out", required=True, help="frames of 'data --held-out'")
-    line.add_argument("--count", type=int, default=300, help="frames asked about (default: %(default)s)")
-    line.add_argument(
-        "--order", choices=[order.value for order in ResponseOrder], default=ResponseOrder.REASON_FIRST.value
-    )
-    line.add_argument(
-        "--answers",
-        choices=[FREE, CONSTRAINED],
-        default=FREE,
-        help="constrained: under the grammar of an answer, as on the robot (default: %(default)s)",
-    )
-    line.add_argument(
-        "--asked", choices=[asked.value for asked in Naming], help="questions that name this alone (default: all kinds)"
-    )
-    line.add_argument(
-        "--given-sight",
-        action="store_true",
-        help="answers begin with what the teacher sees: how often is the action right where the sight is?",
-    )
-    line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
-    line.add_argument("--json", default="", help="also write the rates, and sight by size, to this file")
-    add_flags(line, ModelSettings, defaults={"device": AUTO})
-    line.set_defaults(run=run)
+    answers: Annotated[
+        Literal["free", "constrained"], Meta(description="constrained: under the grammar of an answer, as on the robot")
+    ] = "free"
+    asked: Annotated[
+        Naming | None,
+        Meta(description=f"questions that name this alone, of {', '.join(each.value for each in Naming)}; none: all"),
+    ] = None
+    given_sight: Annotated[
+        bool,
+        Meta(description="answers begin with what the teacher sees: how often is the action right where the sight is?"),
+    ] = False
+    show: Annotated[int, Meta(ge=0, description="print this many answers beside the truth")] = 0
+    json: Annotated[Path | None, Meta(description="also write the rates, and sight by size, to this file")] = None
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(config: EvaluateConfig, _: argparse.Namespace) -> int:
     """Print the rates of one model. Raises ValueError or FileNotFoundError for folders of no use."""
-    order = ResponseOrder(options.order)
-    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
-    asked = Naming(options.asked) if options.asked is not None else None
     score = evaluate(
-        vlm,
-        Path(options.held_out),
-        options.count,
-        show=options.show,
-        order=order,
-        constrained=options.answers == CONSTRAINED,
-        asked=asked,
-        given_sight=options.given_sight,
-    )
+        load_vlm(config.model, resolved(config)), config.held_out, config.count, show=config.show, order=config.order,
+        constrained=config.answers == CONSTRAINED, asked=config.asked, given_sight=config.given_sight,
+    )  # fmt: skip
     rates = score.rates()
     for name, rate in rates.items():
         print(f"{name:16s} {rate:.3f}" if isinstance(rate, float) else f"{name:16s} {rate}")
     print("answers that see what is asked for, by what the frame shows of it:")
     for name, (rate, count) in score.sight().items():
         print(f"{name:20s} {rate:.3f} of {count}")
-    if options.json:
-        Path(options.json).write_text(json.dumps(rates | {"sight": score.sight()}, indent=1) + "\n", encoding="utf-8")
+    if config.json:
+        config.json.write_text(json.dumps(rates | {"sight": score.sight()}, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+COMMAND = Command("evaluate", "grounding and action agreement on held-out frames", __doc__, EvaluateConfig, _run)

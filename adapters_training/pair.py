@@ -1,17 +1,18 @@
 """Train one model of the embedded pair: first its vision tower on dense labels, then everything on packed answers.
 
-Exactly resumable: the schedule runs over steps, and step k samples from (seed, process, k), so a checkpoint holds
-weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
-processes share one model: see `replicas.py`.
+Exactly resumable: step k samples from (seed, process, k), so a killed run ends with the weights of an unbroken one.
+Under `torchrun` the processes share one model.
+
+example:
+  python -m adapters_training pair --role draft --data out/data --processor out/processor --out out/draft
+
+time: --dry-run estimates the whole run's here; hours for a target on two CPU cores
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,44 +23,40 @@ import msgspec
 import torch
 from msgspec import Meta
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
 from adapters_training import devices, settings
 from adapters_training.attention import for_training
-from adapters_training.course import PROBE_STEPS, LossCourse, remedy
-from adapters_training.devices import Device
-from adapters_training.files import filling, read_checkpoint, resumable, write_checkpoint
-from adapters_training.losses import Losses, Probes, compute, ground, see
+from adapters_training.command import Command
+from adapters_training.course import PROBE_STEPS
+from adapters_training.devices import Precision
+from adapters_training.files import filling, read_checkpoint, resumable
+from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters, retokenised
+from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, retokenised
 from adapters_training.steps import Steps
+from adapters_training.trainer import LearningConfig, Schedule, StepLosses, Trainer
 from speculation.language.prompts import Vocabulary
-from speculation.progress import progress
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
 
-CHECKPOINT_SECONDS = 120.0
-LOG_STEPS, PRINT_STEPS = 20, 100
 DRY_STEPS = 2
-
-
-_FREE = frozenset({"out", "export", "device", "workers"})
+FIGURES = ("loss/words", "loss/dense", "loss/asked", "accuracy/tokens", "accuracy/action", "accuracy/side")
+_FREE = frozenset({"out", "export", "device", "workers", "checkpoint_seconds"})
 """Settings that may change between the parts of a run: they do not decide what is learned."""
-_BEFORE = {"layers": 0, "mixed_precision": "bf16", "average_with": ""}
+_BEFORE = {"layers": 0, "mixed_precision": "bf16", "average_with": "", "schedule": "cosine", "warmup_steps": 100,
+           "max_grad_norm": 1.0}  # fmt: skip
 """What runs were that began before the setting was there."""
 
 Role = Literal["target", "draft"]
 
 
-class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of one model's training; each is an option of the command line and a line of a YAML file."""
+class PairConfig(LearningConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one model's training."""
 
     role: Annotated[Role, Meta(description="which of the two shapes: target or draft")]
     data: Annotated[tuple[str, ...], Meta(description="folders of the 'data' or 'answers' command")]
     processor: Annotated[str, Meta(description="folder of the 'processor' command")]
-    out: Annotated[str, Meta(description="run folder: checkpoint, TensorBoard, config; the same goes on")]
     export: Annotated[str, Meta(description="model folder to write at the end")] = ""
     steps: Annotated[int, Meta(ge=1, description="optimiser steps")] = 5000
     vision_share: Annotated[float, Meta(ge=0, le=1, description="first part of the steps, vision tower alone")] = 0.08
@@ -69,19 +66,16 @@ class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     batch_frames: Annotated[int, Meta(ge=1, description="frames a step and process")] = 10
     questions: Annotated[int, Meta(ge=1, description="questions a frame")] = 4
     learning_rate: Annotated[float, Meta(gt=0, le=1, description="at its highest")] = 1e-3
+    schedule: Annotated[Schedule, Meta(description="constant, linear or cosine after the warm-up")] = Schedule.COSINE
+    warmup_steps: Annotated[int, Meta(ge=0, description="steps in which the learning rate rises from 0")] = 100
     weight_decay: Annotated[float, Meta(ge=0, description="of AdamW")] = 0.05
     dense_weight: Annotated[float, Meta(ge=0, description="of the loss under image tokens")] = 0.3
     asked_weight: Annotated[float, Meta(ge=0, description="of the loss at the prompts' ends")] = 0.5
     seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 1
-    threads: Annotated[int, Meta(ge=1, description="of torch in each process")] = 1
-    device: Annotated[Device, Meta(description="auto (a GPU where there is one), cpu or cuda")] = Device.AUTO
     mixed_precision: Annotated[
-        Literal["auto", "no", "bf16"],
-        Meta(description="what is multiplied in bfloat16; weights stay float32. auto: bf16 on a GPU, no on a CPU"),
-    ] = "auto"
-    workers: Annotated[
-        int, Meta(ge=-1, le=256, description="processes that prepare batches; -1: none on a CPU, enough for a GPU")
-    ] = -1
+        Precision,
+        Meta(description="no or bf16: what is multiplied; weights stay float32. auto: bf16 on a GPU, no on a CPU"),
+    ] = Precision.AUTO
     teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
     start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
     average_with: Annotated[
@@ -102,65 +96,45 @@ def grounding(config: PairConfig, step: int) -> bool:
     return step < config.ground_share * config.steps and step % 5 != 0
 
 
-def learning_rate(config: PairConfig, step: int) -> float:
-    """Linear warm-up over 100 steps, then a cosine over all steps down to 2 %."""
-    done = min(1.0, step / config.steps)
-    return config.learning_rate * min(1.0, (step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
+class PairTrainer(Trainer[PairConfig]):
+    """One model in training. Losses are the one that is followed, and FIGURES: means over the processes."""
 
-
-class PairTrainer:
-    """One model in training: forward, backward, checkpoint, log."""
+    betas = (0.9, 0.98)
 
     def __init__(self, config: PairConfig, vocabulary: Vocabulary) -> None:
+        """Make model and probes, or take up the checkpoint in the output folder; ValueError if it is of another run."""
         torch.set_num_threads(config.threads)
-        self.device = devices.chosen(config.device)
-        if config.mixed_precision == "auto":
-            found: Literal["no", "bf16"] = "bf16" if self.device.type == "cuda" else "no"
-            config = msgspec.structs.replace(config, mixed_precision=found)
+        replicas = Replicas(devices.chosen(config.device))
         shape = TARGET if config.role == "target" else DRAFT
         shape = replace(shape, layers=config.layers or shape.layers)
-        self.config, self.vocabulary, self.processor_folder = config, vocabulary, Path(config.processor)
+        self.name, self.processor_folder = config.role, Path(config.processor)
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
-        self.model = build_model(shape, tokenizer, config.seed).to(self.device)
+        self.model = build_model(shape, tokenizer, config.seed).to(replicas.device)
         for_training(self.model)
-        self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(self.device)
-        self.replicas = Replicas(self.device)
+        self.model.train()
+        self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(replicas.device)
         self.packer = Packer(tokenizer, vocabulary, config.questions)
-        self.steps = Steps(
-            config.data, config.batch_frames, f"{config.seed}/{self.replicas.rank}", self.packer, self.processor,
-            partial(grounding, config),
-        )  # fmt: skip
-        self.step_count = 0
-        self.course = LossCourse("the loss", remedy(config.learning_rate))
-        self._unread: list[tuple[int, bool, Tensor]] = []
-        """Steps, whether theirs is the loss that is followed, and losses, which are not read at once: a CPU would wait
-        for its GPU."""
-        groups = [p for module in (self.model, self.probes) for p in module.parameters()]
-        self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
-        self.out = Path(config.out)
-        self.checkpoint = self.out / "checkpoint.pt"
-        if self.checkpoint.exists():
-            self._resume()
-        elif config.start_from:
-            self._start_from(Path(config.start_from))
-        elif config.average_with:
-            raise ValueError("average_with: there is nothing to average it with; give start_from too")
-        self.teacher = _load_teacher(config.teacher, tokenizer, self.device)
+        # Without answers the vision tower alone learns: then its loss is what is followed, else that of the words.
+        self._without_answers = config.vision_share >= 1.0
+        self._source = self._batches(config, f"{config.seed}/{replicas.rank}", partial(grounding, config))
+        super().__init__(config, replicas, {"model": self.model, "probes": self.probes})
+        if not self.checkpoint.exists():
+            if config.start_from:
+                self._start_from(Path(config.start_from))
+            elif config.average_with:
+                raise ValueError("average_with: there is nothing to average it with; give start_from too")
+        self.teacher = _load_teacher(config.teacher, tokenizer, replicas.device)
 
-    def _resume(self) -> None:
-        state = _read_checkpoint(self.checkpoint)
-        changed = [
-            name for name, value in _identity(self.config).items() if (_BEFORE | state["config"]).get(name) != value
-        ]
-        if changed:
-            raise ValueError(
-                f"{self.checkpoint} was begun with another {', '.join(changed)}; give the same, or another --out"
-            )
-        self._take(state, self.checkpoint)
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.step_count = state["step"]
-        self.course.take(state.get("course", {}))
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Trainer.settings`."""
+        fields: dict[str, Any] = msgspec.to_builtins(self.config)
+        return {name: value for name, value in fields.items() if name not in _FREE}
+
+    def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Trainer.settings_in`."""
+        return _BEFORE | _settings_in(state)
 
     def _start_from(self, path: Path) -> None:
         weights, probes = self._read(path)
@@ -181,7 +155,7 @@ class PairTrainer:
             vlm = load_vlm(path, threads=None)
             return self._respelled(vlm.model.state_dict(), vlm.tokenizer), {}
         state = _read_checkpoint(path)
-        before = _load_processor(Path(state["config"]["processor"])).tokenizer
+        before = _load_processor(Path(_settings_in(state)["processor"])).tokenizer
         return self._respelled(state["model"], before), state["probes"]
 
     def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
@@ -193,14 +167,15 @@ class PairTrainer:
             else retokenised(weights, before, now)
         )
 
-    def _take(self, state: dict[str, Any], path: Path) -> None:
-        self._fit(state["model"], path)
+    def take(self, state: Mapping[str, Any]) -> None:
+        """See `Trainer.take`."""
+        self._fit(state["model"], self.checkpoint)
         try:
             self.probes.load_state_dict(state["probes"])
         except RuntimeError:
             raise ValueError(
-                f"{path} was begun by an earlier version, which learned other labels; give it as start_from, and "
-                "another --out"
+                f"{self.checkpoint} was begun by an earlier version, which learned other labels; give it as "
+                "start_from, and another --out"
             ) from None
 
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
@@ -211,174 +186,71 @@ class PairTrainer:
                 f"{path} holds a model of another shape or tokenizer than this {self.config.role}"
             ) from None
 
-    def save(self) -> None:
-        """Write a checkpoint atomically; of several processes the first one does.
-
-        Raises TrainingFailed, and leaves the checkpoint before, where a loss since then is no number.
-        """
-        self._read_losses()
-        if self.replicas.rank:
-            return
-        self.out.mkdir(parents=True, exist_ok=True)
-        state = {
-            "model": self.model.state_dict(),
-            "probes": self.probes.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step_count,
-            "config": _identity(self.config),
-            "course": self.course.state,
-        }
-        write_checkpoint(state, self.checkpoint)
-
     def export(self, folder: Path) -> None:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names. OSError for a full disk."""
-        if self.replicas.rank:
-            return
         with resumable(self.checkpoint), filling(folder) as part:
             self.model.to(torch.bfloat16).save_pretrained(part)
             self.model.to(torch.float32)
             for path in self.processor_folder.iterdir():
                 (part / path.name).write_bytes(path.read_bytes())
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield what the steps that are left learn from, on the device."""
-        workers = devices.workers(self.config.workers, self.device)
-        return self.steps.stream(self.step_count, self.config.steps, self.device, workers)
+    def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Batch]]:
+        """See `Trainer.stream`."""
+        return ((batch,) for batch in self._source.stream(first, last, self.replicas.device, workers))
 
-    def step(self, batch: Batch) -> Losses | float:
-        """One optimiser step; returns the losses, or the dense loss alone while only the vision tower learns."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.config, self.step_count)
-        wordless = grounding(self.config, self.step_count)
-        with self._autocast():
-            result = self._look(batch) if looking(self.config, self.step_count) else self._answer(batch)
-        parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
-        self.replicas.average(parameters_)
-        torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.step_count += 1
-        if isinstance(result, float):
-            self._unread.append((self.step_count, self._without_answers, torch.tensor(result)))
-        else:
-            loss = result.dense if wordless else result.words
-            self._unread.append((self.step_count, not wordless, loss.detach()))
-        return result
+    def learn(self, batches: Sequence[Batch]) -> StepLosses:
+        """See `Trainer.learn`."""
+        (batch,), config = batches, self.config
+        wordless, looks = grounding(config, self.step), looking(config, self.step)
+        figures = torch.full((1 + len(FIGURES),), torch.nan, dtype=torch.float64)
+        with self.autocast():
+            if looks:
+                total = dense = self.probes.eyes(see(self.model, batch.pixels), batch.cells)
+                figures[2] = dense.detach()
+            else:
+                found = (
+                    ground(self.model, batch, self.probes)
+                    if wordless
+                    else compute(self.model, batch, self.probes, self.teacher)
+                )
+                total = found.words + config.dense_weight * found.dense + config.asked_weight * found.asked
+                losses = torch.stack([found.words, found.dense, found.asked]).detach()
+                figures[1:4] = losses.double().cpu()
+                figures[4:] = torch.tensor([found.accuracy, found.action_accuracy, found.side_accuracy])
+        total.backward()
+        figures[0] = figures[2] if looks or wordless else figures[1]
+        return StepLosses(figures, 1, batch.ids.numel(), is_followed=self._without_answers if looks else not wordless)
 
-    @property
-    def _without_answers(self) -> bool:
-        """Whether the vision tower is all that learns: then its loss is what is followed, else that of the words."""
-        return self.config.vision_share >= 1.0
+    def loss_of(self, means: Tensor) -> float:
+        """See `Trainer.loss_of`."""
+        return float(means[0])
 
-    def _read_losses(self) -> None:
-        """Give the course what it has not got; warn of a rise. Raises TrainingFailed for a loss that is no number."""
-        losses, self._unread = self._unread, []
-        for step, followed, loss in losses:
-            self.course.check_finite(float(loss), step)
-            warning = self.course.enter(float(loss), step) if followed else ""
-            if warning and not self.replicas.rank:
-                tqdm.write(f"warning: {warning}", file=sys.stderr)
+    def figures(self, means: Tensor) -> dict[str, float]:
+        """See `Trainer.figures`."""
+        named = zip(FIGURES, means[1:].tolist(), strict=True)
+        return {name: value for name, value in named if value == value}  # what the step did not have is no number
 
-    def check(self) -> None:
-        """Raise TrainingFailed where the loss is higher than it was before the first step."""
-        self.course.check(self._loss_now())
+    def _batches(self, config: PairConfig, source: str, wordless: Any) -> Steps:
+        return Steps(config.data, config.batch_frames, source, self.packer, self.processor, wordless)
 
     @torch.no_grad()
     def _loss_now(self) -> float:
         """Return the mean loss on a few batches, the same at any time and in every process."""
-        steps = Steps(
-            self.config.data, self.config.batch_frames, str(self.config.seed), self.packer, self.processor,
-            lambda step: self._without_answers,
-        )  # fmt: skip
+        steps = self._batches(self.config, str(self.config.seed), lambda step: self._without_answers)
         total = 0.0
-        for batch in steps.stream(0, PROBE_STEPS, self.device, workers=0):
-            with self._autocast():
+        for batch in steps.stream(0, PROBE_STEPS, self.replicas.device, workers=0):
+            with self.autocast():
                 if self._without_answers:
                     total += float(self.probes.eyes(see(self.model, batch.pixels), batch.cells))
                 else:
                     total += float(compute(self.model, batch, self.probes, self.teacher).words)
         return total / PROBE_STEPS
 
-    def _autocast(self) -> Any:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16")
 
-    def _look(self, batch: Batch) -> float:
-        loss = self.probes.eyes(see(self.model, batch.pixels), batch.cells)
-        loss.backward()
-        return float(loss.item())
-
-    def _answer(self, batch: Batch) -> Losses:
-        if grounding(self.config, self.step_count):
-            losses = ground(self.model, batch, self.probes)
-        else:
-            losses = compute(self.model, batch, self.probes, self.teacher)
-        total = losses.words + self.config.dense_weight * losses.dense + self.config.asked_weight * losses.asked
-        total.backward()  # type: ignore[no-untyped-call]
-        return losses
-
-    def train(self) -> None:
-        """Run to the last step, with a progress bar, TensorBoard and checkpoints.
-
-        Raises TrainingFailed for a loss that is no number and OSError for a full disk; the last checkpoint stays.
-        """
-        with resumable(self.checkpoint):
-            self._train()
-
-    def _train(self) -> None:
-        config, first = self.config, self.replicas.rank == 0
-        self.out.mkdir(parents=True, exist_ok=True)
-        if first:
-            settings.write(config, self.out / "config.yaml")
-        writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step_count) if first else None
-        self.model.train()
-        if self.step_count == 0:
-            self.course.start = self._loss_now()
-        saved = time.monotonic()
-        bar = progress(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
-                       smoothing=0.02, hidden=not first)  # fmt: skip
-        bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.step_count}")
-        with bar:
-            for batch in self.batches():
-                result = self.step(batch)
-                bar.update()
-                if writer and self.step_count % LOG_STEPS == 0:
-                    self._log(writer, bar, result)
-                if self.step_count % LOG_STEPS == 0:
-                    self._read_losses()
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self.save()
-                    saved = time.monotonic()
-            self.save()
-        if writer:
-            writer.close()
-
-    def _log(self, writer: Any, bar: Any, result: Losses | float) -> None:
-        step = self.step_count
-        writer.add_scalar("learning_rate", learning_rate(self.config, step), step)
-        if isinstance(result, float):
-            writer.add_scalar("loss/dense", result, step)
-            text = f"vision {result:.3f}"
-        else:
-            values = {
-                "loss/words": result.words.item(),
-                "loss/dense": result.dense.item(),
-                "loss/asked": result.asked.item(),
-                "accuracy/tokens": result.accuracy,
-                "accuracy/action": result.action_accuracy,
-                "accuracy/side": result.side_accuracy,
-            }
-            for name, value in values.items():
-                writer.add_scalar(name, value, step)
-            text = " ".join(f"{name.split('/')[1]} {value:.3f}" for name, value in values.items())
-        bar.set_postfix_str(text)
-        if step % PRINT_STEPS == 0:
-            bar.write(f"step {step:6d}  {text}")
-
-
-def _identity(config: PairConfig) -> dict[str, Any]:
-    """Return what has to be the same for a run to go on as if it had never stopped."""
-    fields: dict[str, Any] = msgspec.to_builtins(config)
-    return {name: value for name, value in fields.items() if name not in _FREE}
+def _settings_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a checkpoint was begun with; earlier versions had another name for them."""
+    held: dict[str, Any] = state.get("settings") or state["config"]
+    return held
 
 
 def _load_processor(folder: Path) -> Processor:
@@ -407,48 +279,39 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     return vlm.model
 
 
-def add_command(commands: Any) -> None:
-    """Register `pair`."""
-    line = commands.add_parser(
-        "pair",
-        help="train the embedded target or draft",
-        description=__doc__,
-        epilog="example:\n  python -m adapters_training pair --role draft --data out/data --processor out/processor "
-        "--out out/draft\n\ntime: --dry-run estimates the whole run's here; hours for a target on two CPU cores",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    settings.add_options(line, PairConfig)
-    line.add_argument("--dry-run", action="store_true", help=f"{DRY_STEPS} steps a phase, and what a whole run takes")
-    line.set_defaults(run=run)
+def _run(config: PairConfig, options: argparse.Namespace) -> int:
+    """Train, then export where that is asked for.
 
-
-def run(options: argparse.Namespace) -> int:
-    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use, and
-    TrainingFailed, exporting nothing, for a training that has made the model worse."""
-    config = settings.read(PairConfig, options)
+    Raises ValueError for data, folders or settings of no use, and TrainingFailed, exporting nothing, for a training
+    that has made the model worse.
+    """
     if options.dry_run:
-        return _dry_run(config)
+        print(_dry_run(config))
+        return 0
     trainer = PairTrainer(config, known_objects())
+    if trainer.replicas.is_first:
+        with resumable(trainer.checkpoint):
+            settings.write(trainer.config, trainer.out / "config.yaml")
     trainer.train()
     trainer.check()
-    if config.export:
+    if config.export and trainer.replicas.is_first:
         trainer.export(Path(config.export))
-    trainer.replicas.close()
+    trainer.replicas.wait()
     return 0
 
 
-def _dry_run(config: PairConfig) -> int:
-    """Walk the whole path in a folder of its own, with steps of every phase, and estimate what a run would take."""
+def _dry_run(config: PairConfig) -> str:
+    """Walk the whole path in a folder of its own, with steps of every phase; return what a run would take."""
     seconds = []
     with TemporaryDirectory() as folder:
-        for vision, grounding in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
-            short = msgspec.structs.replace(config, steps=DRY_STEPS, vision_share=vision, ground_share=grounding,
-                            out=f"{folder}/{vision}{grounding}")  # fmt: skip
+        for vision, ground_share in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
+            short = msgspec.structs.replace(config, steps=5, vision_share=vision, ground_share=ground_share,
+                                            out=f"{folder}/{vision}{ground_share}")  # fmt: skip
             trainer = PairTrainer(short, known_objects())
+            trainer.step = 1  # the first one has words in any phase
+            seconds.append(trainer.seconds_a_step())
+            trainer.step, trainer.steps = 0, DRY_STEPS
             trainer.train()
-            begun = time.monotonic()
-            trainer.step(trainer.steps[0].to(trainer.device))
-            seconds.append(time.monotonic() - begun)
         trainer.export(Path(folder) / "model")
         load_vlm(Path(folder) / "model", threads=None)
     look, wordless, words = seconds
@@ -456,6 +319,13 @@ def _dry_run(config: PairConfig) -> int:
     mean = (
         config.vision_share * look + (late - config.vision_share) * (0.8 * wordless + 0.2 * words) + (1 - late) * words
     )
-    print(f"dry run: {look:.2f} s a step of the vision tower, {wordless:.2f} s without words, {words:.2f} s with; "
-          f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here")  # fmt: skip
-    return 0
+    return (
+        f"dry run: {look:.2f} s a step of the vision tower, {wordless:.2f} s without words, {words:.2f} s with; "
+        f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here"
+    )
+
+
+COMMAND = Command(
+    "pair", "train the embedded target or draft", __doc__, PairConfig, _run,
+    {"dry-run": f"{DRY_STEPS} steps a phase, and what a whole run takes"},
+)  # fmt: skip

@@ -1,13 +1,12 @@
-"""Data-parallel training: processes that `torchrun` started, each with its own frames, average their gradients.
+"""Data-parallel training: processes that `torchrun` or `accelerate launch` started, each with its own records.
 
-DistributedDataParallel wants one forward for every step; here a step may touch the vision tower alone, so the mean is
-taken by hand over whatever has a gradient, which is the same parameters in every process.
+DistributedDataParallel wants one forward for every step; here a step may touch a part of what learns, and some have
+several forwards, so gradients are summed by hand.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,38 +14,39 @@ from torch import distributed as dist
 
 
 class Replicas:
-    """The processes of one training: `rank` of `size`. A process started without `torchrun` is the only one."""
+    """The processes of one training: `rank` of `size`. A process that nobody launched with others is the only one."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         """Meet the others, over NCCL where the gradients are on a GPU (`device`; None: the CPU)."""
-        self._device = device or torch.device("cpu")
+        self.device = device or torch.device("cpu")
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         if self.size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if self._device.type == "cuda" else "gloo")
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
 
-    def average(self, parameters: Sequence[Tensor]) -> None:
-        """Replace every gradient by its mean over the processes."""
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and reports."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of a tensor over the processes, where it was."""
         if self.size == 1:
-            return
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = torch.cat([g.flatten() for g in gradients])
-        dist.all_reduce(flat)
-        flat /= self.size
-        parts = torch.split(flat, [g.numel() for g in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+            return values
+        total = values.detach().to(self.device, copy=True)
+        dist.all_reduce(total)
+        return total.to(values.device)
 
     def mean(self, number: float) -> float:
         """Return the mean of `number` over the processes, the same in each of them."""
-        if self.size == 1:
-            return number
-        total = torch.tensor([number], dtype=torch.float64, device=self._device)
-        dist.all_reduce(total)
-        return float(total[0]) / self.size
+        return float(self.sum(torch.tensor(number, dtype=torch.float64))) / self.size
+
+    def wait(self) -> None:
+        """Go on once all processes are here."""
+        if self.size > 1:
+            dist.barrier()
 
     def close(self) -> None:
-        """Part once all processes are done: one that leaves early aborts those that still talk to it."""
-        if self.size > 1 and dist.is_initialized():
-            dist.barrier()
+        """Part; one that leaves before the others are done, as where it fails, aborts those that still talk to it."""
+        if dist.is_initialized():
             dist.destroy_process_group()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from speculation.settings import fields_of, path_flag
+from speculation.settings import expanded, fields_of, path_flag
 
 S = TypeVar("S", bound=msgspec.Struct)
 CONFIG = "config"
@@ -41,7 +41,7 @@ def read(kind: type[S], options: argparse.Namespace) -> S:
         given = getattr(options, field.name)
         if given is None:
             continue
-        if field.many and field.kind is int:
+        if field.many and (field.kind is int or field.choices):
             # `--layers 1,3,5` and `--layers 1 3 5` mean the same; commas may stand in the name of a path.
             given = [part for text in given for part in text.split(",") if part]
         values[field.name] = given
@@ -66,7 +66,7 @@ def read_file(path: Path) -> dict[str, Any]:
 def make(kind: type[S], values: dict[str, Any], where: str = "") -> S:
     """Return the struct of `values` (texts are read as numbers where numbers are wanted). Raises ValueError."""
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False, dec_hook=lambda _, value: expanded(value))
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         name = path.strip("`.").partition("[")[0]
@@ -94,7 +94,7 @@ def write(settings: msgspec.Struct, path: Path) -> None:
 
 def _shown(default: object) -> str:
     if isinstance(default, tuple):
-        return " ".join(map(str, default)) or "none"
+        return " ".join(str(getattr(each, "value", each)) for each in default) or "none"
     if isinstance(default, float):
         return f"{default:g}"
-    return str(getattr(default, "value", default)) or "none"
+    return "none" if default in (None, "") else str(getattr(default, "value", default))

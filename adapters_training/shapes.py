@@ -9,18 +9,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
+from msgspec import Meta
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from adapters_training import wording
+from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task
 from speculation.language.memory import SIDE_PHRASES, SearchMemory
 from speculation.language.prompts import ACTIONS, MOTIONS, Vocabulary
-from speculation.settings import path_flag
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
@@ -246,31 +248,31 @@ def write_processor(folder: Path, vocabulary: Vocabulary, blockers: tuple[str, .
     return f"{folder}: {len(tokenizer)} tokens, frames of {IMAGE_SIZE} x {IMAGE_SIZE} pixels"
 
 
-def add_command(commands: Any) -> None:
-    """Register `processor`."""
-    line = commands.add_parser(
-        "processor",
-        help="train the tokenizer and write the offline processor folder",
-        description="Train the byte-level BPE tokenizer on all words of the pair, and write it with chat template, "
-        f"frame size ({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
-    )
-    line.add_argument("--out", required=True, help="folder to write")
-    line.add_argument(
-        "--like", type=path_flag, metavar="FOLDER", help="keep the tokenizer of this model, to go on from it"
-    )
-    line.set_defaults(run=run)
+class ProcessorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which processor is written."""
+
+    out: Annotated[Path, Meta(description="folder to write")]
+    like: Annotated[Path | None, Meta(description="keep the tokenizer of this model, to go on from it")] = None
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(config: ProcessorConfig, _: argparse.Namespace) -> int:
     """Write the processor folder. Raises ValueError for a model to keep the tokenizer of that has none."""
-    if options.like:
-        vocabulary = Vocabulary.load(options.like)
-        if vocabulary is None:
-            raise ValueError(f"--like {options.like} is no model of this pair: it has no objects.json")
-        Path(options.out).mkdir(parents=True, exist_ok=True)
-        Processor.load(options.like).save(Path(options.out))
-        vocabulary.save(Path(options.out))
-        print(f"{options.out}: tokenizer and processor of {options.like}")
+    if config.like is None:
+        print(write_processor(config.out, known_objects(), BLOCKERS))
         return 0
-    print(write_processor(Path(options.out), known_objects(), BLOCKERS))
+    vocabulary = Vocabulary.load(config.like)
+    if vocabulary is None:
+        raise ValueError(f"--like {config.like} is no model of this pair: it has no objects.json")
+    config.out.mkdir(parents=True, exist_ok=True)
+    Processor.load(config.like).save(config.out)
+    vocabulary.save(config.out)
+    print(f"{config.out}: tokenizer and processor of {config.like}")
     return 0
+
+
+COMMAND = Command(
+    "processor", "train the tokenizer and write the offline processor folder",
+    "Train the byte-level BPE tokenizer on all words of the pair, and write it with chat template, frame size "
+    f"({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
+    ProcessorConfig, _run,
+)  # fmt: skip

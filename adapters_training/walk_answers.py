@@ -2,6 +2,9 @@
 
 A LeRobot data set has frames and tasks, but no words about them. Here the target answers greedily what it is asked
 about evenly spaced frames; question, answer and picture go into a file of conversations (`sources.conversations`).
+
+example; then exits --target Qwen/Qwen2-VL-2B-Instruct --data out/walks/conversations.jsonl:
+  python -m adapters_training walk-answers --model Qwen/Qwen2-VL-2B-Instruct --data walks --out out/walks
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from adapters_training.answers import answer_all
-from adapters_training.devices import AUTO, resolved
+from adapters_training.command import Command
+from adapters_training.devices import ModelConfig, resolved
 from adapters_training.files import replacing
 from adapters_training.sources import LeftOut
 from adapters_training.sources.lerobot import LeRobotData
@@ -22,11 +28,9 @@ from adapters_training.sources.mixture import SHOWN_PROBLEMS
 from speculation.language.instructions import sentence_for
 from speculation.language.prompts import Vocabulary, compose, parse_answer
 from speculation.progress import progress
-from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.settings import ModelSettings
 
 CONVERSATIONS, IMAGES = "conversations.jsonl", "images"
 
@@ -79,42 +83,31 @@ def _answered(path: Path) -> set[str]:
     return {json.loads(line)["image"] for line in lines}
 
 
-def add_command(commands: Any) -> None:
-    """Register `walk-answers`."""
-    line = commands.add_parser(
-        "walk-answers",
-        help="let a target answer the frames of a LeRobot v3 data set, for exits to learn from",
-        description=__doc__,
-        epilog="Example: python -m adapters_training walk-answers --model Qwen/Qwen2-VL-2B-Instruct --data walks "
-        "--out out/walks; then 'exits --target Qwen/Qwen2-VL-2B-Instruct --data out/walks/conversations.jsonl'",
-    )
-    line.add_argument("--model", required=True, help="target model folder")
-    line.add_argument("--data", required=True, help="folder of a LeRobot v3 data set")
-    line.add_argument("--out", required=True, help="folder for conversations and pictures; the same command goes on")
-    line.add_argument("--camera", default="", help="key of the camera, or its last part (default: the first)")
-    line.add_argument("--frames", type=int, default=2000, help="about how many frames (default: %(default)s)")
-    line.add_argument("--rows", type=int, default=8, help="answers decoded side by side (default: %(default)s)")
-    line.add_argument("--max-tokens", type=int, default=128, help="of an answer (default: %(default)s)")
-    add_flags(line, ModelSettings, defaults={"device": AUTO})
-    line.set_defaults(run=run)
+class WalkConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is answered."""
+
+    model: Annotated[Path, Meta(description="target model folder")]
+    data: Annotated[Path, Meta(description="folder of a LeRobot v3 data set")]
+    out: Annotated[Path, Meta(description="folder for conversations and pictures; the same command goes on")]
+    camera: Annotated[str, Meta(description="key of the camera, or its last part; none: the first")] = ""
+    frames: Annotated[int, Meta(ge=1, description="about how many frames")] = 2000
+    rows: Annotated[int, Meta(ge=1, description="answers decoded side by side")] = 8
+    max_tokens: Annotated[int, Meta(ge=1, description="of an answer")] = 128
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(config: WalkConfig, _: argparse.Namespace) -> int:
     """Answer batch by batch; each is on disk at once. Raises ModelFolderError, ValueError or OSError, in a sentence."""
-    for name in ("frames", "rows", "max_tokens"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
-    data, out = LeRobotData(Path(options.data), options.camera), Path(options.out)
-    vlm = load_vlm(Path(options.model), resolved(from_flags(ModelSettings, options)))
+    data, out = LeRobotData(config.data, config.camera), config.out
+    vlm = load_vlm(config.model, resolved(config))
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     path, problems, unread = out / CONVERSATIONS, list[str](), 0
     known = _answered(path)
-    answer, batch = _Answerer(vlm, options.rows, options.max_tokens), list[_Question]()
-    asked = questions(data, options.frames, known, Vocabulary.load(vlm.folder), problems)
+    answer, batch = _Answerer(vlm, config.rows, config.max_tokens), list[_Question]()
+    asked = questions(data, config.frames, known, Vocabulary.load(vlm.folder), problems)
     with progress(unit="frame", desc="walk-answers") as bar, path.open("a", encoding="utf-8") as file:
         for question in asked:
             batch.append(question)
-            if len(batch) == options.rows:
+            if len(batch) == config.rows:
                 unread += _write(out, file, batch, answer(batch))
                 bar.update(len(batch))
                 batch = []
@@ -128,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     count = len(_answered(path))
     print(f"{path}: {count:,} answers; {unread:,} named no action, {len(problems):,} frames or files were left out")
     if not count:
-        raise ValueError(f"no frame of {options.data} was answered with an action, so there is nothing to train on")
+        raise ValueError(f"no frame of {config.data} was answered with an action, so there is nothing to train on")
     return 0
 
 
@@ -145,3 +138,9 @@ def _write(out: Path, file: Any, batch: list[_Question], answers: list[str]) -> 
         file.write(json.dumps({"image": question.name, "conversations": turns}, ensure_ascii=False) + "\n")
     file.flush()
     return unread
+
+
+COMMAND = Command(
+    "walk-answers", "let a target answer the frames of a LeRobot v3 data set, for exits to learn from", __doc__,
+    WalkConfig, _run,
+)  # fmt: skip

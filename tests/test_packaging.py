@@ -214,7 +214,7 @@ def test_robot_and_verifier_need_the_required_packages_only(module: str) -> None
 
 
 def test_extras_name_what_the_rest_imports(wheel: zipfile.ZipFile) -> None:
-    extras = {"sim", "evaluation", "train", "camera", "web", "predictor", "virtual-time", "qwen", "quantised", "docs"}
+    extras = {"sim", "evaluation", "train", "camera", "web", "virtual-time", "qwen", "quantised", "docs"}
     extras |= {"monitoring", "otlp", "cluster", "lerobot", "dev"}
     assert set(header(wheel).get_all("Provides-Extra") or ()) == extras
     required = " ".join(header(wheel).get_all("Requires-Dist") or ())

@@ -6,17 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from adapters_training.devices import AUTO
-from speculation.vlm.settings import ModelSettings
+from adapters_training.devices import ModelConfig
 
 
-class MeasureConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is measured, and how the models are loaded (the draft model is never quantised).
+class MeasureConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured, and how the models are loaded (the draft model is never quantised)."""
 
-    Each field is an option of the command line and a line of a YAML file.
-    """
-
-    device: Annotated[str, Meta(description="auto (a GPU where there is one), cpu, cuda or cuda:N")] = AUTO
     target: Annotated[str, Meta(min_length=1, description="model folder (or hub name)")]
     draft: Annotated[str, Meta(min_length=1, description="model folder of the draft, with the same tokenizer")]
     exits: Annotated[str, Meta(min_length=1, description="folder of trained exits; the results go there")]

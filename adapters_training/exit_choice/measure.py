@@ -25,40 +25,30 @@ import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from adapters_training import settings
+from adapters_training.command import Command
 from adapters_training.devices import resolved
 from adapters_training.exit_choice.config import MeasureConfig
-
-if TYPE_CHECKING:
-    from adapters_training.exit_choice.report import Measured
-    from adapters_training.exit_choice.verdicts import Prompt
-    from speculation.exits import ExitHeads
-    from speculation.vlm.load import Vlm
+from adapters_training.exit_choice.plots import plot_reliability
+from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine, report
+from adapters_training.exit_choice.timing import time_forward
+from adapters_training.exit_choice.verdicts import Prompt, count_tokens, measure, short_list
+from adapters_training.sources import USER, BadRecord
+from adapters_training.sources.mixture import open_mixture
+from adapters_training.wording import form_of
+from speculation.exits import ExitFiles, ExitHeads, Head
+from speculation.language.prompts import VOCABULARY_FILE
+from speculation.vlm.folder import find_model
+from speculation.vlm.inputs import prepare
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.settings import Quantisation
 
 PLOT_FILE = "reliability.png"
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    line = commands.add_parser(
-        "measure-exits", help="measure reliability, lead and cost of trained exits; make their short list",
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    settings.add_options(line, MeasureConfig)
-    line.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(config: MeasureConfig, _: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
-    config = resolved(settings.read(MeasureConfig, options))
-    from adapters_training.exit_choice.report import report
-    from speculation.exits import ExitFiles, ExitHeads, Head
-    from speculation.vlm.folder import find_model
-    from speculation.vlm.load import load_vlm
-    from speculation.vlm.settings import Quantisation
-
+    config = resolved(config)
     ExitFiles.read(Path(config.exits))
     target, draft = (find_model(each, allow_download=config.allow_download) for each in (config.target, config.draft))
     listed, asked = held_out_prompts(config, target)
@@ -74,11 +64,6 @@ def held_out_prompts(config: MeasureConfig, target: Path) -> tuple[list[Prompt],
 
     Raises ValueError for data that cannot be read or are too few.
     """
-    from adapters_training.sources import USER, BadRecord
-    from adapters_training.sources.mixture import open_mixture
-    from adapters_training.wording import form_of
-    from speculation.language.prompts import VOCABULARY_FILE
-
     guide, images = not (target / VOCABULARY_FILE).exists(), Path(config.images) if config.images else None
     mixture = open_mixture(config.held_out, "held-out", images, guide=guide, form=form_of(target))
     count = config.prompts + (config.list_prompts if config.coverage else 0)
@@ -109,12 +94,6 @@ def measure_into(
     `listed` prompts make the short list (none: the exits get none), `asked` are measured. Raises ValueError as
     `measure` does; the folder is written at the end only.
     """
-    from adapters_training.exit_choice.plots import plot_reliability
-    from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine
-    from adapters_training.exit_choice.timing import time_forward
-    from adapters_training.exit_choice.verdicts import count_tokens, measure, short_list
-    from speculation.vlm.inputs import prepare
-
     heads.set_short_list(None)
     if listed:
         counts = count_tokens(vlm, listed, config.max_tokens, config.capacity)
@@ -154,3 +133,9 @@ def measure_into(
     title = f"Exits' verdicts on drafts of {config.gamma} tokens, {measured.verifications} verifications"
     plot_reliability(verdicts, title).savefig(folder / PLOT_FILE, dpi=110)
     return measured
+
+
+COMMAND = Command(
+    "measure-exits", "measure reliability, lead and cost of trained exits; make their short list", __doc__,
+    MeasureConfig, _run,
+)  # fmt: skip

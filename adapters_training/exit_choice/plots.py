@@ -1,14 +1,12 @@
-"""Plots of exits: reliability (confidence against agreement), and what a set of exits saves. Figures in and out."""
+"""Plot of exits' reliability: confidence against agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from adapters_training.exit_choice.selection import Choice
 from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import Head
 
@@ -64,35 +62,3 @@ def _panel(axes: Any, verdicts: Verdicts, index: int) -> None:
     axes.set_ylim(0, 1.02)
     axes.set_xticks(np.linspace(0, 1, 6))
     axes.grid(alpha=0.3)
-
-
-def plot_selection(choices: Sequence[Choice], chosen: Choice, layers: Sequence[int], title: str) -> Figure:
-    """Return what the best set of each size saves and costs (left), and which exits are in it (right)."""
-    sizes = [len(choice.layers) for choice in choices]
-    figure = Figure(figsize=(9.5, 2.2 + 0.32 * len(sizes)), layout="constrained")
-    gain, which = figure.subplots(1, 2, sharey=True, width_ratios=(1.2, 1))
-    net = [1e3 * choice.saved_s for choice in choices]
-    gross = [1e3 * (choice.saved_s + choice.cost_s) for choice in choices]
-    gain.barh(sizes, gross, 0.6, color="#54a24b", alpha=0.3, label="head start")
-    gain.barh(sizes, net, 0.6, color="#54a24b", label="saved: head start less the exits' own time")
-    room = 0.02 * max([*gross, 1e-9])
-    for size, value, choice in zip(sizes, net, choices, strict=True):
-        gain.text(1e3 * (choice.saved_s + choice.cost_s) + room, size, f"{value:.3g}, right {choice.right:.0%}",
-                  va="center", fontsize=9)  # fmt: skip
-    gain.set_xlim(min(0.0, *net), 1.45 * max([*gross, 1e-9]))
-    gain.set_xlabel("ms a verification, expected")
-    gain.set_ylabel("number of exits")
-    gain.set_yticks(sizes)
-    gain.invert_yaxis()
-    gain.grid(axis="x", alpha=0.3)
-    for size, choice in zip(sizes, choices, strict=True):
-        colour = "#54a24b" if choice == chosen else "#4c78a8"
-        which.plot(layers, [size] * len(layers), ".", color="#d0d0d0", markersize=5)
-        which.plot(choice.layers, [size] * len(choice.layers), "o", color=colour, markersize=9)
-    which.axhspan(len(chosen.layers) - 0.42, len(chosen.layers) + 0.42, color="#54a24b", alpha=0.15)
-    which.set_xlabel("exit after layer (green: chosen)")
-    if len(layers) <= 14:
-        which.set_xticks(list(layers))
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
-    figure.suptitle(title, fontsize=11)
-    return figure

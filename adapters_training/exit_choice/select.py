@@ -10,8 +10,8 @@ config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For decl
 a verification, and each exit keeps the share that it had where it was measured, unless --exit-cost gives another.
 
 reads: a folder that measure-exits has filled. Needs no model.
-writes: a new exits folder with the chosen adapters, measured.json with their figures, selection.json (the best set of
-  every size) and selection.png.
+writes: a new exits folder with the chosen adapters, measured.json with their figures and selection.json (the best set
+  of every size).
 
 examples:
   python -m adapters_training select-exits --exits out/exits --out models/exits
@@ -25,18 +25,45 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from speculation.settings import path_flag
+import msgspec
+from msgspec import Meta
 
-if TYPE_CHECKING:
-    from adapters_training.exit_choice.report import Measured
-    from adapters_training.exit_choice.selection import Candidates, Choice
-    from adapters_training.exit_choice.verdicts import Verdicts
-    from speculation.exits import ExitFiles, Head
+from adapters_training.command import Command
+from adapters_training.exit_choice.report import Measured
+from adapters_training.exit_choice.selection import Candidates, Choice, first_right, select
+from adapters_training.exit_choice.verdicts import Verdicts
+from speculation.exits import ExitFiles, Head
+from speculation.profiles import DeviceProfile, load_profile
 
-LEAST, MOST, BUDGET = 3, 6, 0.10
-PLOT_FILE, RESULT_FILE = "selection.png", "selection.json"
+RESULT_FILE = "selection.json"
+
+
+class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which exits are kept."""
+
+    exits: Annotated[Path, Meta(description="folder of measured candidates")]
+    out: Annotated[Path, Meta(description="folder for the chosen exits and a table")]
+    profile: Annotated[str, Meta(description="device profile to choose for; raw: as measured")] = "raw"
+    verify_ms: Annotated[float | None, Meta(description="T_q, a target forward")] = None
+    draft_ms: Annotated[float | None, Meta(description="T_p, a draft forward")] = None
+    one_way_ms: Annotated[
+        float | None, Meta(description="T_c, a message each way; changes what a round takes, no choice")
+    ] = None
+    gamma: Annotated[int | None, Meta(description="tokens to draft in the time that is won; none: as measured")] = None
+    budget: Annotated[float, Meta(gt=0, description="what all exits may add, as a share of a verification")] = 0.1
+    exit_cost: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="what one exit adds, as a share of a verification; none: as measured"),
+    ] = None
+    least: Annotated[int, Meta(ge=1, description="exits at least")] = 3
+    most: Annotated[int, Meta(ge=1, description="exits at most")] = 6
+    head: Annotated[
+        Literal["auto", "full", "short"],
+        Meta(description="auto: what saves more; full leaves the short list out; short takes it"),
+    ] = "auto"
 
 
 @dataclass(frozen=True)
@@ -66,59 +93,30 @@ class Times:
         return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    line = commands.add_parser(
-        "select-exits", help="keep the 3 to 6 measured exits that save most time", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    line.add_argument("--exits", type=path_flag, required=True, help="folder of measured candidates")
-    line.add_argument("--out", type=path_flag, required=True, help="folder for the chosen exits, a table and a plot")
-    line.add_argument("--profile", default="raw", help="device profile to choose for; raw: as measured (default)")
-    line.add_argument("--verify-ms", type=float, help="T_q, a target forward")
-    line.add_argument("--draft-ms", type=float, help="T_p, a draft forward")
-    line.add_argument("--one-way-ms", type=float, help="T_c, a message each way; changes what a round takes, no choice")
-    line.add_argument("--gamma", type=int, help="tokens to draft in the time that is won (default: as measured)")
-    line.add_argument("--budget", type=float, default=BUDGET,
-                      help="what all exits may add, as a share of a verification (default: %(default)s)")  # fmt: skip
-    line.add_argument("--exit-cost", type=float, help="what one exit adds, as a share of a verification")
-    line.add_argument("--least", type=int, default=LEAST, help="exits at least (default: %(default)s)")
-    line.add_argument("--most", type=int, default=MOST, help="exits at most (default: %(default)s)")
-    line.add_argument("--head", choices=("auto", "full", "short"), default="auto",
-                      help="auto: what saves more; full leaves the short list out (default: auto)")  # fmt: skip
-    line.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Select exits and write them to a folder. Returns the exit status; ValueError for what cannot be selected."""
-    from adapters_training.exit_choice.report import Measured
-    from adapters_training.exit_choice.verdicts import Verdicts
-    from speculation.exits import ExitFiles
-
-    if options.out.resolve() == options.exits.resolve():
+def _run(config: SelectConfig, _: argparse.Namespace) -> int:
+    """Select exits and write them to a folder. Raises ValueError for what cannot be selected."""
+    if config.out.resolve() == config.exits.resolve():
         raise ValueError("--out is the folder of the candidates: give another, the candidates would be lost")
-    if not 1 <= options.least <= options.most:
-        raise ValueError(f"--least {options.least} and --most {options.most}: give 1 or more, and not less at most")
-    files, verdicts = ExitFiles.read(options.exits), Verdicts.load(options.exits)
-    measured = Measured.load(options.exits)
-    times = times_of(options, measured)
-    selection = choose(options, verdicts, measured, times)
+    if config.least > config.most:
+        raise ValueError(f"--least {config.least} and --most {config.most}: give not less at most")
+    files, verdicts = ExitFiles.read(config.exits), Verdicts.load(config.exits)
+    measured = Measured.load(config.exits)
+    times = times_of(config, measured)
+    selection = choose(config, verdicts, measured, times)
     print(report(selection, times))
-    write(options, files, measured, selection, times)
+    write(config, files, measured, selection, times)
     return 0
 
 
-def choose(options: argparse.Namespace, verdicts: Verdicts, measured: Measured, times: Times) -> Selection:
+def choose(config: SelectConfig, verdicts: Verdicts, measured: Measured, times: Times) -> Selection:
     """Return the best selection of the heads that may be taken. Raises ValueError where none fits the budget."""
-    from adapters_training.exit_choice.selection import select
-
     found: list[Selection] = []
     problems: list[ValueError] = []
-    for head in _heads(options.head, verdicts):
-        candidates = candidates_of(verdicts, measured, times, head, options.exit_cost)
-        choices = select(candidates, options.most, options.budget)
+    for head in _heads(config.head, verdicts):
+        candidates = candidates_of(verdicts, measured, times, head, config.exit_cost)
+        choices = select(candidates, config.most, config.budget)
         try:
-            found.append(Selection(head, candidates, choices, best(choices, options.least, options.budget)))
+            found.append(Selection(head, candidates, choices, best(choices, config.least, config.budget)))
         except ValueError as problem:
             problems.append(problem)
     if not found:
@@ -126,47 +124,33 @@ def choose(options: argparse.Namespace, verdicts: Verdicts, measured: Measured, 
     return max(found, key=lambda selection: selection.chosen.saved_s)
 
 
-def write(
-    options: argparse.Namespace, files: ExitFiles, measured: Measured, selection: Selection, times: Times
-) -> None:
-    """Write the chosen exits, their figures, the choices of every size and the plot."""
-    import msgspec
-
-    from adapters_training.exit_choice.plots import HEAD_NAMES, plot_selection
-    from speculation.exits import Head
-
+def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection: Selection, times: Times) -> None:
+    """Write the chosen exits, their figures and the choices of every size."""
     head, chosen = selection.head, selection.chosen
-    files.select(chosen.layers, short_list=head is Head.SHORT).write(options.out)
-    msgspec.structs.replace(measured, exits=tuple(measured.of(head, chosen.layers))).save(options.out)
+    files.select(chosen.layers, short_list=head is Head.SHORT).write(config.out)
+    msgspec.structs.replace(measured, exits=tuple(measured.of(head, chosen.layers))).save(config.out)
     result = {
         "head": head.value,
-        "budget": options.budget,
-        "profile": options.profile,
+        "budget": config.budget,
+        "profile": config.profile,
         "times": asdict(times),
         "candidates": list(selection.candidates.layers),
         "chosen": list(chosen.layers),
         "sizes": [asdict(choice) for choice in selection.choices],
     }
-    (options.out / RESULT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    title = (
-        f"What exits save ({HEAD_NAMES[head]}): T_q {1e3 * times.verify_s:.1f} ms, gamma {times.gamma} x T_p "
-        f"{1e3 * times.draft_s:.1f} ms"
-    )
-    figure = plot_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
-    figure.savefig(options.out / PLOT_FILE, dpi=110)
+    (config.out / RESULT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
-def times_of(options: argparse.Namespace, measured: Measured) -> Times:
+def times_of(config: SelectConfig, measured: Measured) -> Times:
     """Return the times to select for: given, else the profile's, else measured ones. ValueError for impossible ones."""
-    from speculation.profiles import DeviceProfile, load_profile
-
-    profile = load_profile(options.profile)
-    declared = not profile.is_raw or options.verify_ms is not None
+    profile = load_profile(config.profile)
+    declared = not profile.is_raw or config.verify_ms is not None
     if profile.is_raw:
         profile = DeviceProfile("raw", measured.draft_s.median, measured.verify_s.median)
-    given = {"draft_s": options.draft_ms, "verify_s": options.verify_ms, "one_way_s": options.one_way_ms}
-    profile = replace(profile, **{name: value / 1e3 for name, value in given.items() if value is not None})
-    gamma = measured.settings.gamma if options.gamma is None else options.gamma
+    given = {"draft_s": config.draft_ms, "verify_s": config.verify_ms, "one_way_s": config.one_way_ms}
+    declared_s: dict[str, Any] = {name: value / 1e3 for name, value in given.items() if value is not None}
+    profile = replace(profile, **declared_s)
+    gamma = measured.settings.gamma if config.gamma is None else config.gamma
     if profile.verify_s <= 0.0 or profile.draft_s <= 0.0 or gamma < 1:
         raise ValueError(
             f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s, gamma {gamma}: all must be above 0, for exits "
@@ -182,14 +166,9 @@ def candidates_of(
 
     Raises ValueError where figures and verdicts are not of the same exits.
     """
-    from adapters_training.exit_choice.selection import Candidates
-    from speculation.profiles import DeviceProfile
-
     figures = measured.of(head)
     if tuple(each.layer for each in figures) != verdicts.layers:
         raise ValueError("the measured figures and the verdicts are of different exits: run measure-exits again")
-    if exit_cost is not None and not 0.0 <= exit_cost <= 1.0:
-        raise ValueError(f"--exit-cost {exit_cost} is a share of a verification: give 0 to 1")
     profile = DeviceProfile("selected for", verify_s=times.verify_s)
     own = [each.cost_s / measured.verify_s.median if exit_cost is None else exit_cost for each in figures]
     return Candidates(
@@ -220,8 +199,6 @@ def best(choices: Sequence[Choice], least: int, budget: float) -> Choice:
 
 def report(selection: Selection, times: Times) -> str:
     """Return the tables that the command prints."""
-    from adapters_training.exit_choice.selection import first_right
-
     candidates, chosen, head = selection.candidates, selection.chosen, selection.head
     lines = [
         f"T_q {1e3 * times.verify_s:.2f} ms, T_p {1e3 * times.draft_s:.2f} ms x gamma {times.gamma}, "
@@ -246,9 +223,10 @@ def report(selection: Selection, times: Times) -> str:
 
 
 def _heads(word: str, verdicts: Verdicts) -> list[Head]:
-    from speculation.exits import Head
-
     heads = list(verdicts.by_head) if word == "auto" else [Head(word)]
     if not set(heads) <= set(verdicts.by_head):
         raise ValueError(f"--head {word}: these exits were not measured with it; measure-exits makes a short list")
     return heads
+
+
+COMMAND = Command("select-exits", "keep the 3 to 6 measured exits that save most time", __doc__, SelectConfig, _run)

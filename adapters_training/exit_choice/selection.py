@@ -18,21 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-MOST_CANDIDATES = 64
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a selection chooses from, exits in ascending order of their layers.
-
-    Raises ValueError for shapes or times that cannot be.
-    """
+    """What a selection chooses from, exits in ascending order of their layers and falling of their leads."""
 
     layers: tuple[int, ...]
     right: npt.NDArray[np.bool_]
@@ -47,21 +42,6 @@ class Candidates:
     """T_q."""
     draft_s: float
     """gamma T_p."""
-
-    def __post_init__(self) -> None:
-        count = len(self.layers)
-        if not 1 <= count <= MOST_CANDIDATES:
-            raise ValueError(f"{count} candidate exits: give 1 to {MOST_CANDIDATES}")
-        if list(self.layers) != sorted(set(self.layers)):
-            raise ValueError(f"candidate exits {list(self.layers)} must be distinct and ascending")
-        if self.right.shape != (count, len(self.ended)) or not len(self.ended):
-            raise ValueError(f"verdicts {self.right.shape} are not those of {count} exits in verifications")
-        if len(self.lead_s) != count or len(self.cost_s) != count:
-            raise ValueError(f"{count} exits need as many leads and costs")
-        if min(*self.lead_s, *self.cost_s, self.draft_s) < 0.0 or self.verify_s <= 0.0:
-            raise ValueError("leads, costs and times must not be negative, and a verification takes some time")
-        if any(earlier < later for earlier, later in pairwise(self.lead_s)):
-            raise ValueError(f"leads {self.lead_s} must fall from layer to layer")
 
 
 @dataclass(frozen=True)

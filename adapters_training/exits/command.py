@@ -28,54 +28,46 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adapters_training.exits.config import TrainingConfig
-from adapters_training.training_command import add_training, run_training
+import msgspec
+
+from adapters_training.exits.config import ExitsConfig, Loss
+from adapters_training.exits.training import ExitTrainer, compared
+from adapters_training.frozen_target.trainer import FrozenTrainer
+from adapters_training.frozen_target.training import (
+    finished_results,
+    run_command,
+    train,
+    training_command,
+)
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    line = add_training(
-        commands, "exits", TrainingConfig, _run, text="train early-exit adapters on a frozen target", about=__doc__,
-        smaller="--context, --batch, --head-tokens or --rank", replace="replace exits of other settings in --out",
-    )  # fmt: skip
-    line.add_argument("--compare", action="store_true", help="train with ce and with kl, each in a folder of --out")
+def compare(config: ExitsConfig) -> dict[str, dict[str, Any]]:
+    """Train with cross-entropy and with KL, all else equal, into folders of `out`; return the results by loss.
+
+    A finished one is not trained again. Raises ValueError as `train` does.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    for loss in (Loss.CE, Loss.KL):
+        own = msgspec.structs.replace(config, loss=loss, out=str(Path(config.out) / loss.value))
+        results[loss.value] = finished_results(own) or train(ExitTrainer, own)
+        # What --minutes came to with the first loss holds for the other.
+        config = msgspec.structs.replace(config, steps=results[loss.value].get("steps", config.steps), minutes=0.0)
+    return results
 
 
-def _run(config: TrainingConfig, options: argparse.Namespace) -> int:
-    from adapters_training.exits.run import compare, dry_run, train
-    from speculation.exits import WEIGHTS_FILE
-
-    if options.compare and not options.dry_run:
-        _report_comparison(Path(config.out), compare(config))
-        return 0
-    return run_training(
-        config, options, dry_run=dry_run, train=train, table=lambda found: table({config.loss.value: found}),
-        made="exits", written=WEIGHTS_FILE,
-    )  # fmt: skip
-
-
-def table(results: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the lines that show, layer by layer, how often each run's exits agree with the last layer."""
-    first = next(iter(results.values()))
-    heading = f"{'after layer':>11s} {'no adapter':>11s} " + " ".join(f"{name:>9s}" for name in results)
-    lines = [f"agreement with the last layer on {first['tokens']:,} held-out tokens", heading]
-    for layer, bare in first["agreement without adapter"].items():
-        cells = " ".join(f"{_at(found['agreement'], layer):9.1%}" for found in results.values())
-        lines.append(f"{layer:>11} {bare:11.1%} {cells}")
-    return lines
+def _run(trainer: type[FrozenTrainer[Any]], config: ExitsConfig, options: argparse.Namespace) -> int:
+    if not options.compare or options.dry_run:
+        return run_command(trainer, config, options)
+    results = compare(config)
+    if all(results.values()):
+        print("\n".join(compared(results)))
+        path = Path(config.out) / "compare.json"
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(path)
+    return 0
 
 
-def _at(rates: dict[Any, float], layer: Any) -> float:
-    # Keys are text once they were JSON.
-    return rates[layer] if layer in rates else rates[str(layer) if isinstance(layer, int) else int(layer)]
-
-
-def _report_comparison(out: Path, results: dict[str, dict[str, Any]]) -> None:
-    if not all(results.values()):
-        return
-    from adapters_training.exits.plots import plot_agreement
-
-    print("\n".join(table(results)))
-    (out / "compare.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    plot_agreement(results).savefig(out / "compare.png", dpi=110)
-    print(f"{out / 'compare.json'}, {out / 'compare.png'}")
+COMMAND = training_command(
+    "exits", "train early-exit adapters on a frozen target", __doc__, ExitTrainer,
+    {"compare": "train with ce and with kl, each in a folder of --out"}, _run,
+)  # fmt: skip

@@ -2,93 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter
+from torch import Tensor
 from tqdm import tqdm
 
-from adapters_training.exits.batches import Batch
-from adapters_training.exits.config import Loss, TrainingConfig
-from adapters_training.exits.preparation import Prepared
-from adapters_training.exits.target import exit_logits, read
-from adapters_training.exits.trainer import StepLosses, Trainer
-from speculation.exits import ExitHeads
+from adapters_training.exits.config import ExitsConfig, Loss
+from adapters_training.exits.measuring import measure
+from adapters_training.frozen_target.batches import Batch
+from adapters_training.frozen_target.memory import LOGIT_COPIES
+from adapters_training.frozen_target.target import exit_logits, read
+from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
+from adapters_training.trainer import StepLosses
+from speculation.exits import WEIGHTS_FILE, ExitHeads
 from speculation.vlm.forward import final_logits
+from speculation.vlm.memory import BYTES
 
 
-def ce_weight(config: TrainingConfig) -> float:
-    """Return the weight of cross-entropy in the loss; the divergence from the last layer has the rest."""
-    return {Loss.CE: 1.0, Loss.KL: 0.0, Loss.MIX: config.ce_share}[config.loss]
-
-
-class ExitTrainer(Trainer[TrainingConfig]):
+class ExitTrainer(FrozenTrainer[ExitsConfig]):
     """The adapters of one target in training. Losses [exits, 2] are cross-entropy and divergence, nats."""
 
-    def __init__(self, prepared: Prepared[TrainingConfig]) -> None:
+    kind, made, file = ExitsConfig, "exits", WEIGHTS_FILE
+    smaller = "--context, --batch, --head-tokens, --rank or --layers"
+
+    def __init__(self, prepared: Prepared[ExitsConfig]) -> None:
         """Make adapters, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        torch.manual_seed(prepared.config.seed)
-        self.heads = ExitHeads(prepared.vlm, prepared.layers, prepared.config.rank)
+        config = prepared.config
+        torch.manual_seed(config.seed)
+        self.name = f"exits ({config.loss.value})"
+        self.heads = ExitHeads(prepared.vlm, prepared.layers, config.rank)
         self.heads.adapters.float()
+        # Cross-entropy's weight in the loss; the divergence from the last layer has the rest.
+        self._ce = {Loss.CE: 1.0, Loss.KL: 0.0, Loss.MIX: config.ce_share}[config.loss]
         super().__init__(prepared, self.heads.adapters)
 
-    @property
-    def name(self) -> str:
-        """See `Trainer.name`."""
-        return f"exits ({self.prepared.config.loss.value})"
+    @staticmethod
+    def layers_of(config: ExitsConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
+        """See `FrozenTrainer.layers_of`."""
+        count, hidden = int(text["num_hidden_layers"]), int(text["hidden_size"])
+        layers = config.layers or tuple(range(count - 1))
+        if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] > count - 2:
+            shown = " ".join(map(str, layers))
+            raise ValueError(f"--layers {shown}: give distinct layers of 0 to {count - 2}, ascending")
+        if config.rank >= hidden:
+            raise ValueError(
+                f"--rank {config.rank} is no bottleneck in a target of width {hidden}; give less, such as 64"
+            )
+        return layers
+
+    @staticmethod
+    def memory_of(config: ExitsConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
+        """See `FrozenTrainer.memory_of`."""
+        hidden, tokens = int(text["hidden_size"]), config.batch * config.context
+        states = tokens * (hidden * (layers + 1) + 4 * hidden + 3 * int(text["intermediate_size"]))
+        logits = min(config.head_tokens, tokens) * int(text["vocab_size"]) * 4 * LOGIT_COPIES
+        return layers * 2 * hidden * config.rank, states * BYTES[dtype] + logits
 
     @property
-    def clipped_apart(self) -> Sequence[nn.Module]:
+    def clipped_apart(self) -> Sequence[Sequence[Tensor]]:
         """Each adapter: they do not depend on each other."""
-        return tuple(self.heads.adapters.values())
+        return [list(adapter.parameters()) for adapter in self.heads.adapters.values()]
 
     def learn(self, batches: Sequence[Batch]) -> StepLosses:
-        """Add the gradients of one step's forwards to the adapters, summed over their tokens."""
-        vlm, accelerator = self.prepared.vlm, self.prepared.accelerator
-        total = StepLosses(torch.zeros(len(self.heads.layers), 2, dtype=torch.float64), 0, 0, {"cut": 0, "passed": 0})
+        """See `Trainer.learn`."""
+        total = StepLosses(torch.zeros(len(self.heads.layers), 2, dtype=torch.float64))
         for batch in batches:
-            for problem in batch.problems:
-                tqdm.write(f"passed over: {problem}")
-            with accelerator.autocast():
-                features = read(vlm, batch.to(vlm.device), self.heads.layers)
-            for at in range(0, len(features.labels), self.prepared.config.head_tokens):
-                part = slice(at, at + self.prepared.config.head_tokens)
+            self.count(batch, total)
+            with self.autocast():
+                features = read(self.vlm, batch.to(self.vlm.device), self.heads.layers)
+            for at in range(0, len(features.labels), self.config.head_tokens):
+                part = slice(at, at + self.config.head_tokens)
                 hidden = {layer: states[part] for layer, states in features.hidden.items()}
                 total.losses += self._backward(hidden, features.last[part], features.labels[part]).cpu()
             total.learned += len(features.labels)
-            total.tokens += features.tokens
-            total.counts["cut"] += batch.truncated
-            total.counts["passed"] += len(batch.problems)
         return total
 
     def _backward(self, hidden: dict[int, Tensor], last: Tensor, labels: Tensor) -> Tensor:
-        vlm, weight = self.prepared.vlm, ce_weight(self.prepared.config)
         losses = torch.zeros(len(hidden), 2, dtype=torch.float64, device=last.device)
         with torch.no_grad():
-            truth = final_logits(vlm, last).float().log_softmax(-1) if weight < 1 else None
+            truth = final_logits(self.vlm, last).float().log_softmax(-1) if self._ce < 1 else None
         for row, (layer, states) in enumerate(hidden.items()):
-            log = exit_logits(vlm, self.heads, layer, states).float().log_softmax(-1)
+            log = exit_logits(self.vlm, self.heads, layer, states).float().log_softmax(-1)
             loss = ce = F.nll_loss(log, labels, reduction="sum")
             if truth is not None:
                 divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
-                loss = weight * ce + (1 - weight) * divergence
+                loss = self._ce * ce + (1 - self._ce) * divergence
                 losses[row, 1] = divergence.detach()
             losses[row, 0] = ce.detach()
             # Each exit's graph is freed before the next one's logits are made.
-            self.prepared.accelerator.backward(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
         return losses
 
     def loss_of(self, means: Tensor) -> float:
         """See `Trainer.loss_of`."""
-        weight = ce_weight(self.prepared.config)
-        return float((weight * means[:, 0] + (1 - weight) * means[:, 1]).mean())
+        return float((self._ce * means[:, 0] + (1 - self._ce) * means[:, 1]).mean())
 
-    def log(self, writer: SummaryWriter, means: Tensor) -> None:
-        """See `Trainer.log`."""
-        weight = ce_weight(self.prepared.config)
-        for row, layer in enumerate(self.heads.layers):
-            writer.add_scalar(f"cross-entropy/exit_{layer}", float(means[row, 0]), self.step)
-            if weight < 1:
-                writer.add_scalar(f"divergence/exit_{layer}", float(means[row, 1]), self.step)
+    def figures(self, means: Tensor) -> dict[str, float]:
+        """See `Trainer.figures`."""
+        kinds = ("cross-entropy", "divergence") if self._ce < 1 else ("cross-entropy",)
+        return {
+            f"{kind}/exit_{layer}": float(means[row, column])
+            for row, layer in enumerate(self.heads.layers)
+            for column, kind in enumerate(kinds)
+        }
+
+    def finish(self, config: ExitsConfig, folder: Path) -> dict[str, Any]:
+        """See `FrozenTrainer.finish`; measured as they are served, in the target's dtype."""
+        self.heads.adapters.to(self.vlm.dtype).requires_grad_(False)
+        found = measure(self.vlm, self.heads, self.prepared.held_out(config.held_out_samples), config.head_tokens)
+        agreed, bare = (sum(found[name].values()) for name in ("agreement", "agreement without adapter"))
+        if agreed < bare and not self.is_trial:
+            count = len(self.heads.layers)
+            tqdm.write(
+                f"warning: these exits agree with the last layer in {agreed / count:.1%} of {found['tokens']} held-out "
+                f"tokens, without adapters it is {bare / count:.1%}; if the data's tokens are those of the target, "
+                f"{self.course.remedy}",
+                file=sys.stderr,
+            )
+        self.heads.save(folder)
+        return found
+
+    def load(self, folder: Path) -> None:
+        """See `FrozenTrainer.load`."""
+        ExitHeads.load(folder, self.vlm)
+
+    def described(self, results: Mapping[str, Any]) -> str:
+        """See `FrozenTrainer.described`."""
+        weights = sum(each.numel() for each in self.parameters) / 1e6
+        return f"{len(self.heads.layers)} exits of rank {self.config.rank} ({weights:.2f} M weights)"
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> Sequence[str]:
+        """See `FrozenTrainer.table`."""
+        return compared({results["asked"]["loss"]: results})
+
+
+def compared(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the lines that show, layer by layer, how often the exits of each loss agree with the last layer."""
+    # Keys are text once they were JSON.
+    rates = [{int(layer): rate for layer, rate in found["agreement"].items()} for found in results.values()]
+    first = next(iter(results.values()))
+    heading = f"{'after layer':>11s} {'no adapter':>11s} " + " ".join(f"{name:>9s}" for name in results)
+    lines = [f"agreement with the last layer on {first['tokens']:,} held-out tokens", heading]
+    for layer, bare in first["agreement without adapter"].items():
+        lines.append(f"{layer:>11} {bare:11.1%} {' '.join(f'{found[int(layer)]:9.1%}' for found in rates)}")
+    return lines

@@ -18,40 +18,7 @@ examples:
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from adapters_training.fed_head.training import FedTrainer
+from adapters_training.frozen_target.training import training_command
 
-from adapters_training.fed_head.config import FedHeadConfig
-from adapters_training.training_command import add_training, run_training
-
-
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    add_training(
-        commands, "fed-head", FedHeadConfig, _run, text="train a draft head that a frozen target feeds", about=__doc__,
-        smaller="--context, --batch, --depths or --head-tokens", replace="replace a head of other settings in --out",
-    )  # fmt: skip
-
-
-def _run(config: FedHeadConfig, options: argparse.Namespace) -> int:
-    from adapters_training.fed_head.run import dry_run, train
-    from speculation.fed.files import CONFIG_FILE
-
-    return run_training(
-        config, options, dry_run=dry_run, train=train, table=table, made="a head", written=CONFIG_FILE
-    )  # fmt: skip
-
-
-def table(results: dict[str, Any]) -> list[str]:
-    """Return the lines that show how often drafted tokens are right by depth, and tokens a verification."""
-    names = [name for name in ("head", "draft") if name in results]
-    depths = range(1, results["gamma"] + 1)
-    lines = [
-        f"{results['tokens']:,} held-out tokens, of which the target itself chooses {results['own']:.1%}",
-        f"{'':>8s} {'tokens a verification':>22s} " + " ".join(f"{f'right at {depth}':>10s}" for depth in depths),
-    ]
-    for name in names:
-        found = results[name]
-        shares = " ".join(f"{share:10.1%}" for share in found["right at depth"])
-        lines.append(f"{name:>8s} {found['tokens a verification']:22.2f} {shares}")
-    return lines
+COMMAND = training_command("fed-head", "train a draft head that a frozen target feeds", __doc__, FedTrainer)

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from adapters_training.exits.config import FrozenTargetConfig
+from adapters_training.frozen_target.config import FrozenTargetConfig
 from speculation.features import MAX_SIZE
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_PROMPT_FEATURES
 
 
-class FedHeadConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True):
+class FedHeadConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of one training of a fed head."""
 
     layers: Annotated[

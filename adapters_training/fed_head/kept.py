@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from adapters_training.exits.preparation import Prepared
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.files import replacing
+from adapters_training.frozen_target.trainer import Prepared
 from adapters_training.packing import IGNORE
 from speculation.progress import progress
 from speculation.vlm.memory import gigabytes
@@ -49,7 +49,7 @@ class KeptRuns:
         self._open: dict[int, Any] = {}
         self._claim(prepared, prompt_tokens)
         self._compute(prepared, prompt_tokens)
-        prepared.accelerator.wait_for_everyone()
+        prepared.replicas.wait()
 
     def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Runs | None:
         """Return the runs of a batch, None where it has no answer; the seed decides nothing, what is kept stands."""
@@ -101,14 +101,14 @@ class KeptRuns:
                     f"--kept {self._folder} is of other settings ({other[0]}: {there.get(other[0])} there, "
                     f"{mine[other[0]]} now): choose another folder, or delete it"
                 )
-        elif prepared.accelerator.is_main_process:
+        elif prepared.replicas.is_first:
             self._folder.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
                 file.write_text(json.dumps(mine, indent=1) + "\n")
-        prepared.accelerator.wait_for_everyone()
+        prepared.replicas.wait()
 
     def _compute(self, prepared: Prepared[FedHeadConfig], prompt_tokens: int) -> None:
-        index, count = prepared.accelerator.process_index, prepared.accelerator.num_processes
+        index, count = prepared.replicas.rank, prepared.replicas.size
         missing = [part for part in range(index, len(self._parts), count) if not self._path(part).exists()]
         for place, part in enumerate(progress(missing, unit="part", desc="target", hidden=index > 0)):
             with replacing(self._path(part)) as file:
@@ -152,7 +152,7 @@ class KeptRuns:
         batch = prepared.maker(
             lambda place: int(numbers[(place - base) % len(numbers)]), base + first, count, config.seed
         )
-        with prepared.accelerator.autocast():
+        with prepared.autocast():
             runs = gather(prepared.vlm, batch.to(prepared.vlm.device), prepared.layers, prompt_tokens)
         if runs is None:
             return []

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adapters_training.exits.batches import Batch
-from adapters_training.exits.target import outputs
+from adapters_training.frozen_target.batches import Batch
+from adapters_training.frozen_target.target import outputs
 from adapters_training.packing import IGNORE
 from speculation.vlm.load import Vlm
 

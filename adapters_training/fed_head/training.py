@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
-from adapters_training.exits.batches import Batch, Maker
-from adapters_training.exits.memory import Need
-from adapters_training.exits.preparation import Prepared, open_target
-from adapters_training.exits.trainer import StepLosses, Trainer
-from adapters_training.fed_head import memory
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.kept import KeptRuns
 from adapters_training.fed_head.losses import depth_losses
+from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.runs import Runs, gather
+from adapters_training.frozen_target.batches import Batch, Maker
+from adapters_training.frozen_target.memory import ACTIVATIONS, LOGIT_COPIES
+from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
 from adapters_training.packing import IGNORE
+from adapters_training.trainer import StepLosses
+from speculation.features import SCALE_BYTES
 from speculation.fed.config import FedConfig
 from speculation.fed.encoder import FeatureEncoder
+from speculation.fed.files import CONFIG_FILE, load_encoder, load_head, round_weights, save
 from speculation.fed.head import FedHead
-from speculation.vlm.load import Vlm
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.memory import BYTES
 
-
-def prepare(config: FedHeadConfig) -> Prepared[FedHeadConfig]:
-    """Check and open everything. Raises ValueError, in one sentence, for what cannot be trained on."""
-
-    def layers(text: dict[str, Any]) -> tuple[int, ...]:
-        return feeding_layers(config.layers, int(text["num_hidden_layers"]))
-
-    def need(folder: Path, described: dict[str, Any], count: int, device: str, dtype: str) -> Need:
-        return memory.check(folder, described, config, count, device, dtype)
-
-    return open_target(config, layers, need)
+SHOWN_DEPTHS = 16
+"""Depths of a draft whose shares of right tokens results.json has."""
 
 
 def feeding_layers(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -89,8 +81,12 @@ def shape_of(prepared: Prepared[FedHeadConfig]) -> FedConfig:
     )
 
 
-class FedTrainer(Trainer[FedHeadConfig]):
+class FedTrainer(FrozenTrainer[FedHeadConfig]):
     """Bottleneck and head of one target. Losses [depths, 2] are cross-entropy to the target, nats, and hits."""
+
+    name, kind, made, file = "fed head", FedHeadConfig, "a fed head", CONFIG_FILE
+    smaller = "--context, --batch, --depths, --head-tokens, --short-list or --width"
+    dry: ClassVar[Mapping[str, Any]] = {"kept": ""}
 
     def __init__(self, prepared: Prepared[FedHeadConfig]) -> None:
         """Make a head, or take up the checkpoint in the output folder; ValueError if it is of another run."""
@@ -100,60 +96,118 @@ class FedTrainer(Trainer[FedHeadConfig]):
         take_words(prepared.vlm, self.head)
         super().__init__(prepared, nn.ModuleDict({"encoder": self.encoder, "head": self.head}))
 
-    @property
-    def name(self) -> str:
-        """See `Trainer.name`."""
-        return "fed head"
+    @staticmethod
+    def layers_of(config: FedHeadConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
+        """See `FrozenTrainer.layers_of`."""
+        return feeding_layers(config.layers, int(text["num_hidden_layers"]))
+
+    @staticmethod
+    def memory_of(config: FedHeadConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
+        """See `FrozenTrainer.memory_of`."""
+        hidden, vocabulary = int(text["hidden_size"]), int(text["vocab_size"])
+        width, tokens = config.width or hidden, config.batch * config.context
+        listed = min(config.short_list, vocabulary)
+        inner = config.intermediate or 3 * width
+        weights = hidden * layers * config.size + width * (config.size + 7 * width + 3 * inner + 2 * listed)
+        step = tokens * hidden * (layers + 1) * BYTES[dtype]
+        step += config.depths * tokens * 4 * (ACTIVATIONS * width + LOGIT_COPIES * listed + config.context)
+        return weights, step + min(config.head_tokens, tokens) * vocabulary * 4 * 3
 
     @property
     def settings(self) -> dict[str, Any]:
         """See `Trainer.settings`."""
         return super().settings | {"short list tokens": list(self.head.config.short_list)}
 
-    def _maker(self) -> Maker[Batch | Runs | None]:
+    def maker(self) -> Maker[Batch | Runs | None]:
+        """See `FrozenTrainer.maker`."""
         config = self.prepared.config
         return KeptRuns(self.prepared, config.prompt_tokens) if config.kept else self.prepared.maker
 
     def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
         """See `Trainer.learn`."""
-        vlm, accelerator, config = self.prepared.vlm, self.prepared.accelerator, self.prepared.config
-        total = StepLosses(torch.zeros(config.depths, 2, dtype=torch.float64), 0, 0, {"cut": 0, "passed": 0})
+        depths, device = self.config.depths, self.vlm.device
+        weights = torch.tensor([self.config.depth_weight**depth for depth in range(depths)], device=device)
+        total = StepLosses(torch.zeros(depths, 2, dtype=torch.float64))
         for batch in batches:
             runs = self._runs(batch, total)
             if runs is None:
                 continue
-            with accelerator.autocast():
-                losses = depth_losses(vlm, self.encoder, self.head, runs, config.depths, config.head_tokens)
-            weights = torch.tensor([config.depth_weight**depth for depth in range(config.depths)], device=vlm.device)
-            accelerator.backward((losses[:, 0] * weights).sum())
+            with self.autocast():
+                losses = depth_losses(self.vlm, self.encoder, self.head, runs, depths, self.config.head_tokens)
+            (losses[:, 0] * weights).sum().backward()  # type: ignore[no-untyped-call]
             total.losses += losses.detach().double().cpu()
             total.learned += float((runs.labels != IGNORE).sum())
         return total
 
     def _runs(self, batch: Batch | Runs | None, total: StepLosses) -> Runs | None:
-        vlm, config = self.prepared.vlm, self.prepared.config
         if batch is None:
             return None
         if isinstance(batch, Runs):
             total.tokens += batch.tokens.numel()
-            return batch.to(vlm.device)
-        for problem in batch.problems:
-            tqdm.write(f"passed over: {problem}")
-        total.tokens += batch.ids.numel()
-        total.counts["cut"] += batch.truncated
-        total.counts["passed"] += len(batch.problems)
-        with self.prepared.accelerator.autocast():
-            return gather(vlm, batch.to(vlm.device), self.head.config.layers, config.prompt_tokens)
+            return batch.to(self.vlm.device)
+        self.count(batch, total)
+        with self.autocast():
+            return gather(self.vlm, batch.to(self.vlm.device), self.prepared.layers, self.config.prompt_tokens)
 
     def loss_of(self, means: Tensor) -> float:
         """See `Trainer.loss_of`; the first depth's, which the others follow."""
         return float(means[0, 0])
 
-    def log(self, writer: SummaryWriter, means: Tensor) -> None:
-        """See `Trainer.log`."""
-        for depth, (loss, hits) in enumerate(means.tolist(), start=1):
-            writer.add_scalar(f"cross-entropy/depth_{depth}", loss, self.step)
-            writer.add_scalar(f"right/depth_{depth}", hits, self.step)
+    def figures(self, means: Tensor) -> dict[str, float]:
+        """See `Trainer.figures`."""
+        kinds = ("cross-entropy", "right")
+        return {
+            f"{kind}/depth_{depth}": value
+            for depth, values in enumerate(means.tolist(), start=1)
+            for kind, value in zip(kinds, values, strict=True)
+        }
+
+    def finish(self, config: FedHeadConfig, folder: Path) -> dict[str, Any]:
+        """See `FrozenTrainer.finish`."""
+        device = str(self.vlm.device)
+        draft = load_vlm(config.draft, config.model(device, "float32")) if config.draft else None
+        modules = self.encoder, self.head
+        for module in modules:
+            module.requires_grad_(False).eval()
+            round_weights(module)  # before they are measured: those that are measured are those that are served
+        batches = self.prepared.held_out(config.held_out_samples)
+        found = measure(self.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
+        shape = save(folder, *modules)
+        return {
+            "weights of the head": sum(weight.numel() for weight in self.head.parameters()),
+            "weights of the bottleneck": sum(weight.numel() for weight in self.encoder.parameters()),
+            "bytes a token": SCALE_BYTES + shape.size,
+            "short list": len(shape.short_list),
+            **found,
+        }
+
+    def load(self, folder: Path) -> None:
+        """See `FrozenTrainer.load`."""
+        load_encoder(folder, self.vlm)
+        load_head(folder, self.vlm.tokenizer_fingerprint)
+
+    def described(self, results: Mapping[str, Any]) -> str:
+        """See `FrozenTrainer.described`."""
+        head, bottleneck = results["weights of the head"] / 1e6, results["weights of the bottleneck"] / 1e6
+        return (
+            f"a head of {head:.2f} M weights with {results['short list']:,} tokens, features of layers "
+            f"{list(self.prepared.layers)} through a bottleneck of {bottleneck:.2f} M weights to "
+            f"{results['bytes a token']} bytes a token, the target run at every step (--kept saves that)"
+        )
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> Sequence[str]:
+        """See `FrozenTrainer.table`: how often drafted tokens are right by depth, and tokens a verification."""
+        depths = range(1, results["gamma"] + 1)
+        lines = [
+            f"{results['tokens']:,} held-out tokens, of which the target itself chooses {results['own']:.1%}",
+            f"{'':>8s} {'tokens a verification':>22s} " + " ".join(f"{f'right at {depth}':>10s}" for depth in depths),
+        ]
+        for name in (name for name in ("head", "draft") if name in results):
+            found = results[name]
+            shares = " ".join(f"{share:10.1%}" for share in found["right at depth"])
+            lines.append(f"{name:>8s} {found['tokens a verification']:22.2f} {shares}")
+        return lines
 
 
 def take_words(vlm: Vlm, head: FedHead) -> None:

@@ -12,21 +12,22 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from adapters_training import wording
+from adapters_training.devices import ModelConfig
 from adapters_training.files import replacing
 from adapters_training.records import Task, read_shard, shards
 from speculation.predictor import FEATURES, features
 from speculation.progress import progress
 from speculation.sampling import Greedy
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
-
-if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
 
 ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024
@@ -66,25 +67,20 @@ class Drafts:
         return self.features[known], self.label[known].astype(np.float64)
 
 
-@dataclass(frozen=True)
-class LogConfig:
+class LogConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How drafts are logged."""
 
-    gamma: int = 8
-    """Tokens of a draft at most."""
-    frames: int = 600
-    """In all, taken evenly from the shards."""
-    max_tokens: int = 96
-    """Of an answer."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("gamma", 1), ("frames", 1), ("max_tokens", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
+    draft: Annotated[Path, Meta(description="model folder")] = Path("models/draft")
+    target: Annotated[Path, Meta(description="model folder")] = Path("models/target")
+    data: Annotated[Path, Meta(description="shards of the 'data' command; rooms of their own")]
+    out: Annotated[Path, Meta(description="folder for drafts-*.npz, one a shard")]
+    frames: Annotated[int, Meta(ge=1, description="in all, taken evenly from the shards")] = 600
+    gamma: Annotated[int, Meta(ge=1, description="longest draft")] = 8
+    max_tokens: Annotated[int, Meta(ge=2, description="of an answer")] = 96
+    seed: Annotated[int, Meta(ge=0, description="which frames and questions")] = 0
 
 
-def log(draft: Vlm, target: Vlm, data: Path, out: Path, config: LogConfig) -> Drafts:
+def log(draft: Vlm, target: Vlm, config: LogConfig) -> Drafts:
     """Decode frames of the shards in `data` as mode sd does, write a file a shard into `out`, and return all drafts.
 
     A shard whose file is there is not decoded again, so that a killed run goes on; each samples from (seed, its name)
@@ -93,9 +89,9 @@ def log(draft: Vlm, target: Vlm, data: Path, out: Path, config: LogConfig) -> Dr
     """
     if draft.tokenizer_fingerprint != target.tokenizer_fingerprint:
         raise ValueError(f"{draft.folder} and {target.folder} have different tokenizers; a pair shares one")
-    paths = shards(data)
+    out, paths = config.out, shards(config.data)
     if not paths:
-        raise ValueError(f"no frames in {data}: run 'python -m adapters_training data' first")
+        raise ValueError(f"no frames in {config.data}: run 'python -m adapters_training data' first")
     header = {"draft": draft.fingerprint, "target": target.fingerprint, "features": list(FEATURES),
               "gamma": config.gamma, "frames": config.frames, "max_tokens": config.max_tokens, "seed": config.seed,
               "data": [path.name for path in paths]}  # fmt: skip
@@ -139,9 +135,6 @@ class _Decoder:
     """Draft and target in one process, in turn, as mode sd: gamma tokens, a greedy verification, and so on."""
 
     def __init__(self, draft: Vlm, target: Vlm, config: LogConfig) -> None:
-        # The models' libraries take seconds to load, which the other stages do not need.
-        from speculation.vlm.session import VlmSession
-
         self._draft, self._target = VlmSession(draft, CAPACITY), VlmSession(target, CAPACITY)
         self.form = wording.form_of(target.folder)
         self._ends = frozenset(target.eos)

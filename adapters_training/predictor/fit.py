@@ -1,19 +1,21 @@
-"""Fit the predictors that are compared: a small network (the default), logistic regression, boosted trees.
+"""Fit the predictor: a small network, calibrated.
 
 Training takes seconds, so nothing is saved on the way: the same drafts and seed give the same weights, bit for bit,
-however often it was begun.
+however often it was begun. Logistic regression and boosted trees, which models/README.md holds against it, were no
+better.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 from torch import nn
 
 from adapters_training.predictor.drafts import Drafts
@@ -21,54 +23,40 @@ from speculation.predictor import FEATURES, Layer, Predictor
 from speculation.progress import progress
 
 Rows = npt.NDArray[np.float64]
-MLP, LOGISTIC, TREES, CONFIDENCE = "mlp", "logistic", "trees", "confidence"
-FAMILIES = (MLP, LOGISTIC, TREES)
-EXPORTABLE = (MLP, LOGISTIC)
 WEIGHT_DECAY, BATCH, PATIENCE = 1e-4, 256, 12
 
 
-@dataclass(frozen=True)
-class FitConfig:
-    """Hyper-parameters of a fit."""
+class FitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is fitted, to which drafts, and for which times."""
 
-    hidden: tuple[int, ...] = (32, 16)
-    """Widths of the network's hidden layers."""
-    learning_rate: float = 3e-3
-    epochs: int = 100
-    """At most; the fit ends PATIENCE epochs after the best one."""
-    seed: int = 0
+    drafts: Annotated[Path, Meta(description="folder of 'predictor log'")]
+    out: Annotated[Path, Meta(description="folder to export to; the edge looks beside its draft")]
+    report: Annotated[Path | None, Meta(description="folder for results and plot; none: --out")] = None
+    profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
+    gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold")] = 4
+    threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
+    ] = None
+    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, description="widths of the MLP")] = (
+        32,
+        16,
+    )
+    learning_rate: Annotated[float, Meta(gt=0, description="of the MLP")] = 3e-3
+    epochs: Annotated[int, Meta(ge=1, description="at most; the fit ends some epochs after the best one")] = 100
+    seed: Annotated[int, Meta(ge=0, description="of weights, batches and the split of scenes")] = 0
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted family: probabilities [n] of feature rows [n, 5]; the predictor to export where the edge can run it."""
-
-    probabilities: Callable[[Rows], Rows]
-    predictor: Predictor | None = None
-
-
-def fit(family: str, training: Drafts, validation: Drafts, config: FitConfig) -> Fitted:
-    """Fit one of `FAMILIES`, or CONFIDENCE: the draft's own top-1 probability, which needs no fit.
-
-    Raises ValueError where the drafts have only accepted or only rejected tokens, ModuleNotFoundError where the family
-    needs scikit-learn and it is not installed.
-    """
-    if family == CONFIDENCE:
-        return Fitted(lambda rows: rows[:, 0])
+def fit(training: Drafts, validation: Drafts, config: FitConfig) -> Predictor:
+    """Return the calibrated network. Raises ValueError where the drafts have only accepted or only rejected tokens."""
     for what, drafts in (("training", training), ("validation", validation)):
         if len(np.unique(drafts.labelled()[1])) < 2:
             raise ValueError(f"the {what} drafts were all accepted or all rejected: log more, or of another pair")
-    if family == TREES:
-        return _trees(training, config)
     rows, _ = training.labelled()
-    mean = rows.mean(axis=0)
-    spread = rows.std(axis=0)
+    mean, spread = rows.mean(axis=0), rows.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
-    layers = (_network if family == MLP else _logistic)(training, validation, mean, scale, config)
-    header = training.header
+    layers, header = _network(training, validation, mean, scale, config), training.header
     raw = Predictor(header["draft"], header["target"], mean, scale, layers, 0.5, int(header["gamma"]))
-    predictor = _calibrated(raw, validation)
-    return Fitted(predictor.probabilities, predictor)
+    return _calibrated(raw, validation)
 
 
 def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, config: FitConfig) -> tuple[Layer, ...]:
@@ -78,7 +66,7 @@ def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, conf
     optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     loss_of = nn.BCEWithLogitsLoss()
     best, best_loss, since = _weights(network), math.inf, 0
-    bar = progress(range(config.epochs), unit="epoch", desc=MLP, mininterval=2.0)
+    bar = progress(range(config.epochs), unit="epoch", desc="predictor", mininterval=2.0)
     for epoch in bar:
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed * 1_000_003 + epoch))
         for chosen in torch.split(order, BATCH):
@@ -119,24 +107,6 @@ def _weights(network: nn.Sequential) -> tuple[Layer, ...]:
 def _tensors(drafts: Drafts, mean: Rows, scale: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     rows, labels = drafts.labelled()
     return torch.from_numpy(((rows - mean) / scale).astype(np.float32)), torch.from_numpy(labels.astype(np.float32))
-
-
-def _logistic(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, config: FitConfig) -> tuple[Layer, ...]:
-    from sklearn.linear_model import LogisticRegression
-
-    rows, labels = training.labelled()
-    model: Any = LogisticRegression(max_iter=1000).fit((rows - mean) / scale, labels)
-    return ((model.coef_.T.astype(np.float32), model.intercept_.astype(np.float32)),)
-
-
-def _trees(training: Drafts, config: FitConfig) -> Fitted:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    rows, labels = training.labelled()
-    model: Any = HistGradientBoostingClassifier(
-        learning_rate=0.05, max_leaf_nodes=15, l2_regularization=1.0, early_stopping=True, random_state=config.seed
-    ).fit(rows, labels)
-    return Fitted(lambda each: np.asarray(model.predict_proba(each)[:, 1], dtype=np.float64))
 
 
 def _calibrated(predictor: Predictor, validation: Drafts) -> Predictor:

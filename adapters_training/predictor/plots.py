@@ -11,16 +11,14 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from adapters_training.predictor.drafts import Drafts
-from adapters_training.predictor.fit import CONFIDENCE, LOGISTIC, MLP, TREES
 from adapters_training.predictor.measure import GRID, Timings, calibration, replay
 
-COLOURS = {MLP: "#4c78a8", LOGISTIC: "#f58518", TREES: "#54a24b", CONFIDENCE: "#9d9d9d"}
-NAMES = {MLP: "MLP", LOGISTIC: "logistic regression", TREES: "boosted trees", CONFIDENCE: "draft's top-1 probability"}
+COLOURS = ("#4c78a8", "#9d9d9d")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One family on test drafts: its chance for every token, and its threshold."""
+    """A predictor on test drafts: its chance for every token, and its threshold."""
 
     chances: npt.NDArray[np.float64]
     threshold: float
@@ -31,15 +29,15 @@ def plot(path: Path, test: Drafts, families: Mapping[str, Shown], gamma: int, ti
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     calibrated, saved = figure.subplots(1, 2)
     known = test.label >= 0
-    for family, shown in families.items():
+    for colour, (name, shown) in zip(COLOURS, families.items(), strict=True):
         bins = calibration(shown.chances[known], test.label[known].astype(np.float64))
         chance, share, _ = zip(*bins, strict=True)
-        calibrated.plot(chance, share, "o-", color=COLOURS[family], label=NAMES[family], markersize=5)
+        calibrated.plot(chance, share, "o-", color=colour, label=name, markersize=5)
         outcomes = [replay(test, shown.chances, threshold, gamma, timings) for threshold in (0.0, *GRID)]
         saved.plot([1e3 * each.wasted_s for each in outcomes], [1e3 * each.token_s for each in outcomes], "-",
-                   color=COLOURS[family], label=NAMES[family])  # fmt: skip
+                   color=colour, label=name)  # fmt: skip
         chosen = replay(test, shown.chances, shown.threshold, gamma, timings)
-        saved.plot([1e3 * chosen.wasted_s], [1e3 * chosen.token_s], "o", color=COLOURS[family], markersize=9)
+        saved.plot([1e3 * chosen.wasted_s], [1e3 * chosen.token_s], "o", color=colour, markersize=9)
     calibrated.plot([0, 1], [0, 1], "k:", linewidth=1)
     calibrated.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share accepted by the target")
     calibrated.set_title("Calibration on rooms never seen\n(each dot a tenth of the tokens)", fontsize=10)

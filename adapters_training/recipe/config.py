@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from adapters_training import settings
 from adapters_training.exit_choice.config import MeasureConfig
-from adapters_training.exits.config import TrainingConfig
+from adapters_training.exits.config import ExitsConfig
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.pair import PairConfig
 from adapters_training.verifier_profile.config import ProfileConfig
@@ -96,7 +96,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 KINDS: dict[str, type[msgspec.Struct]] = {
     "target": PairConfig, "walked_target": PairConfig, "draft": PairConfig, "distil": PairConfig,
-    "exits": TrainingConfig, "measure_exits": MeasureConfig, "fed_head": FedHeadConfig, "pass_cost": ProfileConfig,
+    "exits": ExitsConfig, "measure_exits": MeasureConfig, "fed_head": FedHeadConfig, "pass_cost": ProfileConfig,
 }  # fmt: skip
 """Sections that are settings of a command."""
 GIVEN = frozenset({

@@ -19,10 +19,10 @@ import msgspec
 
 from adapters_training.devices import cores
 from adapters_training.files import replacing
-from adapters_training.recipe.stages import Plan, Stage
+from adapters_training.recipe.stages import SETTINGS, Plan, Stage
 from speculation.processes import terminable
 
-RECORD_FILE, LOCK_FILE, STAMPS, SETTINGS, LOGS = "recipe.json", "lock", "stamps", "settings", "logs"
+RECORD_FILE, LOCK_FILE, STAMPS, LOGS = "recipe.json", "lock", "stamps", "logs"
 POLL_SECONDS = 0.1
 NOTE_SECONDS = 30.0
 """A killed run loses at most so much of the time that it has taken."""
@@ -160,10 +160,9 @@ def _start(
     log = plan.out / LOGS / f"{stage.name}.log" if threads else None
     print(f"{head}: {'goes on' if begun else 'begins'}, about {stage.seconds / 60:.1f} minutes on two CPU cores in all"
           f"{f'; its output: {log}' if log is not None else ''}", flush=True)  # fmt: skip
-    if stage.file:
-        path = plan.out / SETTINGS / f"{stage.name}.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(msgspec.yaml.encode(stage.file))
+    path = plan.out / SETTINGS / f"{stage.name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(msgspec.yaml.encode(stage.file))
     fresh, known = Stamp(stage.identity, dict(stage.settings), machine()), stamp_of(plan, stage)
     stamp = known if known is not None and begun else fresh
     stamp.done = False

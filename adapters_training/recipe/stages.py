@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ ANSWER_S, PROMPT_S, EXIT_FRAME_S = 0.14, 0.33, 0.28
 `exits`."""
 FED_STEP_S, KEPT_FRAME_S = 0.5, 0.07
 """Seconds of a step of `fed-head`, and of a frame that the target reads before them."""
+SETTINGS = "settings"
+"""Folder of the stages' settings."""
 PASS_COST_S, SHORT_S = 720.0, 10.0
 """Seconds of `profile-verifier`, and of the stages that take seconds."""
 
@@ -46,8 +48,8 @@ class Stage:
     """The stages whose outputs it reads."""
     seconds: float
     """About how long it takes on two CPU cores."""
-    file: Section = field(default_factory=dict)
-    """Settings that it reads from a YAML file of its own; empty: none."""
+    file: Section
+    """Settings that its command reads from a YAML file."""
     processes: int = 1
     """Of `torchrun`; 1: without."""
 
@@ -84,8 +86,6 @@ class Plan:
     def __init__(self, recipe: Recipe, out: Path, devices: int) -> None:
         self.recipe, self.out, self._gpus = recipe, out, devices
         self._device = ("--device", "cuda" if devices else "cpu")
-        # a GPU is one for all stages
-        self._beside = devices == 0
         self.stages: list[Stage] = []
         self._make()
 
@@ -107,47 +107,88 @@ class Plan:
     def _make(self) -> None:
         recipe = self.recipe
         data = self._rooms("data", recipe.data)
-        held_out = self._rooms("held-out", recipe.held_out, "--held-out")
-        self._processor = self._processor_stage()
+        held_out = self._rooms("held-out", recipe.held_out, held_out=True)
+        like = {"like": recipe.processor_of} if recipe.processor_of else {}
+        self._processor = self._add("processor", "processor", {"processor_of": recipe.processor_of}, like, (), SHORT_S)
         self.target = self._pair("target", "target", recipe.target, [data], None)
         walks = [data]
         for number in range(1, recipe.rounds + 1):
-            rooms = msgspec.structs.replace(
-                recipe.walk, first_seed=recipe.walk.first_seed + (number - 1) * recipe.walk.scenes
-            )
-            walker = str(self.model(self.target))
-            walks.append(self._rooms(f"walk-{number}", rooms, "--walker", walker, after=(self.target,)))
+            first = recipe.walk.first_seed + (number - 1) * recipe.walk.scenes
+            rooms = msgspec.structs.replace(recipe.walk, first_seed=first)
+            walks.append(self._rooms(f"walk-{number}", rooms, (self.target,), walker=str(self.model(self.target))))
             repeated = [data, *(walk for walk in walks[1:] for _ in range(recipe.walk_times))]
             self.target = self._pair(f"target-{number}", "target", recipe.walked_target, repeated, self.target)
         teacher = self.target if recipe.taught else None
         alone = self._pair("draft", "draft", recipe.draft, walks, None, teacher)
         answered = self._answers("answers", recipe.distil_answers, data)
         self.draft = self._pair("distil", "draft", recipe.distil, [answered], alone, self.target)
-        self._exits(walks, held_out)
-        self._fed_head(data, held_out)
-        self._predictor(held_out)
-        self.pass_cost = self._with_file(
-            "pass-cost", "profile-verifier", recipe.pass_cost,
-            {"target": str(self.model(self.target)), "out": str(self.out / "pass-cost")}, (self.target,),
-            PASS_COST_S, on_device=False,
+        target, draft, held = str(self.model(self.target)), str(self.model(self.draft)), str(self.folder(held_out))
+
+        section = recipe.exits
+        exits = self._add(
+            "exits", "exits", section,
+            section | {"target": target, "data": [str(self.folder(each)) for each in walks], "held_out": [held]},
+            (self.target, *walks, held_out), section.get("steps", 400) * section.get("batch", 1) * EXIT_FRAME_S,
+            on_device=True, beside=True,
+        )  # fmt: skip
+        section = recipe.measure_exits
+        plain = {each.name: each.default for each in msgspec.structs.fields(MeasureConfig)} | section
+        measured = self._add(
+            "measure-exits", "measure-exits", section,
+            section | {"target": target, "draft": draft, "exits": str(self.folder(exits)), "held_out": [held]},
+            (exits, self.draft, held_out), (plain["prompts"] + plain["list_prompts"]) * PROMPT_S,
+            on_device=True, beside=True, makes=(),
+        )  # fmt: skip
+        section = msgspec.to_builtins(recipe.select_exits)
+        self.exits = self._add("select-exits", "select-exits", section, section | {"exits": str(self.folder(exits))},
+                               (measured,), SHORT_S, beside=True)  # fmt: skip
+
+        answers = self._answers("fed-answers", recipe.fed_answers, data)
+        judged = self._answers("fed-held-out", recipe.fed_held_out, held_out)
+        section = recipe.fed_head
+        self.fed_head = self._add(
+            "fed-head", "fed-head", section,
+            section | {"target": target, "data": [str(self.folder(answers))], "held_out": [str(self.folder(judged))],
+                       "draft": draft, "kept": str(self.out / "kept")},
+            (answers, judged, self.draft),
+            section.get("steps", 1200) * FED_STEP_S + recipe.fed_answers.frames * KEPT_FRAME_S,
+            on_device=True, beside=True, makes=("fed-head", "kept"),
         )  # fmt: skip
 
-    def _add(self, stage: Stage) -> Stage:
+        wanted = recipe.predictor
+        logged = {"frames": wanted.frames, "gamma": wanted.gamma}
+        drafts = self._add(
+            "drafts", "predictor log", logged, logged | {"draft": draft, "target": target, "data": held},
+            (self.draft, self.target, held_out), wanted.frames * PROMPT_S, on_device=True, beside=True,
+        )  # fmt: skip
+        fitted = {"drafts": str(self.folder(drafts)), "profile": wanted.profile, "epochs": wanted.epochs}
+        self.predictor = self._add("predictor", "predictor train", msgspec.to_builtins(wanted), fitted, (drafts,),
+                                   SHORT_S, beside=True)  # fmt: skip
+        # pass costs are measured on a machine that has nothing else to do
+        self.pass_cost = self._add("pass-cost", "profile-verifier", recipe.pass_cost,
+                                   recipe.pass_cost | {"target": target}, (self.target,), PASS_COST_S)  # fmt: skip
+
+    def _add(
+        self, name: str, command: str, known: Section, file: Section, after: Sequence[Stage], seconds: float, *,
+        words: Sequence[str] = (), on_device: bool = False, beside: bool = False, processes: int = 1,
+        makes: tuple[str, ...] | None = None,
+    ) -> Stage:  # fmt: skip
+        """Append a stage: `known` decides what it makes, `file` are its command's settings."""
+        path = self.out / SETTINGS / f"{name}.yaml"
+        line = (*command.split(), "--config", str(path), *words, *(self._device if on_device else ()))
+        # a GPU is one for all stages
+        beside = beside and not self._gpus
+        if name != "measure-exits":
+            file = file | {"out": str(self.out / name)}
+        stage = Stage(name, line, known, tuple(after), seconds, file, processes, makes, beside)
         self.stages.append(stage)
         return stage
 
-    def _rooms(self, name: str, rooms: Rooms, *words: str, after: tuple[Stage, ...] = ()) -> Stage:
-        command = ["data", "--out", str(self.out / name), "--scenes", str(rooms.scenes),
-                   "--frames-per-scene", str(rooms.frames_per_scene), "--first-seed", str(rooms.first_seed),
-                   "--processes", str(cores()), *words, *rooms.options]  # fmt: skip
+    def _rooms(self, name: str, rooms: Rooms, after: tuple[Stage, ...] = (), **given: Any) -> Stage:
+        known: Section = msgspec.to_builtins(rooms)
+        file = {key: value for key, value in known.items() if key != "options"} | {"processes": cores()} | given
         seconds = rooms.scenes * rooms.frames_per_scene * (ANSWER_S if after else FRAME_S) / cores()
-        return self._add(Stage(name, tuple(command), msgspec.to_builtins(rooms), after, seconds))
-
-    def _processor_stage(self) -> Stage:
-        like = self.recipe.processor_of
-        words = ("--like", like) if like else ()
-        command = ("processor", "--out", str(self.out / "processor"), *words)
-        return self._add(Stage("processor", command, {"processor_of": like}, (), SHORT_S))
+        return self._add(name, "data", known, file, after, seconds, words=rooms.options)
 
     def _pair(
         self, name: str, role: str, section: Section, data: Sequence[Stage], start: Stage | None,
@@ -155,94 +196,24 @@ class Plan:
     ) -> Stage:  # fmt: skip
         given: Section = {
             "role": role, "data": [str(self.folder(each)) for each in data],
-            "processor": str(self.folder(self._processor)), "out": str(self.out / name),
-            "export": str(self.out / name / "model"),
+            "processor": str(self.folder(self._processor)), "export": str(self.out / name / "model"),
         }  # fmt: skip
         if start is not None:
             given["start_from"] = str(self.folder(start) / "checkpoint.pt")
         if teacher is not None:
             given["teacher"] = str(self.model(teacher))
         processes, frames = self.recipe.processes, int(section.get("batch_frames", 10))
+        seconds = section.get("steps", 5000) * frames * (TARGET_FRAME_S if role == "target" else DRAFT_FRAME_S)
         if self._gpus:
             # as many frames a step as all processes on a CPU would take
             processes, frames = self._gpus, max(1, round(frames * processes / self._gpus))
         given["batch_frames"] = frames
-        each = TARGET_FRAME_S if role == "target" else DRAFT_FRAME_S
-        seconds = float(section.get("steps", 5000)) * int(section.get("batch_frames", 10)) * each
         after = (*data, self._processor, *(stage for stage in (start, teacher) if stage is not None))
-        settings = section | {"processes": self.recipe.processes, "role": role}
-        words = ("pair", "--config", str(self._file(name)), *self._device)
-        return self._add(Stage(name, words, settings, after, seconds, section | given, processes))
+        known = section | {"processes": self.recipe.processes, "role": role}
+        return self._add(name, "pair", known, section | given, after, seconds, on_device=True, processes=processes)
 
     def _answers(self, name: str, answers: Answers, data: Stage) -> Stage:
-        command = ("answers", "--model", str(self.model(self.target)), "--data", str(self.folder(data)),
-                   "--out", str(self.out / name), "--frames", str(answers.frames),
-                   "--questions", str(answers.questions), *self._device)  # fmt: skip
+        known: Section = msgspec.to_builtins(answers)
+        given = known | {"model": str(self.model(self.target)), "data": str(self.folder(data))}
         seconds = answers.frames * answers.questions * ANSWER_S
-        after = (self.target, data)
-        return self._add(Stage(name, command, msgspec.to_builtins(answers), after, seconds, beside=self._beside))
-
-    def _with_file(
-        self, name: str, command: str, section: Section, given: Section, after: tuple[Stage, ...], seconds: float,
-        on_device: bool = True, makes: tuple[str, ...] | None = None,
-    ) -> Stage:  # fmt: skip
-        words = (command, "--config", str(self._file(name)), *(self._device if on_device else ()))
-        # pass costs are measured on a machine that has nothing else to do
-        beside = self._beside and on_device
-        return self._add(Stage(name, words, section, after, seconds, section | given, makes=makes, beside=beside))
-
-    def _exits(self, data: Sequence[Stage], held_out: Stage) -> None:
-        target, held = str(self.model(self.target)), [str(self.folder(held_out))]
-        section = self.recipe.exits
-        seconds = int(section.get("steps", 400)) * int(section.get("batch", 1)) * EXIT_FRAME_S
-        given: Section = {"target": target, "data": [str(self.folder(each)) for each in data], "held_out": held,
-                          "out": str(self.out / "exits")}  # fmt: skip
-        exits = self._with_file("exits", "exits", section, given, (self.target, *data, held_out), seconds)
-        section = self.recipe.measure_exits
-        plain = {each.name: each.default for each in msgspec.structs.fields(MeasureConfig)} | section
-        seconds = (plain["prompts"] + plain["list_prompts"]) * PROMPT_S
-        given = {"target": target, "draft": str(self.model(self.draft)), "exits": str(self.folder(exits)),
-                 "held_out": held}  # fmt: skip
-        measured = self._with_file(
-            "measure-exits", "measure-exits", section, given, (exits, self.draft, held_out), seconds, makes=()
-        )
-        chosen = self.recipe.select_exits
-        command = ("select-exits", "--exits", str(self.folder(exits)), "--out", str(self.out / "select-exits"),
-                   "--profile", chosen.profile, "--budget", str(chosen.budget), "--least", str(chosen.least),
-                   "--most", str(chosen.most))  # fmt: skip
-        settings = msgspec.to_builtins(chosen)
-        self.exits = self._add(Stage("select-exits", command, settings, (measured,), SHORT_S, beside=self._beside))
-
-    def _fed_head(self, data: Stage, held_out: Stage) -> None:
-        answers = self._answers("fed-answers", self.recipe.fed_answers, data)
-        held = self._answers("fed-held-out", self.recipe.fed_held_out, held_out)
-        section = self.recipe.fed_head
-        given: Section = {
-            "target": str(self.model(self.target)), "data": [str(self.folder(answers))],
-            "held_out": [str(self.folder(held))], "draft": str(self.model(self.draft)),
-            "kept": str(self.out / "kept"), "out": str(self.out / "fed-head"),
-        }  # fmt: skip
-        seconds = int(section.get("steps", 1200)) * FED_STEP_S + self.recipe.fed_answers.frames * KEPT_FRAME_S
-        after = (answers, held, self.draft)
-        self.fed_head = self._with_file(
-            "fed-head", "fed-head", section, given, after, seconds, makes=("fed-head", "kept")
-        )
-
-    def _predictor(self, held_out: Stage) -> None:
-        wanted = self.recipe.predictor
-        command = ("predictor", "log", "--draft", str(self.model(self.draft)), "--target",
-                   str(self.model(self.target)), "--data", str(self.folder(held_out)), "--out",
-                   str(self.out / "drafts"), "--frames", str(wanted.frames), "--gamma", str(wanted.gamma),
-                   *self._device)  # fmt: skip
-        logged = {"frames": wanted.frames, "gamma": wanted.gamma}
-        drafts = self._add(
-            Stage("drafts", command, logged, (self.draft, self.target, held_out), wanted.frames * PROMPT_S,
-                  beside=self._beside)
-        )  # fmt: skip
-        fitted = ("predictor", "train", "--drafts", str(self.folder(drafts)), "--out", str(self.out / "predictor"),
-                   "--profile", wanted.profile, "--epochs", str(wanted.epochs))  # fmt: skip
-        settings = msgspec.to_builtins(wanted)
-        self.predictor = self._add(Stage("predictor", fitted, settings, (drafts,), SHORT_S, beside=self._beside))
-
-    def _file(self, name: str) -> Path:
-        return self.out / "settings" / f"{name}.yaml"
+        return self._add(name, "answers", known, given, (self.target, data), seconds, on_device=True, beside=True)

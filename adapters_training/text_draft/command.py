@@ -18,35 +18,7 @@ examples:
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from adapters_training.frozen_target.training import training_command
+from adapters_training.text_draft.training import TextDraftTrainer
 
-from adapters_training.text_draft.config import TextDraftConfig
-from adapters_training.training_command import add_training, run_training
-
-
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    add_training(
-        commands, "text-draft", TextDraftConfig, _run, text="distil a draft model of a language model alone",
-        about=__doc__, smaller="--context, --batch, --head-tokens or --width",
-        replace="replace a draft of other settings in --out",
-    )  # fmt: skip
-
-
-def _run(config: TextDraftConfig, options: argparse.Namespace) -> int:
-    from adapters_training.text_draft.run import dry_run, train
-
-    return run_training(
-        config, options, dry_run=dry_run, train=train, table=table, made="a draft", written="model.safetensors"
-    )  # fmt: skip
-
-
-def table(results: dict[str, Any]) -> list[str]:
-    """Return the lines that show how often drafted tokens are right, and tokens a verification."""
-    found = results["draft"]
-    return [
-        f"{results['tokens']:,} held-out tokens, of which the target itself chooses {results['own']:.1%}",
-        f"{results['weights of the draft'] / 1e6:.2f} M weights: right in {found['agreement']:.1%}, "
-        f"{found['tokens a verification']:.2f} tokens a verification of {results['gamma']} drafted ones",
-    ]
+COMMAND = training_command("text-draft", "distil a draft model of a language model alone", __doc__, TextDraftTrainer)

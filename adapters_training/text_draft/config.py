@@ -6,11 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from adapters_training.exits.config import FrozenTargetConfig
+from adapters_training.frozen_target.config import FrozenTargetConfig
 from speculation.wire import MAX_DRAFT_TOKENS
 
 
-class TextDraftConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True):
+class TextDraftConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of one distillation."""
 
     layers: Annotated[

@@ -19,19 +19,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from adapters_training import settings
+import msgspec
+
+from adapters_training.command import Command
+from adapters_training.exit_choice.report import machine
 from adapters_training.files import replacing
 from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
+from adapters_training.verifier_profile.fit import folds_r2, intervals, quality
+from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ImageTimes, Profiler
+from adapters_training.verifier_profile.plots import Measured, plot
 from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
 from speculation.pass_cost import COEFFICIENTS, Load, PassCost
-
-if TYPE_CHECKING:
-    from adapters_training.verifier_profile.measure import ImageTimes
-    from adapters_training.verifier_profile.plots import Measured
-    from speculation.vlm.load import Vlm
+from speculation.vlm.folder import find_model
+from speculation.vlm.load import Vlm, load_vlm
 
 PLOT_FILE = "pass_cost.png"
 QUICK_SHARE, QUICK_EVERY, QUICK_WARM_UP = 0.25, 10, 1
@@ -39,25 +41,10 @@ UNITS = {"token_s": ("us a fed token", 1e6), "interaction_s": ("ns a query-key p
          "cached_s": ("us a cached token", 1e6), "constant_s": ("ms a pass", 1e3)}  # fmt: skip
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    line = commands.add_parser(
-        "profile-verifier", help="measure what a target's passes cost on this machine",
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    settings.add_options(line, ProfileConfig)
-    line.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(config: ProfileConfig, _: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
-    config = settings.read(ProfileConfig, options)
     if config.quick and not config.out:
         raise ValueError("--quick measures too little to serve by; name another folder than the model's with --out")
-    from adapters_training.verifier_profile.plots import plot
-    from speculation.vlm.folder import find_model
-    from speculation.vlm.load import load_vlm
-
     folder = find_model(config.target, allow_download=config.allow_download)
     out = Path(config.out) if config.out else folder
     out.mkdir(parents=True, exist_ok=True)
@@ -89,12 +76,6 @@ def profile_of(
     vlm: Vlm, train: Sequence[Configuration], unseen: Sequence[Configuration], config: ProfileConfig
 ) -> tuple[CostProfile, tuple[Measured, Measured]]:
     """Measure a model. Returns its profile, and training and test with their seconds."""
-    import msgspec
-
-    from adapters_training.exit_choice.report import machine
-    from adapters_training.verifier_profile.fit import folds_r2, intervals, quality
-    from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, Profiler
-
     if config.quick:
         config = msgspec.structs.replace(config, warm_up=min(config.warm_up, QUICK_WARM_UP))
     profiler = Profiler(vlm, config)
@@ -173,3 +154,8 @@ def report(profile: CostProfile) -> str:
             f"{1e3 * row.predicted_s:.1f})"
         )
     return "\n".join([*lines, profile.machine])
+
+
+COMMAND = Command(
+    "profile-verifier", "measure what a target's passes cost on this machine", __doc__, ProfileConfig, _run
+)

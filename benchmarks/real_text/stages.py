@@ -75,16 +75,17 @@ def _corpus(setup: Setup) -> None:
 
 def _untrained(setup: Setup) -> None:
     from adapters_training.fed_head.measuring import measure_draft
+    from adapters_training.frozen_target.preparation import prepare
     from adapters_training.settings import make
     from adapters_training.shapes import parameters
     from adapters_training.text_draft.config import TextDraftConfig
     from adapters_training.text_draft.model import build, write
-    from adapters_training.text_draft.training import prepare
+    from adapters_training.text_draft.training import TextDraftTrainer
     from speculation.vlm.load import load_vlm
 
     words = {"target": str(setup.target), "data": [str(setup.held_answers)], "held_out": [str(setup.held_answers)]}
     config = make(TextDraftConfig, {**words, "out": str(setup.untrained), "layers": FIRST_LAYERS, "device": "cpu"})
-    prepared = prepare(config)
+    prepared = prepare(TextDraftTrainer, config)
     model = build(prepared.vlm, config)
     write(model, prepared.vlm, setup.untrained)
     found = measure_draft(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters_training import data
-from adapters_training.data import convert, make_shard
+from adapters_training.data import DataConfig, convert, make_shard
 from adapters_training.records import read_shard, shards
 from speculation.language.prompts import MOTIONS
 from vlm_nav_simulation.dataset import sample_frames
@@ -19,9 +19,9 @@ from vlm_nav_simulation.scene import Difficulty
 
 def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "SCENES_PER_SHARD", 1)
-    assert make_shard(tmp_path, 3000, 2) == 2
-    assert make_shard(tmp_path, 3000, 2, randomise=True) == 2
-    assert make_shard(tmp_path, 3000, 2, randomise=True) == 0
+    assert make_shard(DataConfig(out=tmp_path, frames_per_scene=2), 3000) == 2
+    varied = DataConfig(out=tmp_path, frames_per_scene=2, randomise=True)
+    assert (make_shard(varied, 3000), make_shard(varied, 3000)) == (2, 0)
     randomised, plain = shards(tmp_path)
     assert (plain.name, randomised.name) == (
         "seeds-0003000-0003001.msgpack",
@@ -58,7 +58,7 @@ def test_a_model_walks_through_all_scenes_of_a_shard(
 ) -> None:
     monkeypatch.setattr(data, "SCENES_PER_SHARD", 2)
     monkeypatch.setattr(data, "MAX_TOKENS", 4)
-    assert make_shard(tmp_path, 3000, 3, model=str(tiny_target)) == 6
+    assert make_shard(DataConfig(out=tmp_path, frames_per_scene=3, walker=tiny_target), 3000) == 6
     (path,) = shards(tmp_path)
     assert path.stem.endswith("-walked")
     first = read_shard(path)[:3]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from adapters_training.encoding import Encoded, Encoder
-from adapters_training.exits.batches import collate
-from adapters_training.exits.target import read
+from adapters_training.frozen_target.batches import collate
+from adapters_training.frozen_target.target import read
 from adapters_training.packing import IGNORE
 from adapters_training.sources import BadRecord, Sample, Turn
 from speculation.images import pixels_jpeg

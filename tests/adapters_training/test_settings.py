@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from adapters_training.exits.config import Loss, TrainingConfig
+from adapters_training.exits.config import ExitsConfig, Loss
 from adapters_training.settings import add_options, read, read_file, write
 
 NEEDED = ["--target", "models/target", "--data", "a.json", "b c.json", "--out", "out"]
 CONFIGS = Path(__file__).resolve().parents[2] / "config" / "exits"
 
 
-def parse(*words: str) -> TrainingConfig:
+def parse(*words: str) -> ExitsConfig:
     parser = argparse.ArgumentParser()
-    add_options(parser, TrainingConfig)
-    return read(TrainingConfig, parser.parse_args([*words]))
+    add_options(parser, ExitsConfig)
+    return read(ExitsConfig, parser.parse_args([*words]))
 
 
 def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:

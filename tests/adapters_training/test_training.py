@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,10 +17,10 @@ import torch
 from adapters_training import pair, wording
 from adapters_training.__main__ import main
 from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
-from adapters_training.losses import Losses
 from adapters_training.packing import Batch
 from adapters_training.records import Seen, Task, read_frames, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
+from adapters_training.trainer import StepLosses
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.vlm.load import load_vlm
@@ -71,30 +73,30 @@ def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(
 ) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
     broken = trainer(folder, f"broken{broken_at}")
-    step = broken.step
+    learn = broken.learn
 
-    def failing(batch: Batch) -> Losses | float:
-        if broken.step_count == 2:
+    def failing(batches: Sequence[Batch]) -> StepLosses:
+        if broken.step == 2:
             broken.save()
-        if broken.step_count == broken_at:
+        if broken.step == broken_at:
             raise KeyboardInterrupt
-        return step(batch)
+        return learn(batches)
 
-    monkeypatch.setattr(broken, "step", failing)
+    monkeypatch.setattr(broken, "learn", failing)
     with pytest.raises(KeyboardInterrupt):
         broken.train()
     resumed = trainer(folder, f"broken{broken_at}")
-    assert resumed.step_count == (2 if broken_at > 2 else 0)
+    assert resumed.step == (2 if broken_at > 2 else 0)
     resumed.train()
     unbroken = trainer(folder, "run")
-    assert unbroken.step_count == 6, "the finished run's own checkpoint"
+    assert unbroken.step == 6, "the finished run's own checkpoint"
     assert torch.equal(weights(resumed), weights(unbroken))
 
 
 def test_a_checkpoint_of_other_settings_is_refused(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    with pytest.raises(ValueError, match="begun with another questions, learning_rate"):
-        trainer(folder, "run", questions=3, learning_rate=1e-4)
+    with pytest.raises(ValueError, match=r"is of other settings \(learning_rate: 0.001 there, 0.0001 now\)"):
+        trainer(folder, "run", learning_rate=1e-4)
     with pytest.raises(ValueError, match="another shape or tokenizer"):
         trainer(folder, "other", role="target", start_from=str(model))
     (folder / "no-checkpoint.pt").write_bytes(b"nothing")
@@ -162,6 +164,24 @@ def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatc
     assert not torch.equal(before, weights(student))
 
 
+def test_two_processes_take_the_mean_step_and_leave_alone_what_does_not_learn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the vision tower learns, the other weights have no gradient and so no decay."""
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    alone, one = (trainer(folder, "nowhere", vision_share=1.0) for _ in range(2))
+    (batches,) = alone.stream(0, 1, 0)
+    one.replicas = SimpleNamespace(  # type: ignore[assignment]
+        size=2, is_first=True, device=torch.device("cpu"), sum=lambda own: 2 * own
+    )
+    for each in (alone, one):
+        each.update(each.learn(batches))
+    torch.testing.assert_close(weights(alone), weights(one))
+    fresh = trainer(folder, "nowhere").model.state_dict()
+    name = "model.language_model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(one.model.state_dict()[name], fresh[name])
+
+
 def command(folder: Path, out: str, **options: Any) -> int:
     """Run `pair` with an export; return the status."""
     values = {"role": "draft", "data": folder / "data", "processor": folder / "processor", "out": folder / out,
@@ -174,15 +194,15 @@ def test_a_training_that_ruins_the_model_is_warned_of_and_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    step = pair.PairTrainer.step
+    learn = pair.PairTrainer.learn
 
-    def ruinous(self: pair.PairTrainer, batch: Batch) -> Losses | float:
-        if self.step_count == 2:
+    def ruinous(self: pair.PairTrainer, batches: Sequence[Batch]) -> StepLosses:
+        if self.step == 2:
             with torch.no_grad():
                 self.model.model.language_model.embed_tokens.weight.mul_(100)
-        return step(self, batch)
+        return learn(self, batches)
 
-    monkeypatch.setattr(pair.PairTrainer, "step", ruinous)
+    monkeypatch.setattr(pair.PairTrainer, "learn", ruinous)
     ruin = {"steps": 22, "learning-rate": 1e-5}
     assert command(folder, "ruined", **ruin) == 1
     said = capsys.readouterr().err
@@ -197,17 +217,16 @@ def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    monkeypatch.setattr(pair, "CHECKPOINT_SECONDS", 0.0)
-    step = pair.PairTrainer.step
+    learn = pair.PairTrainer.learn
 
-    def poisoned(self: pair.PairTrainer, batch: Batch) -> Losses | float:
-        if self.step_count == 3:
+    def poisoned(self: pair.PairTrainer, batches: Sequence[Batch]) -> StepLosses:
+        if self.step == 3:
             with torch.no_grad():
                 next(self.model.parameters()).fill_(torch.nan)
-        return step(self, batch)
+        return learn(self, batches)
 
-    monkeypatch.setattr(pair.PairTrainer, "step", poisoned)
-    assert command(folder, "poisoned", steps=6) == 1
+    monkeypatch.setattr(pair.PairTrainer, "learn", poisoned)
+    assert command(folder, "poisoned", steps=6, **{"checkpoint-seconds": 0}) == 1
     assert "the loss is nan at step 4: the training has diverged" in capsys.readouterr().err
     assert torch.load(folder / "poisoned" / "checkpoint.pt", weights_only=True)["step"] == 3
     assert not (folder / "poisoned-model").exists()
@@ -243,13 +262,6 @@ def test_a_dry_run_walks_the_whole_path_and_says_how_long(
     assert status == 0
     assert "100 steps would take about" in capsys.readouterr().out
     assert not (folder / "dry").exists()
-
-
-def test_the_schedule_warms_up_and_ends_low() -> None:
-    settings = config(Path(), "", steps=1000, learning_rate=1.0)
-    assert pair.learning_rate(settings, 0) == pytest.approx(0.01)
-    assert pair.learning_rate(settings, 1000) == pytest.approx(0.02)
-    assert pair.learning_rate(settings, 0) < pair.learning_rate(settings, 500) > pair.learning_rate(settings, 1000)
 
 
 @pytest.mark.parametrize(

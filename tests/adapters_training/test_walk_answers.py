@@ -75,4 +75,4 @@ def test_answers_without_an_action_are_none(
     assert answer(tiny_target, walks, tmp_path / "out", "--frames", "2") == 2
     assert "no frame of" in capsys.readouterr().err
     assert answer(tiny_target, walks, tmp_path / "out", "--frames", "0") == 2
-    assert "--frames is 0; give at least 1" in capsys.readouterr().err
+    assert "setting frames is '0': Expected `int` >= 1" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from adapters_training.exits.config import TrainingConfig
+from adapters_training.exits.config import ExitsConfig
 from adapters_training.settings import make
 from tests.models import frame
 
@@ -45,10 +45,10 @@ def pictures(folder: Path, count: int = 6) -> Path:
     return path
 
 
-def config(target: Path, data: Path, out: Path, **changes: Any) -> TrainingConfig:
+def config(target: Path, data: Path, out: Path, **changes: Any) -> ExitsConfig:
     """Return settings of a short training on the CPU."""
     values = {
         "target": str(target), "data": [str(data)], "out": str(out), "rank": 8, "steps": 30, "batch": 2,
         "context": 96, "learning_rate": 1e-2, "device": "cpu", "held_out_samples": 8, "seed": 5,
     }  # fmt: skip
-    return make(TrainingConfig, values | changes)
+    return make(ExitsConfig, values | changes)

@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,19 +16,19 @@ from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
 from adapters_training.course import TrainingFailed
-from adapters_training.exits import trainer
-from adapters_training.exits.config import Schedule, TrainingConfig
-from adapters_training.exits.outcome import RESULTS_FILE, finished_results
-from adapters_training.exits.preparation import prepare
-from adapters_training.exits.run import compare, train
-from adapters_training.exits.trainer import CHECKPOINT_FILE, learning_rate
+from adapters_training.exits.command import compare
+from adapters_training.exits.config import ExitsConfig
 from adapters_training.exits.training import ExitTrainer
+from adapters_training.frozen_target import preparation, training
+from adapters_training.frozen_target.training import RESULTS_FILE, finished_results
 from adapters_training.settings import make, write
+from adapters_training.trainer import CHECKPOINT_FILE, END_SHARE, Schedule, learning_rate
 from speculation.exits import WEIGHTS_FILE, ExitHeads
 from speculation.vlm.load import load_vlm
-from tests.adapters_training.exits.targets import chats, config, pictures
+from tests.adapters_training.exits.targets import chats, config
 from tests.models import tiny_text_model
 
+train, prepare = partial(training.train, ExitTrainer), partial(preparation.prepare, ExitTrainer)
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
@@ -99,7 +98,7 @@ def test_exits_that_are_worse_than_at_the_start_are_not_written(
 def test_a_loss_that_is_no_number_is_not_learned_from(llama: Path, chat: Path, tmp_path: Path) -> None:
     trainer = ExitTrainer(prepare(config(llama, chat, tmp_path)))
     before = [weight.clone() for weight in trainer.heads.parameters()]
-    done = trainer.learn(next(trainer._run.stream(0, 1, 0)))
+    done = trainer.learn(next(trainer.stream(0, 1, 0)))
     done.losses[1, 0] = torch.nan
     with pytest.raises(TrainingFailed, match="the loss is nan at step 1"):
         trainer.update(done)
@@ -111,7 +110,7 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(llama: Path, chat: Path, t
     for batch, accumulation, head_tokens in ((4, 1, 512), (2, 2, 512), (1, 4, 7)):
         settings = config(llama, chat, tmp_path, batch=batch, accumulation=accumulation, head_tokens=head_tokens)
         trainer = ExitTrainer(prepare(settings))
-        done = trainer.learn(next(trainer._run.stream(0, 1, 0)))
+        done = trainer.learn(next(trainer.stream(0, 1, 0)))
         assert done.learned > 40
         gradients.append(torch.cat([p.grad.flatten() for p in trainer.heads.parameters() if p.grad is not None]))
     assert gradients[0].abs().max() > 0
@@ -121,39 +120,13 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(llama: Path, chat: Path, t
 
 def test_processes_that_prepare_data_change_nothing(llama: Path, chat: Path, tmp_path: Path) -> None:
     trainer = ExitTrainer(prepare(config(llama, chat, tmp_path, accumulation=2)))
-    alone = list(trainer._run.stream(10, 14, 0))  # over the end of the first epoch, 23 records
-    helped = list(trainer._run.stream(10, 14, 2))
+    alone = list(trainer.stream(10, 14, 0))  # over the end of the first epoch, 23 records
+    helped = list(trainer.stream(10, 14, 2))
     assert [len(batches) for batches in helped] == [2] * 4
     for one, other in zip(alone, helped, strict=True):
         for batch, twin in zip(one, other, strict=True):
             assert torch.equal(batch.ids, twin.ids) and torch.equal(batch.labels, twin.labels)
     assert not torch.equal(alone[0][0].ids, alone[3][0].ids)
-
-
-def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
-    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = pictures(tmp_path)
-    settings = config(tiny_target, data, tmp_path / "whole", steps=7, schedule="cosine", loss="mix")
-    train(settings)
-    broken = msgspec.structs.replace(settings, out=str(tmp_path / "broken"), checkpoint_seconds=0.0)
-    update, seen = ExitTrainer.update, []
-
-    def fail(self: ExitTrainer, done: Any) -> None:
-        seen.append(self.step)
-        if len(seen) == 5:
-            raise KeyboardInterrupt
-        update(self, done)
-
-    monkeypatch.setattr(ExitTrainer, "update", fail)
-    saved = ExitTrainer.save
-    monkeypatch.setattr(ExitTrainer, "save", lambda self: saved(self) if self.step % 3 == 0 else None)
-    with pytest.raises(KeyboardInterrupt):
-        train(broken)
-    monkeypatch.setattr(ExitTrainer, "update", update)
-    train(broken)
-    assert seen == [0, 1, 2, 3, 4]
-    assert equal(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_a_killed_process_leaves_a_run_that_goes_on(llama: Path, chat: Path, tmp_path: Path) -> None:
@@ -198,34 +171,13 @@ def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, ch
         torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
 
-def test_a_checkpoint_of_other_settings_or_none_is_refused(llama: Path, chat: Path, tmp_path: Path) -> None:
-    prepared = prepare(config(llama, chat, tmp_path / "exits"))
-    trainer = ExitTrainer(prepared)
-    trainer.save()
-    other = replace(prepared, config=msgspec.structs.replace(prepared.config, learning_rate=2e-2))
-    with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.01 there, 0.02 now\)"):
-        ExitTrainer(other)
-    trainer.checkpoint.write_bytes(b"half a checkpoint")
-    with pytest.raises(ValueError, match="is no checkpoint .* delete it to begin anew"):
-        ExitTrainer(prepared)
-
-
-def test_minutes_become_steps_once(llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = prepare(config(llama, chat, tmp_path / "exits", steps=0, minutes=0.5))
-    monkeypatch.setattr(ExitTrainer, "seconds_a_step", lambda self: 0.25)
-    trainer = ExitTrainer(prepared)
-    assert trainer.steps == 120
-    trainer.save()
-    monkeypatch.setattr(ExitTrainer, "seconds_a_step", lambda self: 9.0)
-    assert ExitTrainer(prepared).steps == 120
-
-
 def test_learning_rates() -> None:
-    settings = make(TrainingConfig, {"target": "t", "data": ["d"], "out": "o", "learning_rate": 1.0})
+    settings = make(ExitsConfig, {"target": "t", "data": ["d"], "out": "o", "learning_rate": 1.0})
     assert [learning_rate(settings, step, 10) for step in (0, 9)] == [1.0, 1.0]
     warm = msgspec.structs.replace(settings, warmup_steps=4)
     assert [learning_rate(warm, step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
     linear = msgspec.structs.replace(settings, schedule=Schedule.LINEAR)
-    assert [learning_rate(linear, step, 10) for step in (0, 5, 10)] == [1.0, 0.5, trainer.END_SHARE]
+    assert [learning_rate(linear, step, 10) for step in (0, 5, 10)] == [1.0, 0.5, END_SHARE]
+    assert learning_rate(linear, 5, 10) < learning_rate(warm, 5, 10)
     cosine = msgspec.structs.replace(settings, schedule=Schedule.COSINE)
-    assert learning_rate(cosine, 10, 10) == pytest.approx(trainer.END_SHARE)
+    assert learning_rate(cosine, 10, 10) == pytest.approx(END_SHARE)

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training.exits.preparation import Prepared
 from adapters_training.fed_head import kept
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.kept import KeptRuns
-from adapters_training.fed_head.run import train
 from adapters_training.fed_head.runs import Runs, gather
-from adapters_training.fed_head.training import prepare
+from adapters_training.frozen_target.trainer import Prepared
 from adapters_training.packing import IGNORE
 from tests.adapters_training.exits.targets import chats
-from tests.adapters_training.fed_head.test_training import config
+from tests.adapters_training.fed_head.test_training import config, prepare, train
 from tests.models import tiny_text_model
 
 PART = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,20 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
-from adapters_training.exits.batches import Batch, collate
-from adapters_training.exits.outcome import finished_results
-from adapters_training.exits.trainer import CHECKPOINT_FILE
-from adapters_training.fed_head import memory
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.measuring import measure
-from adapters_training.fed_head.run import train
 from adapters_training.fed_head.runs import gather, spans
-from adapters_training.fed_head.training import FedTrainer, feeding_layers, prepare
+from adapters_training.fed_head.training import FedTrainer, feeding_layers
+from adapters_training.frozen_target import preparation, training
+from adapters_training.frozen_target.batches import Batch, collate
+from adapters_training.frozen_target.training import finished_results
 from adapters_training.packing import IGNORE
 from adapters_training.settings import make
+from adapters_training.trainer import CHECKPOINT_FILE
 from edge_drafter import DraftingConfig, StepRequest
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import ENCODER_FILE, HEAD_FILE, fingerprint, load_encoder, load_head
@@ -42,6 +40,8 @@ from tests.edge_drafter.fakes import Weather
 from tests.models import tiny_text_model
 from tests.pair import Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+
+train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
 
 
 @pytest.fixture(scope="module")
@@ -134,23 +134,22 @@ def test_a_process_without_an_answer_takes_the_step_of_the_others(llama: Path, c
     prepared = prepare(config(llama, chat, tmp_path / "out"))
     sums: list[torch.Tensor] = []
 
-    def first(own: torch.Tensor, reduction: str) -> torch.Tensor:
+    def first(own: torch.Tensor) -> torch.Tensor:
         sums.append(own.clone())
         return own
 
-    def second(own: torch.Tensor, reduction: str) -> torch.Tensor:
-        assert reduction == "sum"
+    def second(own: torch.Tensor) -> torch.Tensor:
         return own + sums.pop(0)
 
     ends = []
-    for reduce in (first, second):
+    for summed in (first, second):
         trainer = FedTrainer(prepared)
-        batches = [prepared.maker(lambda place: place, 0, 2, 0)] if reduce is first else [None]
+        batches = [prepared.maker(lambda place: place, 0, 2, 0)] if summed is first else [None]
         done = trainer.learn(batches)
-        assert bool(done.learned) == (reduce is first)
-        trainer.prepared = replace(prepared, accelerator=SimpleNamespace(num_processes=2, reduce=reduce))
+        assert bool(done.learned) == (summed is first)
+        trainer.replicas = SimpleNamespace(size=2, is_first=True, sum=summed)  # type: ignore[assignment]
         trainer.update(done)
-        ends.append((done, trainer.counts, trainer.modules.state_dict()))
+        ends.append((done, trainer.counts, trainer.modules["weights"].state_dict()))
     (done, counts, weights), (other, other_counts, other_weights) = ends
     assert torch.equal(done.losses, other.losses) and done.losses[:, 0].min() > 0.0
     assert (done.learned, done.tokens, counts) == (other.learned, other.tokens, other_counts)
@@ -171,60 +170,6 @@ def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_pat
     settings = config(llama, chat, tmp_path / "head", steps=40, draft=str(llama))
     assert finished_results(settings) is not None
     assert finished_results(msgspec.structs.replace(settings, depths=2)) is None
-
-
-def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
-    llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(config(llama, chat, tmp_path / "unbroken"))
-    update, seen = FedTrainer.update, []
-
-    def fail(self: FedTrainer, done: Any) -> None:
-        seen.append(self.step)
-        if self.step == 7:
-            raise KeyboardInterrupt
-        update(self, done)
-
-    monkeypatch.setattr(FedTrainer, "update", fail)
-    settings = config(llama, chat, tmp_path / "broken", checkpoint_seconds=0.0)
-    with pytest.raises(KeyboardInterrupt):
-        train(settings)
-    monkeypatch.setattr(FedTrainer, "update", update)
-    with pytest.raises(ValueError, match=r"is of other settings \(depths: 3 there, 2 now\)"):
-        FedTrainer(prepare(msgspec.structs.replace(settings, depths=2)))
-    assert FedTrainer(prepare(settings)).step == 7
-    train(settings)
-    assert seen == list(range(8)) and equal(tmp_path / "unbroken", tmp_path / "broken")
-
-
-def test_a_dry_run_leaves_nothing(llama: Path, chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fed-head", "--target", str(llama), "--data", str(chat), "--out", str(tmp_path / "out"), "--batch", "4"]
-    assert main([*words, "--context", "96", "--size", "16", "--device", "cpu", "--dry-run"]) == 0
-    assert "features of layers [2] through a bottleneck" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"layers": [0, 4]}, "--layers 0 4: give at most 8 distinct layers of 0 to 3, ascending"),
-        ({"layers": [2, 1]}, "--layers 2 1: give at most 8"),
-        ({"width": 30, "heads": 4}, "width 30 is no multiple of two numbers for each of 4 heads"),
-    ],
-)
-def test_what_cannot_be_trained_is_named(
-    changes: dict[str, Any], complaint: str, llama: Path, chat: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        FedTrainer(prepare(config(llama, chat, tmp_path, **changes)))
-
-
-def test_too_little_memory_ends_it_before_anything_is_loaded(
-    llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 1e6)
-    with pytest.raises(ValueError, match="too little memory: training a fed head of .* try --dtype bfloat16"):
-        prepare(config(llama, chat, tmp_path))
 
 
 def test_layers_are_an_early_a_middle_and_a_late_one() -> None:

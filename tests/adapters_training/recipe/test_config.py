@@ -51,11 +51,9 @@ def test_a_target_that_walks_is_corrected_and_goes_on(tmp_path: Path) -> None:
     plan = Plan(load(changed(tmp_path, rounds=2, walk_times=1)), tmp_path / "out", 0)
     names = [stage.name for stage in plan.stages]
     assert names[3:8] == ["target", "walk-1", "target-1", "walk-2", "target-2"]
-    walks = [plan.named(f"walk-{number}").command for number in (1, 2)]
-    assert str(tmp_path / "out" / "target" / "model") in walks[0]
-    assert str(tmp_path / "out" / "target-1" / "model") in walks[1]
-    firsts = [words[words.index("--first-seed") + 1] for words in walks]
-    assert firsts == ["400000", "400200"], "every round has rooms of its own"
+    walks = [plan.named(f"walk-{number}").file for number in (1, 2)]
+    assert [each["walker"] for each in walks] == [f"{tmp_path}/out/{name}/model" for name in ("target", "target-1")]
+    assert [each["first_seed"] for each in walks] == [400_000, 400_200], "every round has rooms of its own"
     last = plan.named("target-2").file
     assert last["start_from"].endswith("target-1/checkpoint.pt")
     assert [Path(folder).name for folder in last["data"]] == ["data", "walk-1", "walk-2"]

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
-from adapters_training.exits.batches import Batch, collate
-from adapters_training.exits.trainer import CHECKPOINT_FILE
 from adapters_training.fed_head.measuring import measure_draft
+from adapters_training.frozen_target import preparation, training
+from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.packing import IGNORE
-from adapters_training.settings import make, write
+from adapters_training.settings import make
 from adapters_training.text_draft.config import TextDraftConfig
 from adapters_training.text_draft.model import write as write_model
-from adapters_training.text_draft.run import train
-from adapters_training.text_draft.training import TextDraftTrainer, prepare
+from adapters_training.text_draft.training import TextDraftTrainer
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.positions import text_positions
 from speculation.vlm.session import VlmSession
 from tests.adapters_training.exits.targets import chats
 from tests.models import tiny_model, tiny_text_model
+
+train, prepare = partial(training.train, TextDraftTrainer), partial(preparation.prepare, TextDraftTrainer)
 
 
 @pytest.fixture(scope="module")
@@ -123,49 +124,6 @@ def test_a_wide_draft_begins_with_all_that_the_embedding_distinguishes(llama: Pa
     torch.testing.assert_close(scale * taken @ taken.T, table @ table.T, rtol=1e-3, atol=1e-2)
 
 
-def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(llama: Path, answers: Path, tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train(config(llama, answers, whole))
-    trainer = TextDraftTrainer(prepare(config(llama, answers, broken)))
-    batches = trainer._run.stream(0, 8, 0)
-    for _ in range(3):
-        trainer.update(trainer.learn(next(batches)))
-    trainer.save()
-    train(config(llama, answers, broken))
-    first, second = (load_file(str(folder / "model.safetensors")) for folder in (whole, broken))
-    assert not (broken / CHECKPOINT_FILE).exists()
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"layers": [1, 0]}, "--layers 1 0: give distinct layers of 0 to 3, ascending"),
-        ({"layers": [4]}, "--layers 4: give distinct layers of 0 to 3"),
-        ({"width": 33}, "--width 33 is no even number of channels for each of --heads 2"),
-    ],
-)
-def test_what_cannot_be_distilled_is_one_sentence(
-    llama: Path, answers: Path, changes: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        TextDraftTrainer(prepare(config(llama, answers, Path("unused"), **changes)))
-
-
 def test_a_target_that_sees_is_the_pair_trainers(answers: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sees images; this trains drafts of language models alone"):
         TextDraftTrainer(prepare(config(tiny_model(tmp_path), answers, Path("unused"))))
-
-
-def test_the_command_trains_once_and_reports(
-    llama: Path, answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = config(llama, answers, tmp_path / "draft")
-    write(settings, tmp_path / "settings.yaml")
-    words = ["text-draft", "--config", str(tmp_path / "settings.yaml")]
-    assert main([*words, "--dry-run"]) == 0
-    assert "a draft of" in capsys.readouterr().out and not (tmp_path / "draft").exists()
-    assert main(words) == 0
-    assert "tokens a verification of 3 drafted ones" in capsys.readouterr().out
-    assert main(words) == 0
-    assert "holds a draft of these settings already" in capsys.readouterr().out

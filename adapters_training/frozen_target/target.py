@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adapters_training.exits.batches import Batch
+from adapters_training.frozen_target.batches import Batch
 from adapters_training.packing import IGNORE
 from speculation.exits import ExitHeads
 from speculation.vlm.forward import final_logits

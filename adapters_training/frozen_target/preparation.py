@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate import Accelerator
 from transformers import AutoTokenizer
 
 from adapters_training import devices
 from adapters_training.encoding import Encoder
-from adapters_training.exits import memory
-from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
-from adapters_training.exits.config import Dtype, FrozenTargetConfig, TrainingConfig
+from adapters_training.frozen_target import memory
+from adapters_training.frozen_target.batches import Batch, Conversations, Maker, PackedFrames, Plan
+from adapters_training.frozen_target.config import Dtype, FrozenTargetConfig
+from adapters_training.frozen_target.trainer import F, FrozenTrainer, Prepared
+from adapters_training.replicas import Replicas
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE
@@ -29,70 +28,28 @@ HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""
 
 
-C = TypeVar("C", bound=FrozenTargetConfig)
-
-
-@dataclass(frozen=True)
-class Prepared(Generic[C]):
-    """A training that can begin: where it runs, the target, which records each step takes, what they become.
-
-    `layers` are those whose outputs are learned from. `held_out(limit)` yields the batches to measure on, of at most
-    `limit` records.
-    """
-
-    config: C
-    accelerator: Accelerator
-    vlm: Vlm
-    layers: tuple[int, ...]
-    plan: Plan
-    maker: Maker[Batch]
-    held_out: Callable[[int], Iterator[Batch]]
-    need: memory.Need
-
-
-def prepare(config: TrainingConfig) -> Prepared[TrainingConfig]:
-    """Check and open everything for exits. Raises ValueError, in one sentence, for what cannot be trained on."""
-
-    def layers(text: dict[str, Any]) -> tuple[int, ...]:
-        return _layers(config, int(text["num_hidden_layers"]), int(text["hidden_size"]))
-
-    def need(folder: Path, described: dict[str, Any], count: int, device: str, dtype: str) -> memory.Need:
-        return memory.check(folder, described, config, count, device, dtype)
-
-    return open_target(config, layers, need)
-
-
-def open_target(
-    config: C,
-    layers_of: Callable[[dict[str, Any]], tuple[int, ...]],
-    need_of: Callable[[Path, dict[str, Any], int, str, str], memory.Need],
-) -> Prepared[C]:
-    """Check and open target and data of any training. Raises ValueError, in one sentence.
-
-    `layers_of` chooses layers by the decoder's config; `need_of` returns the memory that a training needs, by folder,
-    config.json, number of layers, device and dtype. Both raise ValueError for what cannot be.
-    """
+def prepare(kind: type[FrozenTrainer[F]], config: F) -> Prepared[F]:
+    """Check and open target and data of a training. Raises ValueError, in one sentence."""
     torch.set_num_threads(config.threads)
     folder = find_model(config.target)
     folder_fingerprint(folder)
     described = read_config(folder)
-    layers = layers_of(text_config(described))
-    on_cpu = devices.chosen(config.device).type == "cpu"
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision=config.mixed_precision.value)
-    device = accelerator.device
+    text = text_config(described)
+    layers = kind.layers_of(config, text)
+    replicas = Replicas(devices.chosen(config.device))
+    device = replicas.device
     dtype = config.dtype.value
     if config.dtype is Dtype.AUTO:
         dtype = "bfloat16" if device.type == "cuda" else "float32"
-    data, held_out = _open_data(config, folder, accelerator.is_main_process)
+    data, held_out = _open_data(config, folder, replicas.is_first)
     for name, mixture in (("data", data), ("held-out", held_out)):
         if mixture.has_images and described["model_type"] not in SEEING:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
-    need = need_of(folder, described, len(layers), str(device), dtype)
+    weights, step = kind.memory_of(config, text, len(layers), dtype)
+    need = memory.check(folder, config, weights, step, str(device), dtype, kind.made, kind.smaller)
     vlm = load_vlm(folder, config.model(str(device), dtype))
     numbers, kept = _split(data, held_out)
-    plan = Plan(
-        len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, accelerator.num_processes
-    )
+    plan = Plan(len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, replicas.size)
     measure = _maker(config, held_out, vlm, augment=False)
 
     def batches(limit: int) -> Iterator[Batch]:
@@ -101,16 +58,7 @@ def open_target(
             count = min(config.batch, len(measured) - first)
             yield measure(lambda place: int(measured[place % len(measured)]), first, count, 0)
 
-    return Prepared(config, accelerator, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
-
-
-def _layers(config: TrainingConfig, count: int, hidden: int) -> tuple[int, ...]:
-    layers = config.layers or tuple(range(count - 1))
-    if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] > count - 2:
-        raise ValueError(f"--layers {' '.join(map(str, layers))}: give distinct layers of 0 to {count - 2}, ascending")
-    if config.rank >= hidden:
-        raise ValueError(f"--rank {config.rank} is no bottleneck in a target of width {hidden}; give less, such as 64")
-    return layers
+    return Prepared(config, replicas, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
 
 
 def _open_data(config: FrozenTargetConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:

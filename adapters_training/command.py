@@ -1,0 +1,59 @@
+"""One command of this package: its options are a struct of settings, its errors one sentence."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from adapters_training import settings
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Command(Generic[S]):
+    """A command `name`: `text` is its line in the help of all commands, `about` its own help."""
+
+    name: str
+    text: str
+    about: str | None
+    kind: type[S]
+    """Each field is an option, and a line of the YAML file that --config names."""
+    run: Callable[[S, argparse.Namespace], int]
+    """Returns the exit status. Raises ValueError or OSError, in one sentence, for what cannot be done."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """Options that are no settings, each with its help; they are given or not."""
+
+    def add(self, commands: Any) -> None:
+        """Register the command."""
+        line = commands.add_parser(
+            self.name, help=self.text, description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        settings.add_options(line, self.kind)
+        for name, text in self.flags.items():
+            line.add_argument(f"--{name}", action="store_true", help=text)
+        line.set_defaults(run=lambda options: self.run(settings.read(self.kind, options), options))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands under one name."""
+
+    name: str
+    text: str
+    about: str | None
+    commands: Sequence[Command[Any]]
+
+    def add(self, commands: Any) -> None:
+        """Register the commands."""
+        line = commands.add_parser(
+            self.name, help=self.text, description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        names = " | ".join(each.name for each in self.commands)
+        stages = line.add_subparsers(dest="stage", required=True, metavar=names)
+        for each in self.commands:
+            each.add(stages)

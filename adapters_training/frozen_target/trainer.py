@@ -1,0 +1,129 @@
+"""What is declared of a training on a frozen target's hidden states."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+from torch import nn
+from tqdm import tqdm
+
+from adapters_training import devices
+from adapters_training.frozen_target import memory
+from adapters_training.frozen_target.batches import Batch, Maker, Plan, Run
+from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
+from adapters_training.replicas import Replicas
+from adapters_training.trainer import StepLosses, Trainer
+from speculation.vlm.load import Vlm
+
+F = TypeVar("F", bound=FrozenTargetConfig)
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[F]):
+    """A training that can begin: where it runs, the target, which records each step takes, what they become.
+
+    `layers` are those whose outputs are learned from. `held_out(limit)` yields the batches to measure on, of at most
+    `limit` records.
+    """
+
+    config: F
+    replicas: Replicas
+    vlm: Vlm
+    layers: tuple[int, ...]
+    plan: Plan
+    maker: Maker[Batch]
+    held_out: Callable[[int], Iterator[Batch]]
+    need: memory.Need
+
+    def autocast(self) -> Any:
+        """Return the context in which the target multiplies in bfloat16 where the settings say so."""
+        return devices.autocast(self.config.mixed_precision, self.replicas.device)
+
+
+class FrozenTrainer(Trainer[F]):
+    """What learns from one frozen target."""
+
+    kind: ClassVar[type[FrozenTargetConfig]]
+    made: ClassVar[str]
+    """What a run leaves in its folder."""
+    file: ClassVar[str]
+    """One of the files of it."""
+    smaller: ClassVar[str]
+    """Options to try where there is too little memory."""
+    dry: ClassVar[Mapping[str, Any]] = {}
+    """Settings that a dry run leaves out."""
+
+    def __init__(self, prepared: Prepared[F], modules: nn.Module) -> None:
+        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
+        self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
+        self._run = Run(prepared.plan, self.maker(), prepared.config.seed, prepared.replicas.rank)
+        super().__init__(prepared.config, prepared.replicas, {"weights": modules})
+
+    @staticmethod
+    @abstractmethod
+    def layers_of(config: Any, text: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the layers that are learned from, by the decoder's config. Raises ValueError for what cannot be."""
+
+    @staticmethod
+    @abstractmethod
+    def memory_of(config: Any, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
+        """Return how many weights learn, and about how many bytes a step takes."""
+
+    @abstractmethod
+    def finish(self, config: F, folder: Path) -> dict[str, Any]:
+        """Write what was trained, as it is served, into a folder, and return what it is worth on held-out data."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Load what `finish` wrote. Raises ValueError where it cannot be served."""
+
+    @abstractmethod
+    def described(self, results: Mapping[str, Any]) -> str:
+        """Return what a run makes, for a dry run."""
+
+    @staticmethod
+    @abstractmethod
+    def table(results: Mapping[str, Any]) -> Sequence[str]:
+        """Return the lines that show what was measured."""
+
+    def maker(self) -> Maker[Any]:
+        """Return what makes the batches that are learned from."""
+        return self.prepared.maker
+
+    def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
+        """See `Trainer.stream`."""
+        return self._run.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
+
+    def planned(self, found: Mapping[str, Any] | None) -> int:
+        """See `Trainer.planned`; what --minutes came to when the run was begun stays."""
+        config = self.prepared.config
+        if config.steps or not config.minutes:
+            return config.steps or self.prepared.plan.steps(config.epochs)
+        return int(found["steps"]) if found is not None else max(1, round(60 * config.minutes / self.seconds_a_step()))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Trainer.settings`."""
+        config, plan = self.prepared.config, self.prepared.plan
+        chosen = {name: value for name, value in msgspec.to_builtins(config).items() if name not in FREE}
+        return chosen | {
+            "steps": self.steps,
+            "layers": list(self.prepared.layers),
+            "data": list(config.data),
+            "target fingerprint": self.vlm.fingerprint,
+            "records": plan.records,
+            "records a step": plan.records_a_step,
+        }
+
+    def count(self, batch: Batch, total: StepLosses) -> None:
+        """Enter what the target reads of a batch, and say which records were passed over."""
+        for problem in batch.problems:
+            tqdm.write(f"passed over: {problem}")
+        total.tokens += batch.ids.numel()
+        total.cut += batch.truncated
+        total.passed += len(batch.problems)

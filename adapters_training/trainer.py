@@ -1,0 +1,321 @@
+"""The one training loop; a killed run goes on and ends with the same weights.
+
+A checkpoint holds weights, optimiser and step. Everything else follows from settings and step: which records a step
+takes, how they are worded and mirrored, the learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from adapters_training import devices
+from adapters_training.course import PROBE_STEPS, LossCourse, remedy
+from adapters_training.devices import Device, Precision
+from adapters_training.files import read_checkpoint, resumable, write_checkpoint
+from adapters_training.replicas import Replicas
+from speculation.progress import progress
+
+CHECKPOINT_FILE = "checkpoint.pt"
+END_SHARE = 0.02
+"""What falling schedules leave of the learning rate."""
+LOG_STEPS, PRINT_STEPS = 10, 100
+SPEED_STEPS = 3
+
+
+class Schedule(str, Enum):
+    """How the learning rate goes on after the warm-up; the latter two end at 2 % of it."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class LearningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of any training; each is an option of the command line and a line of a YAML file."""
+
+    out: Annotated[str, Meta(min_length=1, description="folder for what is trained; a killed run goes on from it")]
+    steps: Annotated[int, Meta(ge=1, description="optimiser steps")]
+    learning_rate: Annotated[float, Meta(gt=0.0, le=1.0, description="AdamW's, at its highest")] = 1e-4
+    schedule: Annotated[Schedule, Meta(description="constant, linear or cosine after the warm-up")] = Schedule.CONSTANT
+    warmup_steps: Annotated[int, Meta(ge=0, description="steps in which the learning rate rises from 0")] = 0
+    weight_decay: Annotated[float, Meta(ge=0.0, description="AdamW's")] = 0.01
+    max_grad_norm: Annotated[float, Meta(gt=0.0, description="gradients are clipped to this norm")] = 1.0
+    seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 0
+    device: Annotated[Device, Meta(description="auto (a GPU where there is one), cpu or cuda")] = Device.AUTO
+    mixed_precision: Annotated[
+        Precision,
+        Meta(description="no or bf16: what float32 weights are multiplied in. auto: bf16 on a GPU, no on a CPU"),
+    ] = Precision.NO
+    threads: Annotated[int, Meta(ge=1, description="CPU threads of each process")] = 1
+    workers: Annotated[
+        int, Meta(ge=-1, le=256, description="processes that prepare data; -1: none on a CPU, enough for a GPU")
+    ] = -1
+    checkpoint_seconds: Annotated[float, Meta(ge=0.0, description="time between checkpoints")] = 120.0
+
+
+C = TypeVar("C", bound=LearningConfig)
+
+
+@dataclass
+class Counts:
+    """What a run has gone through; kept in checkpoints, of no influence on the weights."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    learned_tokens: int = 0
+    truncated: int = 0
+    passed_over: int = 0
+
+
+@dataclass
+class StepLosses:
+    """Sums over the tokens of one step: `losses` as the training counts them."""
+
+    losses: Tensor
+    learned: float = 0
+    """What the sums, and those of the gradients, are divided by: tokens."""
+    tokens: float = 0
+    cut: int = 0
+    passed: int = 0
+    is_followed: bool = True
+    """Whether its loss is comparable with those of the other steps."""
+
+
+def learning_rate(config: LearningConfig, step: int, steps: int) -> float:
+    """Return the learning rate of step `step` (from 0) of `steps`."""
+    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    done = min(1.0, step / max(1, steps))
+    if config.schedule is Schedule.LINEAR:
+        warm *= max(END_SHARE, 1 - done)
+    elif config.schedule is Schedule.COSINE:
+        warm *= END_SHARE + (1 - END_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
+    return config.learning_rate * warm
+
+
+class Trainer(ABC, Generic[C]):
+    """A training: what learns, from which batches, by which losses. `step` counts finished steps of `steps`."""
+
+    name: str
+    """What the progress bar calls it."""
+    betas = (0.9, 0.999)
+
+    def __init__(self, config: C, replicas: Replicas, modules: Mapping[str, nn.Module]) -> None:
+        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
+        precision = devices.precision(config.mixed_precision, replicas.device)
+        self.config = msgspec.structs.replace(config, mixed_precision=precision)
+        self.replicas, self.modules = replicas, modules
+        self.parameters = [each for module in modules.values() for each in module.parameters()]
+        self.optimiser = torch.optim.AdamW(self.parameters, lr=0.0, weight_decay=config.weight_decay, betas=self.betas)
+        self.step, self.counts = 0, Counts()
+        self.course = LossCourse("the loss", remedy(config.learning_rate))
+        self.out = Path(config.out)
+        self.checkpoint = self.out / CHECKPOINT_FILE
+        found = read_checkpoint(self.checkpoint, "delete it to begin anew") if self.checkpoint.exists() else None
+        self.steps = self.planned(found)
+        if found is not None:
+            self._take_up(found)
+        place = self.step * (self.steps + 1) + self.steps
+        if replicas.mean(place) != place:
+            raise ValueError(
+                f"the processes found different checkpoints: --out {self.out} must be one folder for all nodes"
+            )
+
+    def planned(self, found: Mapping[str, Any] | None) -> int:
+        """Return how many steps the run has; `found` is the checkpoint that it goes on from."""
+        return self.config.steps
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What decides the weights of this run, by name."""
+
+    @property
+    def clipped_apart(self) -> Sequence[Sequence[Tensor]]:
+        """The groups of weights each of whose gradients is clipped by itself."""
+        return (self.parameters,)
+
+    @abstractmethod
+    def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Any]]:
+        """Yield the batches that each of these steps learns from; so many processes prepare them ahead."""
+
+    @abstractmethod
+    def learn(self, batches: Sequence[Any]) -> StepLosses:
+        """Add the gradients of one step's forwards, summed over their tokens."""
+
+    @abstractmethod
+    def loss_of(self, means: Tensor) -> float:
+        """Return the loss that is minimised, of the mean losses of a step: `StepLosses.losses` by token."""
+
+    @abstractmethod
+    def figures(self, means: Tensor) -> dict[str, float]:
+        """Return what TensorBoard shows of the mean losses of a step, by name."""
+
+    def autocast(self) -> Any:
+        """Return the context in which forwards multiply in bfloat16 where the settings say so."""
+        return devices.autocast(self.config.mixed_precision, self.replicas.device)
+
+    def train(self) -> None:
+        """Go on to the last step, with a progress bar, TensorBoard and checkpoints.
+
+        Raises TrainingFailed for a loss that is no number, before it is learned from, and OSError for a full disk.
+        """
+        with resumable(self.checkpoint):
+            self._train()
+
+    def check(self) -> None:
+        """Raise TrainingFailed where the loss is higher than it was before the first step."""
+        self.course.check(self._loss_now())
+
+    def _loss_now(self) -> float:
+        """Return the loss that is minimised on the first steps' batches; the weights stay as they are."""
+        losses, learned = torch.zeros(()), 0.0
+        for batches in self.stream(0, PROBE_STEPS, 0):
+            done = self.learn(batches)
+            learned += self._sum(done)
+            losses = losses + done.losses
+        self.optimiser.zero_grad(set_to_none=True)
+        return self.loss_of(losses / learned) if learned else 0.0
+
+    def _train(self) -> None:
+        config, first = self.config, self.replicas.is_first
+        if self.step == 0:
+            self.course.start = self._loss_now()
+        writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
+        workers = devices.workers(config.workers, self.replicas.device)
+        begun = saved = time.monotonic()
+        bar = progress(total=self.steps, initial=self.step, unit="step", desc=self.name,
+                       mininterval=2.0, hidden=not first)  # fmt: skip
+        with bar:
+            for batches in self.stream(self.step, self.steps, workers):
+                done = self.learn(batches)
+                self.update(done)
+                now = time.monotonic()
+                self.counts.seconds, begun = self.counts.seconds + now - begun, now
+                bar.update()
+                if writer is not None and (self.step % LOG_STEPS == 0 or self.step == self.steps):
+                    self._log(writer, bar, done)
+                if first and (now - saved >= config.checkpoint_seconds or self.step == self.steps):
+                    self.save()
+                    saved = time.monotonic()
+        if writer is not None:
+            writer.close()
+
+    def update(self, done: StepLosses) -> None:
+        """Take one optimiser step on the mean gradient over all tokens of all processes."""
+        learned = self._sum(done)
+        if learned:
+            loss = self.loss_of(done.losses / learned)
+            self.course.check_finite(loss, self.step + 1)
+            warning = self.course.enter(loss, self.step + 1) if done.is_followed else ""
+            if warning and self.replicas.is_first:
+                tqdm.write(f"warning: {warning}", file=sys.stderr)
+        for weights in self.clipped_apart:
+            for parameter in weights:
+                if parameter.grad is not None:
+                    parameter.grad /= learned
+            torch.nn.utils.clip_grad_norm_(weights, self.config.max_grad_norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(self.config, self.step, self.steps)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.step += 1
+        self.counts.tokens += int(done.tokens)
+        self.counts.learned_tokens += int(learned)
+        self.counts.truncated += done.cut
+        self.counts.passed_over += done.passed
+
+    def _sum(self, done: StepLosses) -> float:
+        """Sum gradients and counts over the processes; return the tokens that all of them learned from."""
+        if self.replicas.size == 1:
+            return done.learned
+        if not done.learned:  # this process has no answer in this step
+            for parameter in self.parameters:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        counts = torch.tensor([done.learned, done.tokens, done.cut, done.passed], device=gradients[0].device)
+        summed = self.replicas.sum(torch.cat([*(gradient.flatten() for gradient in gradients), counts]))
+        *parts, tail = torch.split(summed, [*(gradient.numel() for gradient in gradients), len(counts)])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        done.losses = self.replicas.sum(done.losses)
+        done.learned, done.tokens, done.cut, done.passed = (
+            float(tail[0]), float(tail[1]), int(tail[2]), int(tail[3])
+        )  # fmt: skip
+        return done.learned
+
+    def seconds_a_step(self) -> float:
+        """Return how long a step takes, the same in every process; the weights stay as they are."""
+        times = []
+        for batches in self.stream(self.step, self.step + SPEED_STEPS, 0):
+            begun = time.monotonic()
+            self._sum(self.learn(batches))
+            self.optimiser.zero_grad(set_to_none=True)
+            times.append(time.monotonic() - begun)
+        # The first step warms caches and allocators up.
+        return self.replicas.mean(sum(times[1:]) / len(times[1:]))
+
+    def save(self) -> None:
+        """Write a checkpoint; a kill at any time leaves the old one or the new one."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        state = {
+            **{name: module.state_dict() for name, module in self.modules.items()},
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+            "steps": self.steps,
+            "settings": self.settings,
+            "counts": vars(self.counts),
+            "course": self.course.state,
+        }
+        write_checkpoint(state, self.checkpoint)
+
+    def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the settings that a checkpoint was begun with."""
+        held: Mapping[str, Any] = state.get("settings", {})
+        return held
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Take the weights of a checkpoint."""
+        for name, module in self.modules.items():
+            module.load_state_dict(state[name])
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        there, here = self.settings_in(state), self.settings
+        changed = [name for name in here if there.get(name) != here[name]]
+        if changed:
+            name = changed[0]
+            raise ValueError(
+                f"{self.checkpoint} is of other settings ({name}: {there.get(name)} there, {here[name]} now): "
+                "give the same to go on, or choose another --out, or delete it"
+            )
+        self.take(state)
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.step, self.counts = int(state["step"]), Counts(**state.get("counts", {}))
+        self.course.take(state.get("course", {}))
+
+    def _log(self, writer: SummaryWriter, bar: Any, done: StepLosses) -> None:
+        means = done.losses / done.learned
+        loss = self.loss_of(means)
+        speed = self.counts.tokens / max(self.counts.seconds, 1e-9)
+        rate = learning_rate(self.config, self.step - 1, self.steps)
+        own = {"loss": loss, "tokens_per_second": speed, "learning_rate": rate}
+        for name, value in (self.figures(means) | own).items():
+            writer.add_scalar(name, value, self.step)
+        text = f"loss {loss:.3f}, {speed:.0f} tokens/s"
+        bar.set_postfix_str(text)
+        if self.step % PRINT_STEPS == 0:
+            bar.write(f"{self.name}, step {self.step} of {self.steps}: {text}", file=sys.stderr)
