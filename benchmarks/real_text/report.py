@@ -20,7 +20,7 @@ from vlm_nav_evaluation.plots import keep, new_figure, plain
 from vlm_nav_evaluation.tables import Column, figures_table, markdown
 
 NAME = "real_text"
-PAGE = PROJECT / "docs" / "real_text.md"
+PAGE = PROJECT / "docs" / "benchmarks.md"
 NOT_RUN = "not run yet"
 PERCENT = 100.0
 COLUMNS = (
