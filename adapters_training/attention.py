@@ -6,8 +6,7 @@ batch stand in one line without padding; prefixes attend to themselves, question
 
 torch's CPU kernel for bfloat16 takes two to three times as long as plain matrix products for forward and backward at
 the embedded pair's sizes, which are used in its place. The patches of an image are embedded by one product, too: a
-convolution whose steps are as long as its kernel is one. docs/training.md has the figures. Results are equal up to
-rounding.
+convolution whose steps are as long as its kernel is one. Results are equal up to rounding.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from vlm_nav_evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 
 EMBEDDED = PROJECT / "out" / "embedded.npz"
 MANY_EXITS = PROJECT / "benchmarks" / "results" / "many_exits.npz"
-"""A target of 26 layers with an exit after all but the last, made of the embedded one; docs/papers.md has the commands
-that made it. Its weights are not kept."""
+"""A target of 26 layers with an exit after all but the last, made of the embedded one by `pair --layers 26` and
+`exits`. Its weights are not kept."""
 COUNT, QUICK_COUNT = 40, 8
 """Frames of the embedded pair that are recorded where there is no recording; no command needs more by itself."""
 TOP = 5

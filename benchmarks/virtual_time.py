@@ -1,6 +1,6 @@
 """Both policies on virtual time: run modes, record a pair of models, check against real sockets.
 
-See docs/virtual_time.md.
+See docs/benchmarks.md.
 """
 
 from __future__ import annotations

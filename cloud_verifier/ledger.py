@@ -28,7 +28,7 @@ from speculation.acceptance import expected_tokens
 from speculation.pass_cost import NO_LOAD, Load
 
 PASS_PRICE = 0.5
-"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
+"""Tokens that one more target forward must bring before it is preferred to waiting; docs/serving.md has the reason."""
 MOST_LENT, LENT_SHARE = 1.0, 0.25
 """Credit that a step begins with: tokens at most, and as a share of the lead with which the steps before it ended."""
 _SLACK = 1e-9

@@ -1,1 +1,1 @@
-"""Training of fed heads (`speculation.fed`, docs/fed_head.md): bottleneck and head together, on a frozen target."""
+"""Training of fed heads (`speculation.fed`, docs/decoding.md): bottleneck and head together, on a frozen target."""

@@ -3,8 +3,8 @@
     python -m benchmarks.real_text all --out out/smollm2 --plan      # what would be done, and how long it takes
     python -m benchmarks.real_text all --out out/smollm2 --save      # two and a quarter hours; the same command goes on
 
-Weights and conversations come out of installed Python packages (docs/real_text.md has the command). Every stage makes a
-file or folder; one that is there is not made again: delete it to make it anew.
+Weights and conversations come out of installed Python packages (docs/benchmarks.md has the command). Every stage
+makes a file or folder; one that is there is not made again: delete it to make it anew.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def convert(gguf: Path, out: Path) -> None:
         from gguf import GGUFReader
     except ImportError:
         raise ValueError(
-            "package gguf is not installed, which reads the weights; docs/real_text.md has the command"
+            "package gguf is not installed, which reads the weights; docs/benchmarks.md has the command"
         ) from None
     field = GGUFReader(str(gguf)).fields.get("tokenizer.ggml.pre")
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}

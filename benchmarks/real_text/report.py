@@ -14,13 +14,12 @@ from matplotlib.figure import Figure
 from benchmarks import peers
 from benchmarks.real_text.setup import Setup
 from benchmarks.real_text.speed import DISTILLED, FED, FIRST, UNTRAINED
-from spec_vlm_nav.graph import PROJECT
 from vlm_nav_evaluation.experiment.command import RESULTS, write_result
 from vlm_nav_evaluation.plots import keep, new_figure, plain
 from vlm_nav_evaluation.tables import Column, figures_table, markdown
 
 NAME = "real_text"
-PAGE = PROJECT / "docs" / "real_text.md"
+PAGE = RESULTS / "real_text.md"
 NOT_RUN = "not run yet"
 PERCENT = 100.0
 COLUMNS = (

@@ -13,7 +13,7 @@ from benchmarks.real_text import corpus
 
 
 class Sizes(NamedTuple):
-    """How much of everything; `FULL` is what docs/real_text.md reports."""
+    """How much of everything; `FULL` is what docs/benchmarks.md reports."""
 
     prompts: int
     """That are timed."""

@@ -1,7 +1,7 @@
 """One head, one answer: entries of the committed tokens, a tree of drafted ones, features that replace its own (torch).
 
 Slots 0..length-1 hold the entries of the committed tokens, from the prompt's end on, the root's the last; node i, the
-i-th token fed since the root, is slot length + i. See docs/fed_head.md for what an entry is.
+i-th token fed since the root, is slot length + i. An entry pairs a token with the feature of the token before it.
 """
 
 from __future__ import annotations

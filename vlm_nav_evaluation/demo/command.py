@@ -91,7 +91,7 @@ def head_beside(target: str) -> Path:
     if not (folder / FED_HEAD_FILE).is_file():
         raise ValueError(
             f"--draft {FED}: no fed head in {folder} ({FED_HEAD_FILE} is missing); train one with "
-            "`python -m adapters_training fed-head` (docs/fed_head.md), or leave the option out"
+            "`python -m adapters_training fed-head` (docs/training.md), or leave the option out"
         )
     return folder
 

@@ -1,4 +1,4 @@
-"""Both policies as in production, on virtual time; see docs/virtual_time.md."""
+"""Both policies as in production, on virtual time; see docs/benchmarks.md."""
 
 from vlm_nav_evaluation.virtual_time.backend import VirtualTime
 from vlm_nav_evaluation.virtual_time.decoding import SERVER, decode, drafting, run_mode
