@@ -7,6 +7,7 @@ circle.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def sources(folder: Path) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> set[str]:
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Return the full names of all modules that a file imports, anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -81,7 +83,7 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import; name the package"
             names.add(node.module or "")
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+    return frozenset(names)
 
 
 def tops(path: Path) -> set[str]:

@@ -83,15 +83,15 @@ def test_commands_in_pages_name_modules_that_are_there(path: Path) -> None:
         assert find_spec(name) or name in {"pip", "mkdocs"}, f"{path.name}: {name}"
 
 
-@pytest.mark.parametrize("path", COMMAND_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_python_files_named_in_pages_are_there(path: Path) -> None:
+def test_python_files_named_in_pages_are_there() -> None:
     files = {
         str(file.relative_to(ROOT))
         for folder in (*FOLDERS.values(), Path("tests"), Path("scripts"), Path("launch"))
         for file in (ROOT / folder).rglob("*.py")
     }
-    for name in set(re.findall(r"`([\w./]+\.py)`", path.read_text(encoding="utf-8"))):
-        assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{path.name}: {name}"
+    for path in COMMAND_PAGES:
+        for name in set(re.findall(r"`([\w./]+\.py)`", path.read_text(encoding="utf-8"))):
+            assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{path.name}: {name}"
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -185,11 +185,12 @@ def test_launch_commands_in_pages_give_arguments_that_are_declared(path: Path) -
         assert set(re.findall(r"(\w+):=", rest)) <= declared, f"{path.name}: {name}{rest}"
 
 
-@pytest.mark.parametrize("path", COMMAND_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_of_evaluation_in_pages_have_flags_that_they_take(path: Path) -> None:
+def test_commands_of_evaluation_in_pages_have_flags_that_they_take() -> None:
     (commands,) = (action for action in evaluation_parser()._actions if isinstance(action.choices, dict))
     taken = {name: line._option_string_actions for name, line in commands.choices.items()}  # type: ignore[attr-defined]
     assert len(taken) == len(MODULES)
-    for name, rest in re.findall(r"python -m vlm_nav_evaluation ([a-z-]+)([^\n`#]*)", path.read_text(encoding="utf-8")):
-        assert name in taken, f"{path.name}: {name}"
-        assert set(re.findall(r"(--[a-z-]+)", rest)) <= set(taken[name]), f"{path.name}: {name}{rest}"
+    for path in COMMAND_PAGES:
+        text = path.read_text(encoding="utf-8")
+        for name, rest in re.findall(r"python -m vlm_nav_evaluation ([a-z-]+)([^\n`#]*)", text):
+            assert name in taken, f"{path.name}: {name}"
+            assert set(re.findall(r"(--[a-z-]+)", rest)) <= set(taken[name]), f"{path.name}: {name}{rest}"

@@ -178,8 +178,9 @@ HAPPENS: dict[Mode, tuple[str, ...]] = {
 """What a mode must have lived through before its exactness says anything."""
 
 
-@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
-@pytest.mark.parametrize("mode", LINKED)
+@pytest.mark.parametrize(
+    ("mode", "constrained"), [*((mode, False) for mode in LINKED), (Mode.PIPELINED, True), (Mode.FULL, True)]
+)
 def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, constrained: bool, pairs: list[Pair]) -> None:
     target, draft = pairs[0].target, pairs[0].drafts[1]
     lived: Counter[str] = Counter()
@@ -214,9 +215,10 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, constraine
     assert {name for name in HAPPENS[mode] if not lived[name]} == set(), lived
 
 
-@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("mode", [Mode.CLOUD, Mode.SD, Mode.FULL])
+@pytest.mark.parametrize(
+    ("mode", "count", "constrained"),
+    [(Mode.CLOUD, 2, False), (Mode.SD, 3, True), (Mode.FULL, 2, True), (Mode.FULL, 3, False)],
+)
 def test_answers_about_several_frames_are_the_targets_own(
     mode: Mode, count: int, constrained: bool, pairs: list[Pair]
 ) -> None:

@@ -41,7 +41,7 @@ def fed(target: Vlm) -> tuple[FeatureEncoder, FedHead]:
 
 
 @settings(
-    deadline=None, max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    deadline=None, max_examples=8, phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(data=st.data())

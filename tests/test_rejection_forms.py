@@ -129,7 +129,7 @@ def test_what_the_edge_draws_survives_a_bad_link(how: SamplingScheme, pairs: lis
 # --- frequencies
 
 LENGTH = 3
-SAMPLES = 1200
+SAMPLES = 600
 
 
 def table(seed: int, spread: float) -> Callable[[Sequence[int]], npt.NDArray[np.floating]]:

@@ -10,7 +10,6 @@ import pytest
 
 from cloud_verifier.__main__ import main, parse, parser
 from cloud_verifier.config import EXITS_FILE, ServerConfig, StartError
-from cloud_verifier.exit_queue import QueuePolicy
 from speculation.settings import fields_of
 from tests.models import tiny_text_model
 
@@ -81,17 +80,6 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
         for name in part.__struct_fields__:
             value = getattr(part, name)
             assert str(getattr(value, "value", value)).lower() == given[name]
-
-
-def test_settings_change_by_their_own_names() -> None:
-    config = ServerConfig.of(Path("m"), max_batch=3, queue_policy=QueuePolicy.NEWEST, capacity=512)
-    other = config.changed(capacity=256)
-    assert (other.scheduling, other.early, other.target) == (config.scheduling, config.early, config.target)
-    assert (config.limits.capacity, other.limits.capacity) == (512, 256)
-    with pytest.raises(TypeError, match="the verifier has no setting max_batches"):
-        config.changed(max_batches=3)
-    with pytest.raises(StartError, match="--idle-s nan is outside 1 to 86400"):
-        config.changed(idle_s=float("nan"))
 
 
 FILE = """

@@ -6,49 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.connections import MOST_GONE, MOST_SESSIONLESS, SESSIONLESS_BYTES, SESSIONLESS_S, Connections
+from cloud_verifier.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, SESSIONLESS_S, Connections
 
 A, B, GIVEN = b"rex", b"fido", b"\0\0\0\0\1"
-
-
-def test_a_connection_keeps_its_peer_and_a_new_one_gets_another() -> None:
-    table = Connections(1000)
-    first = table.accept(7)
-    assert table.deliver(7, A, 10) is first and table.deliver(7, A, 10) is first
-    table.close(7)
-    assert not first.alive and table.of_peer(first.peer) is None and len(table) == 0
-    second = table.accept(7)
-    assert second.peer != first.peer and table.deliver(7, A, 10) is second
-    assert table.of_peer(second.peer) is second
-
-
-def test_a_routing_id_that_comes_again_ends_what_had_it() -> None:
-    table = Connections(1000)
-    first, second = table.accept(7), table.accept(8)
-    assert table.deliver(7, A, 1) is first
-    assert table.deliver(8, A, 1) is second
-    assert not first.alive and second.alive
-
-
-def test_mail_of_a_connection_that_is_gone_is_nobodys() -> None:
-    table = Connections(1000)
-    gone = table.accept(7)
-    assert table.deliver(7, GIVEN, 1) is gone
-    table.close(7)
-    assert table.deliver(7, GIVEN, 1) is None
-    fresh = table.accept(7)
-    assert table.deliver(7, GIVEN, 1) is None, "an id that ZeroMQ gave never comes again"
-    assert table.deliver(7, B, 1) is fresh
-
-
-def test_gone_ids_are_forgotten_in_the_end() -> None:
-    table = Connections(1000)
-    for number in range(MOST_GONE + 10):
-        table.accept(7)
-        table.deliver(7, b"\0%d" % number, 1)
-    table.close(7)
-    assert table.deliver(7, b"\0%d" % MOST_GONE, 1) is None
-    assert table.deliver(7, b"\x000", 1) is not None
 
 
 @given(st.lists(st.tuples(st.sampled_from("acd"), st.integers(1, 3), st.sampled_from([A, B, GIVEN])), max_size=60))
@@ -95,25 +55,6 @@ def test_connections_that_are_of_no_use_are_ended(monkeypatch: pytest.MonkeyPatc
     for fd in range(10, 10 + MOST_SESSIONLESS + 3):
         table.accept(fd)
     assert [each.fd for each, _ in table.unwanted()] == [10, 11, 12]
-
-
-def test_what_zeromq_never_frees_is_counted_and_forgotten_with_the_socket() -> None:
-    """Whoever shakes hands and leaves without a message left it in a pipe that is never read."""
-    table = Connections(1000)
-    named, nameless = table.accept(1), table.accept(2)
-    for _ in range(2):
-        table.handshake_ended()
-    table.deliver(1, A, 1)
-    table.accept(3)  # a health check: it never shakes hands
-    table.close(3)
-    assert table.lost_bytes == 0
-    table.close(nameless.fd)
-    assert table.lost_bytes == SESSIONLESS_BYTES
-    table.close(named.fd)
-    assert table.lost_bytes == SESSIONLESS_BYTES
-    table.accept(3)
-    table.clear()
-    assert table.lost_bytes == 0 and len(table) == 0 and table.accept(3).peer > named.peer
 
 
 def test_a_clients_connections_are_found_and_so_are_those_whose_key_is_not_known_yet() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, SILENT_S, Server
+from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
 from cloud_verifier.slo import Standing
 from speculation.profiles import RAW, load_profile
-from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Ping, Redirect, Welcome
+from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
 AWAY = Redirect(reason=DRAINING)
@@ -136,18 +136,6 @@ def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() ->
     assert isinstance(again, Welcome) and again.session == welcome.session
 
 
-def test_its_utilisation_is_what_the_promised_speed_takes() -> None:
-    """One robot of 8 tokens a second, at 62 ms a token without drafts: half of the time."""
-    bench, reports, profile = Bench(), list[Standing](), load_profile("go2_a100_scaled")
-    bench.server = Server(bench.engine, CONFIG, profile, bench.post, clock=bench.post.clock, report=reports.append)
-    bench.welcome(b"a")
-    bench.send(b"a", BeginStep(1, "long", JPEG, max_tokens=512, idle=Idle.DECODE))
-    while bench.post.now < 28.0:
-        bench.server.turn()
-    assert reports[-1].utilisation == pytest.approx(8 * profile.verify_s, rel=0.2)
-    assert reports[-1].late == 0.0
-
-
 def test_it_reports_how_it_stands() -> None:
     bench, reports, config = Bench(), list[Standing](), CONFIG.changed(drain_s=60.0)
     profile = load_profile("go2_a100_scaled")
@@ -166,15 +154,3 @@ def test_it_reports_how_it_stands() -> None:
     bench.turns()
     assert len(reports) - before >= (bench.post.now - at) / (REPORT_S + IDLE_WAIT_S) - 1.0
     assert reports[-1].draining
-
-
-def test_robots_that_are_gone_do_not_make_it_full() -> None:
-    bench, reports = Bench(), list[Standing]()
-    bench.server = Server(bench.engine, CONFIG, RAW, bench.post, clock=bench.post.clock, report=reports.append)
-    for peer in (b"a", b"b"):
-        bench.welcome(peer)
-    assert reports[-1].sessions == 2
-    bench.post.now += SILENT_S + 1.0
-    bench.ask(b"b", Ping(1))
-    bench.turns(3)
-    assert reports[-1].sessions == 1

@@ -86,30 +86,6 @@ def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(vlm: Vlm, tru
     assert last.verdicts[2].path[:2] == (1, 3) and last.verdicts[2].token == c[len(last.verdicts[2].path)]
 
 
-def test_keep_goes_on_where_a_session_alone_would(vlm: Vlm, truths: list[list[int]]) -> None:
-    """Drafts right for some tokens, then junk; every row must come out at the answer of its model alone."""
-    engine = filled(vlm, [[], [], []])
-    answers: list[list[int]] = [[], [], []]
-    for turn in range(4):
-        rows = []
-        for row, (answer, truth) in enumerate(zip(answers, truths, strict=True)):
-            right = truth[len(answer) :][: (turn + row) % 3]
-            tokens = (*right, 7, 11)
-            rows.append(Row(row, tokens, tuple(range(-1, len(tokens) - 1))))
-        *_, last = engine.verify(rows[turn % 2 :])
-        for row, verdict in last.verdicts.items():
-            engine.keep(row, verdict.path, verdict.token)
-            answers[row] += [*(rows[row].tokens[node] for node in verdict.path), verdict.token]
-    for answer, truth in zip(answers, truths, strict=True):
-        assert len(answer) >= 2 and answer[:12] == truth[: len(answer)]
-
-
-def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> None:
-    engine = filled(vlm, [truths[0][:1], truths[1][:5], []])
-    *_, last = engine.verify([Row(row, (), ()) for row in range(3)])
-    assert [last.verdicts[row].token for row in range(3)] == [truths[0][1], truths[1][5], truths[2][0]]
-
-
 @pytest.mark.parametrize("committed", [0, 5])
 def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
     """At its image, or between layers of a chunk; other rows and the next prefill are as before."""
@@ -174,15 +150,6 @@ def test_any_chunking_beside_any_rows_answers_as_each_model_alone(
             engine.keep(judged.index, verdict.path, verdict.token)
             answers[judged.index] += [*(judged.tokens[node] for node in verdict.path), verdict.token]
     assert answers == [alone[row][: len(answer)] for row, answer in enumerate(answers)]
-
-
-def test_what_is_no_chunk_is_an_error(vlm: Vlm) -> None:
-    engine = VlmEngine(vlm, 1, CAPACITY, max_draft=16)
-    tokens = engine.begin(0, engine.prepare(PROMPTS[0], jpeg(0)), (), 20)
-    with pytest.raises(ValueError, match=f"a chunk of {tokens + 1} tokens, but its prefill has {tokens} left"):
-        list(engine.verify([Row(0, chunk=tokens + 1)]))
-    with pytest.raises(ValueError, match="are to be fed before it was encoded"):
-        list(engine.verify([Row(0, chunk=tokens)]))
 
 
 def test_an_abandoned_verdict_leaves_no_trace(vlm: Vlm, truths: list[list[int]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,30 +129,6 @@ def test_the_end_of_a_prompt_is_fed_where_its_beginning_is_shared(tmp_path: Path
     assert engine.begin(2, inputs, [], 20) == (len(inputs.ids) - 1) % BLOCK < fed[1]
 
 
-def test_nobody_pays_who_does_not_ask(
-    target: Vlm, encoder: FeatureEncoder, truth: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Verdicts are the same with features and without, and without the bottleneck is not even called."""
-    verdicts = []
-    for features in (1, 0):
-        engine = VlmEngine(target, 1, CAPACITY, encoder=encoder if features else _refusing(encoder, monkeypatch))
-        tokens = engine.begin(0, engine.prepare(PROMPTS[0], jpeg(0)), [], 20)
-        engine.encode(0)
-        assert bool(last(engine, [Row(0, chunk=tokens, features=4 * features)]).features) == bool(features)
-        output = last(engine, [Row(0, tuple(truth[:3]), (ROOT, 0, 1), features=features)])
-        assert bool(output.features) == bool(features)
-        verdicts.append(output.verdicts)
-    assert verdicts[0] == verdicts[1]
-
-
-def _refusing(encoder: FeatureEncoder, monkeypatch: pytest.MonkeyPatch) -> FeatureEncoder:
-    def refuse(*_: object) -> None:
-        raise AssertionError("features that nobody asked for")
-
-    monkeypatch.setattr(encoder, "forward", refuse)
-    return encoder
-
-
 @pytest.mark.parametrize(
     ("weight", "complaint"),
     [
@@ -174,11 +149,3 @@ def test_features_that_cannot_be_made_cost_only_themselves(
     output = last(engine, [Row(0, tuple(truth[:2]), (ROOT, 0), features=1)])
     assert not output.features and output.verdicts[0].token == truth[2]
     assert complaint in caplog.text
-
-
-def test_an_engine_names_the_features_that_it_makes(target: Vlm, encoder: FeatureEncoder) -> None:
-    info = VlmEngine(target, 1, CAPACITY, encoder=encoder).model
-    assert (info.features, info.prompt_features) == ("f" * 16, 4)
-    plain = VlmEngine(target, 1, CAPACITY).model
-    assert (plain.features, plain.prompt_features) == ("", 0)
-    assert replace(plain, features=info.features, prompt_features=4) == info

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.estimator import PRIOR_SLOPE, WINDOW, Estimator
+from cloud_verifier.estimator import WINDOW, Estimator
 from speculation.pass_cost import Load, PassCost
 
 PROFILE = PassCost(token_s=2.5e-4, interaction_s=1.2e-7, cached_s=1e-6, constant_s=4e-3)
@@ -37,20 +37,6 @@ def test_a_prediction_is_never_negative_and_grows_with_every_term(
     assert 0.0 <= times.seconds(load) <= times.seconds(load + more)
 
 
-def test_nothing_is_predicted_before_the_first_pass() -> None:
-    times = Estimator()
-    assert not times.known and times.seconds(Load.row(5)) == 0.0
-
-
-def test_one_size_has_its_own_time_and_another_a_prior() -> None:
-    times = Estimator()
-    times.observe(Load.row(1), 0.1)
-    assert times.seconds(Load.row(1)) == pytest.approx(0.1)
-    assert times.seconds(Load.row(5)) == pytest.approx(0.1 * (1.0 + 4 * PRIOR_SLOPE)) == pytest.approx(0.17)
-    times.observe(Load.row(3), 0.1)  # a target that feeds three tokens in the time of one
-    assert times.seconds(Load.row(5)) == pytest.approx(0.1)
-
-
 def test_a_line_is_found_among_uneven_passes_with_a_few_very_slow_ones() -> None:
     rng = random.Random(1)
     times = Estimator()
@@ -63,25 +49,11 @@ def test_a_line_is_found_among_uneven_passes_with_a_few_very_slow_ones() -> None
     assert 0.03 < times.spread < 0.2
 
 
-def test_even_passes_have_no_spread() -> None:
-    times = Estimator()
-    for tokens in [1, 2, 5] * 5:
-        times.observe(Load.row(tokens), 0.1 + 0.01 * tokens)
-    assert times.spread == pytest.approx(0.0, abs=1e-9)
-
-
 def test_it_follows_a_machine_that_became_slower() -> None:
     times = Estimator()
     for seconds in [0.1] * WINDOW + [0.3] * WINDOW:
         times.observe(Load.row(1), seconds)
     assert times.seconds(Load.row(1)) == pytest.approx(0.3)
-
-
-def test_sizes_that_lie_on_no_line_are_no_unevenness() -> None:
-    times = Estimator()
-    for tokens, seconds in [(1, 0.1), (4, 0.2), (30, 0.21)] * 10:
-        times.observe(Load.row(tokens), seconds)
-    assert times.spread == pytest.approx(0.0, abs=1e-9)
 
 
 def traffic(rng: random.Random, count: int = WINDOW) -> list[Load]:
@@ -117,17 +89,6 @@ def test_all_terms_are_learned_from_loads_that_tell_them_apart() -> None:
         assert even.seconds(Load.row(1, cached)) == pytest.approx(PROFILE.seconds(Load.row(1, cached)), rel=0.02)
 
 
-def test_one_robots_passes_leave_the_line_as_it_is() -> None:
-    """A context that hardly changes and a price that does not depend on it: more terms would only fit the noise."""
-    rng = random.Random(3)
-    times = Estimator()
-    for turn in range(WINDOW):
-        tokens = rng.choice([1, 3, 5, 9])
-        times.observe(Load.row(tokens, 300 + turn // 4), rng.uniform(0.9, 1.1) * (0.05 + 0.004 * tokens))
-    assert times.cost.interaction_s == times.cost.cached_s == 0.0
-    assert times.seconds(Load.row(9, 320)) == pytest.approx(0.05 + 0.036, rel=0.05)
-
-
 def test_a_profile_is_known_at_once_and_takes_this_machines_speed() -> None:
     times = Estimator(PROFILE)
     load, other = Load.row(1, 300), Load.row(256, 700)
@@ -136,30 +97,3 @@ def test_a_profile_is_known_at_once_and_takes_this_machines_speed() -> None:
         times.observe(load, 2.5 * PROFILE.seconds(load))
     assert times.seconds(load) == pytest.approx(2.5 * PROFILE.seconds(load))
     assert times.seconds(other) == pytest.approx(2.5 * PROFILE.seconds(other))  # of a size that was never seen
-
-
-def test_a_profile_is_corrected_where_every_pass_takes_longer_by_a_constant() -> None:
-    rng = random.Random(4)
-    times = Estimator(PROFILE)
-    here = PROFILE.scaled(0.5, 0.05)
-    loads = traffic(rng)
-    feed(times, here, loads, rng, noise=0.05)
-    assert off_by(times, here, traffic(rng)) < 0.04
-
-
-def test_a_declared_time_is_learned_over_a_profile() -> None:
-    """Where passes wait for a declared time they all take equally long, whatever the profile says of their loads."""
-    rng = random.Random(5)
-    times = Estimator(PROFILE)
-    for load in traffic(rng):
-        times.observe(load, 0.62)
-    assert times.seconds(Load.row(1, 300)) == pytest.approx(0.62, rel=0.01)
-    assert times.seconds(Load.row(9, 300)) == pytest.approx(0.62, rel=0.01)
-
-
-def test_a_pass_of_a_new_size_counts_at_once() -> None:
-    times = Estimator()
-    for _ in range(WINDOW):
-        times.observe(Load.row(1), 0.1)
-    times.observe(Load.row(9), 0.1)
-    assert times.seconds(Load.row(9)) == pytest.approx(0.1)

@@ -66,17 +66,6 @@ def timed_beside() -> Bench:
     return bench
 
 
-def beside_a_long_answer(prompt: str, max_tokens: int) -> Bench:
-    """Return a verifier that answers `a` at length when `b` begins to be drafted for."""
-    bench = timed_beside()
-    for peer in (b"a", b"b"):
-        bench.welcome(peer)
-    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
-    bench.turns(8)
-    bench.send(b"b", begin(prompt=prompt, max_tokens=max_tokens, self_draft=4))
-    return bench
-
-
 def gaps(bench: Bench, peer: bytes) -> list[float]:
     """Return the seconds between the commits that a peer got."""
     times = [at for at, who, message in bench.post.sent if who == peer and isinstance(message, Commit)]
@@ -120,7 +109,7 @@ def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step(stag
     assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=2, max_size=2),
     after=st.floats(0.0, 3.0),
@@ -142,42 +131,7 @@ def test_robots_that_begin_hold_no_other_up(lengths: list[int], after: float, ch
     assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
 
 
-def test_prompts_without_an_image_join_a_forward_at_once() -> None:
-    """Nothing is encoded for them, and one whose words are all shared with another row may be verified at once."""
-
-    class Words(FakeEngine):
-        def begin(self, index, inputs, committed, max_tokens, features=0):  # type: ignore[no-untyped-def]
-            tokens = super().begin(index, inputs, committed, max_tokens)
-            if inputs[0] == "long shared":
-                self.rows[index].left = tokens = 0
-            return tokens
-
-    engine = Words(words_alone=True)
-    bench = Bench(CONFIG.changed(max_sessions=3), engine=engine)
-    prompts = {b"a": "long", b"b": "long b", b"c": "long shared"}
-    for peer in prompts:
-        bench.welcome(peer)
-    for peer, prompt in prompts.items():
-        bench.send(peer, begin(prompt=prompt, max_tokens=5, idle=Idle.DECODE))
-    bench.turns(8)
-    assert engine.chunks[0].keys() == {0, 1} and engine.batches[0] == (2,)
-    for peer, prompt in prompts.items():
-        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 5)
-
-
-def test_what_images_take_is_learned() -> None:
-    bench = timed()
-    for peer in (b"a", b"b"):
-        bench.welcome(peer)
-        bench.send(peer, begin(max_tokens=2, idle=Idle.DECODE))
-        bench.turns(1)
-    first, second = (bench.server._scheduler.step(index) for index in range(2))
-    assert first is not None and second is not None
-    assert first.encode_s == 0.0, "nothing is known"
-    assert second.encode_s == pytest.approx(0.3), "as the one before took"
-
-
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(length=st.integers(100, 500), gamma=st.sampled_from([0, 3]), after=st.floats(0.5, 2.0))
 def test_a_prompt_that_the_draft_model_reads_holds_no_other_up(length: int, gamma: int, after: float) -> None:
     """A robot that decodes waits for an image, or for a chunk about as long as its own token, but never for a prompt.
@@ -201,37 +155,6 @@ def test_a_prompt_that_the_draft_model_reads_holds_no_other_up(length: int, gamm
     # One token of three robots, a chunk of the target's beside them, and drafting 3 tokens.
     longest_forward = 0.1 + 0.01 * (3 + 4 + max(16, 11)) + 0.02 * max(3, gamma)
     assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
-
-
-def test_the_draft_model_reads_at_once_where_nobody_else_is_answered() -> None:
-    bench = timed_beside()
-    bench.welcome(b"a")
-    received = bench.ask(b"a", begin(prompt="long".ljust(300), max_tokens=9, self_draft=4))
-    assert tokens_of(received) == greedy("long".ljust(300), JPEG, 9)
-    drafts = bench.server._self_draft
-    assert isinstance(drafts, TimedDraft) and drafts.chunks == [(0, 0), (0, 299)]
-
-
-def test_an_answer_may_end_while_the_draft_model_still_reads_its_prompt() -> None:
-    bench = beside_a_long_answer("long".ljust(400), max_tokens=2)
-    bench.turns(60)
-    received = bench.received(b"b")
-    assert faults(received) == [] and tokens_of(received) == greedy("long".ljust(400), JPEG, 2)
-
-
-def test_what_the_draft_model_reads_for_a_step_ends_with_it() -> None:
-    bench = beside_a_long_answer("long".ljust(400), max_tokens=9)
-    drafts = bench.server._self_draft
-    assert isinstance(drafts, TimedDraft)
-    while len(drafts.chunks) < 3:
-        bench.turns(1)
-    assert drafts.left[1] > 0
-    bench.send(b"b", EndStep(1, "cancelled"))
-    bench.turns(1)
-    fed = len(drafts.chunks)
-    bench.turns(20)
-    assert len(drafts.chunks) == fed and 1 not in drafts.left
-    assert tokens_of(bench.ask(b"b", begin(2, max_tokens=5, self_draft=4))) == greedy("long", JPEG, 5)
 
 
 @pytest.mark.parametrize("then", [EndStep(1, "cancelled"), begin(2, "long again", max_tokens=3, idle=Idle.DECODE)])

@@ -23,41 +23,6 @@ def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:
     return out
 
 
-def test_the_most_confident_session_goes_first() -> None:
-    queue = ExitQueue()
-    for session, confidence in enumerate((0.2, 0.9, 0.5)):
-        queue.push(session, early(3, 1, confidence), 0.0)
-    assert [e.confidence for e in drain(queue, 0.0)] == [0.9, 0.5, 0.2]
-
-
-def test_a_newer_and_less_confident_verdict_does_not_replace_a_waiting_one() -> None:
-    queue = ExitQueue(rate=1.0, burst=1)
-    queue.push(0, early(1, 5, 0.2), 0.0)
-    assert [e.layer for e in drain(queue, 0.0)] == [1]
-    for layer, confidence in ((2, 0.6), (3, 0.9), (4, 0.1)):
-        queue.push(0, early(layer, layer, confidence), 0.0)
-    left = [early.layer for now in (0.5, 1.0, 2.0, 3.0, 4.0) for early in drain(queue, now)]
-    assert left == [3, 2, 4] and (queue.sent, queue.dropped) == (4, 0)
-
-
-def test_a_waiting_verdict_takes_the_confidence_of_the_exit_that_is_surest_of_it() -> None:
-    queue = ExitQueue()
-    for layer, token, confidence in ((1, 5, 0.3), (2, 6, 0.5), (3, 5, 0.9), (4, 5, 0.4)):
-        queue.push(0, early(layer, token, confidence), 0.0)
-    assert [(e.layer, e.token) for e in drain(queue, 0.0)] == [(3, 5), (2, 6)]
-    assert (queue.sent, queue.dropped) == (2, 2) and queue.next_time(0.0) is None
-
-
-def test_the_newest_verdict_replaces_a_waiting_one_under_its_own_policy() -> None:
-    queue = ExitQueue(QueuePolicy.NEWEST, rate=1.0, burst=1)
-    queue.push(0, early(1, 5, 0.9), 0.0)
-    assert [e.layer for e in drain(queue, 0.0)] == [1]
-    queue.push(0, early(2, 6, 0.9), 0.0)
-    queue.push(0, early(3, 7, 0.3), 0.0)
-    assert drain(queue, 0.5) == [] and [e.layer for e in drain(queue, 1.0)] == [3]
-    assert (queue.sent, queue.dropped) == (2, 1)
-
-
 @pytest.mark.parametrize("policy", list(QueuePolicy))
 def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
     queue = ExitQueue(policy, rate=1.0, burst=1)
@@ -65,49 +30,6 @@ def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
     drain(queue, 0.0)
     queue.push(0, early(2, 5, 0.9), 0.0)
     assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
-
-
-def test_the_newest_withdraws_a_waiting_doubt_about_what_was_sent() -> None:
-    queue = ExitQueue(QueuePolicy.NEWEST, rate=1.0, burst=1)
-    queue.push(0, early(1, 5), 0.0)
-    drain(queue, 0.0)
-    queue.push(0, early(2, 6), 0.0)
-    queue.push(0, early(3, 5), 0.0)
-    assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
-
-
-def test_a_new_round_may_repeat_what_the_last_one_had() -> None:
-    queue = ExitQueue()
-    queue.push(0, early(1, 5, round=1), 0.0)
-    drain(queue, 0.0)
-    queue.push(0, early(1, 5, round=2), 0.0)
-    assert [e.round for e in drain(queue, 0.0)] == [2]
-
-
-def test_what_a_commit_overtook_is_dropped() -> None:
-    queue = ExitQueue()
-    queue.push(0, early(1, 5), 0.0)
-    queue.push(1, early(1, 6), 0.0)
-    queue.overtake(0)
-    assert [e.token for e in drain(queue, 0.0)] == [6] and queue.dropped == 1
-
-
-def test_fifo_keeps_the_order_and_replaces_nothing() -> None:
-    queue = ExitQueue(QueuePolicy.FIFO)
-    for layer, confidence in enumerate((0.1, 0.9, 0.5)):
-        queue.push(0, early(layer, layer, confidence), 0.0)
-    queue.push(0, early(3, 1), 0.0)
-    assert [e.layer for e in drain(queue, 0.0)] == [0, 1, 2]
-
-
-def test_random_is_the_same_for_the_same_seed_and_loses_nothing() -> None:
-    orders = set()
-    for seed in (0, 0, 1, 2, 3):
-        queue = ExitQueue(QueuePolicy.RANDOM, burst=20, seed=seed)
-        for layer in range(8):
-            queue.push(0, early(layer, layer), 0.0)
-        orders.add((seed, tuple(e.layer for e in drain(queue, 0.0))))
-    assert len(orders) == 4 and all(sorted(order) == list(range(8)) for _, order in orders)
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (10.0, 0)])

@@ -200,8 +200,7 @@ def test_heartbeats_behind_a_flood_and_goodbye(verifier: Verifier, honest: Hones
     honest.answers()
 
 
-@pytest.mark.parametrize("frame", [1, 200, 1 << 20])
-@pytest.mark.parametrize("with_session", [False, True])
+@pytest.mark.parametrize(("frame", "with_session"), [(1, False), (200, True), (1 << 20, True)])
 def test_a_message_that_never_ends_ends_its_connection(
     verifier: Verifier, honest: Honest, target: Target, frame: int, with_session: bool
 ) -> None:

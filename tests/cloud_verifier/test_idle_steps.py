@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.scheduler import WAITED_S
 from cloud_verifier.server import SILENT_S
-from cloud_verifier.step import Step
-from cloud_verifier.tree import Tree
-from speculation.vlm.blocks import blocks_for
-from speculation.wire import BeginStep, Draft, Idle, Ping, begin_digest
+from speculation.wire import Draft, Idle, Ping, begin_digest
 from tests.cloud_verifier import bench as server
-from tests.cloud_verifier.fake_target import FakeEngine, FakeSelfDraft
 from tests.cloud_verifier.scheduling import JPEG, Bench
 
 
@@ -44,34 +38,6 @@ def test_an_edge_whose_mail_is_not_read_yet_is_not_silent() -> None:
     bench.server._scheduler.step(0).since = bench.server._scheduler.step(1).since = now  # type: ignore[union-attr]
     bench.send(b"b", Ping(1))
     assert bench.server._idle(now) == [0]
-
-
-@pytest.mark.parametrize("longer", [0, 200])
-def test_a_step_reserves_blocks_for_the_longer_prompt_of_both_models(longer: int) -> None:
-    """The draft model beside the target may see more of a frame than the target does."""
-
-    class Sharp(FakeSelfDraft):
-        def size(self, inputs: tuple[str, bytes]) -> int:
-            return len(inputs[0]) + longer
-
-    bench = server.Bench(server.CONFIG, engine=FakeEngine(memory=100), self_draft=Sharp())
-    bench.welcome(b"a")
-    most = server.CONFIG.limits.max_draft
-    bench.ask(b"a", server.begin(1, max_tokens=20, idle=Idle.WAIT))
-    assert bench.server._memory.held(0) == blocks_for(len("long") + 20 + most), "no draft model reads its prompt"
-    bench.send(b"a", server.begin(2, max_tokens=400, idle=Idle.LEDGER))
-    bench.turns(3)
-    assert bench.server._memory.held(0) == blocks_for(len("long") + longer + 400 + most)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("drafted", [0, 3])
-def test_what_a_policy_is_told_of_a_choice_is_what_its_row_computes(recompute: bool, drafted: int) -> None:
-    step = Step(BeginStep(1, "p", b"j"), [0], recompute=recompute)
-    step.prepared((), 0.0, 100)
-    step.fed(100, 0.0)
-    choice = Choice(Act.VERIFY, Tree.chain(tuple(range(1, 1 + drafted)))) if drafted else Choice(Act.DECODE)
-    assert step.load(choice) == step.start(choice).load
 
 
 def test_a_draft_brings_a_step_back_whose_edge_was_taken_to_be_gone() -> None:

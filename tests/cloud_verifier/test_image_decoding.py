@@ -72,16 +72,6 @@ def test_a_slow_frame_holds_nobody_else_up_and_only_the_newest_step_is_prepared(
         gate.preparation.close()
 
 
-def test_after_the_end_nothing_begins() -> None:
-    gate = Gate(1)
-    gate.preparation.submit(*step(0, 1, "slow"))
-    assert gate.entered.wait(LIMIT_S)
-    gate.preparation.submit(*step(0, 2))
-    gate.preparation.close()
-    gate.open.set()
-    assert [ready.inputs for ready in gate.collect(1)] == ["inputs of 1"]
-
-
 def test_who_used_the_threads_for_long_waits_for_those_who_did_not() -> None:
     """One session's frames are slow. While one is decoded, others come in: of what waits, its own next is the last."""
     now = 0.0

@@ -8,14 +8,6 @@ from hypothesis import strategies as st
 from cloud_verifier.limits import Allowance, Inboxes, Rate
 
 
-def test_a_burst_then_the_rate_and_nobody_elses_share() -> None:
-    allowance = Allowance(2.0, 3)
-    assert [allowance.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
-    assert allowance.take("b", 0.0)
-    assert not allowance.take("a", 0.4) and allowance.take("a", 0.5) and not allowance.take("a", 0.5)
-    assert allowance.left("a", 100.0) == 3.0
-
-
 def test_keys_of_long_ago_are_forgotten() -> None:
     allowance = Allowance(1.0, 1)
     for key in range(Allowance.MOST_KEYS + 1):
@@ -32,13 +24,6 @@ def test_never_more_than_burst_and_rate(gaps: list[float], burst: int, rate: flo
         assert taken <= burst + rate * now + 1e-6
 
 
-def test_a_quota_is_paid_off_before_the_next_use_however_large_the_first_was() -> None:
-    rate = Rate(10.0, 2.0)
-    assert rate.use("a", 1000.0, 0.0) == 0.0
-    assert rate.wait("a", 0.0) == 98.0 and rate.wait("b", 0.0) == 0.0
-    assert rate.wait("a", 98.0) == 0.0 and rate.wait("a", 97.0) == 1.0
-
-
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.1, 50.0)), max_size=60), st.floats(0.5, 20.0))
 def test_what_is_used_in_time_is_never_more_than_the_quota(uses: list[tuple[float, float]], per_s: float) -> None:
     """But for the last use, which may be of any size."""
@@ -49,17 +34,6 @@ def test_what_is_used_in_time_is_never_more_than_the_quota(uses: list[tuple[floa
             rate.use("x", amount, now)
             used, largest = used + amount, max(largest, amount)
         assert used <= per_s * (now + 4.0) + largest + 1e-6
-
-
-def test_a_peer_with_large_messages_waits_for_those_with_small_ones() -> None:
-    """Eight messages of 4 MB beside ten of 50 bytes: the small ones are out before the second large one."""
-    boxes = Inboxes(16 << 10)
-    for _ in range(8):
-        assert boxes.put(b"large", b"large", [bytes(4_000_000)], 256, 1 << 30)
-    for number in range(10):
-        assert boxes.put(b"small", b"small", [b"%d" % number * 50], 256, 1 << 20)
-    out = [mail[0] for _ in range(18) if (mail := boxes.pop()) is not None]
-    assert out[:10] == [b"small"] * 10 and out[10:] == [b"large"] * 8 and boxes.pop() is None and not len(boxes)
 
 
 @given(

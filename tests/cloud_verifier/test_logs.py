@@ -82,14 +82,6 @@ def test_one_event_of_one_peer_does_not_take_the_lines_of_others() -> None:
     assert all(flood.filter(record("no event")) for _ in range(100))
 
 
-def test_an_error_is_logged_however_many_lines_of_steps_there_are() -> None:
-    flood = FloodFilter(rate=1.0, burst=3, clock=lambda: 0.0)
-    assert [flood.filter(record("a step")) for _ in range(5)] == [True] * 3 + [False] * 2
-    failed = record("a forward failed")
-    failed.levelno = logging.ERROR
-    assert [flood.filter(failed) for _ in range(4)] == [True] * 3 + [False]
-
-
 def test_json_lines_hold_the_event_and_what_it_names() -> None:
     session = Session(7, "secret", 0, None, 0.0, 0.0, client="go2-7")
     about = record("session %d step 3 done\nforged", 7)
@@ -113,32 +105,6 @@ def test_a_traceback_is_a_field_of_its_json_line_and_bounded() -> None:
     held = json.loads(line)
     assert "\n" not in line and len(line) < 20_000 and held["event"] == "log"
     assert held["traceback"].endswith("long ")
-
-
-def test_lines_are_json_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    file = tmp_path / "verifier.log"
-    start_logging(file, "json")
-    logging.getLogger("cloud_verifier").warning("a %s", "line")
-    for handler in logging.getLogger().handlers:
-        handler.close()
-    assert json.loads(file.read_text())["message"] == "a line"
-
-
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_every_line_of_a_replica_has_its_name(
-    log_format: logs.LogFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
-    start_logging(tmp_path / "log", log_format, "replica-50%")
-    (handler,) = logging.root.handlers
-    handler.handle(record("it serves"))
-    handler.close()
-    line = (tmp_path / "log").read_text()
-    if log_format == "json":
-        assert json.loads(line)["replica"] == "replica-50%"
-    else:
-        assert "WARNING cloud_verifier replica-50%: it serves" in line
 
 
 def test_what_ends_the_process_or_a_thread_is_a_json_line_too(tmp_path: Path) -> None:

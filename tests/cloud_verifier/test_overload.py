@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import WAITED_S
 from speculation.profiles import DeviceProfile
 from speculation.vlm.blocks import blocks_for
@@ -86,7 +85,7 @@ def crowd_of(robots: int, policy: str, seconds: float = 30.0) -> list[Robot]:
     return crowd
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["fcfs", "full_budget", "wisp"])
 def test_every_token_is_right_and_goodput_stays_at_ten_times_what_fits(policy: str) -> None:
     truth = greedy("long", JPEG, TOKENS)
     goodput = {}
@@ -148,17 +147,6 @@ def test_the_step_of_a_robot_that_is_gone_is_the_first_to_go() -> None:
     bench.welcome(b"back", msgspec.structs.replace(HELLO, resume=token))
     again = bench.ask(b"back", begin(max_tokens=TOKENS, committed=truth[:2], idle=Idle.DECODE))
     assert tokens_of(again) == truth[2:]
-
-
-def test_rows_hold_nothing_once_their_step_is_over() -> None:
-    bench = bench_of(2)
-    bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=4, idle=Idle.DECODE))
-    assert bench.engine.rows == {} and bench.engine.released == [0]
-    bench.ask(b"a", begin(2, max_tokens=TOKENS))
-    assert list(bench.engine.rows) == [0]
-    bench.ask(b"a", begin(3, max_tokens=TOKENS))
-    assert list(bench.engine.rows) == [0] and bench.server._memory.free == STEP
 
 
 def test_a_step_that_never_fits_is_refused_by_name() -> None:

@@ -14,7 +14,7 @@ from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import Row
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.open_token import MAX_FETCHES
-from cloud_verifier.step import Step, empty_digest
+from cloud_verifier.step import Step
 from cloud_verifier.tree import ForeignDraft
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
@@ -114,23 +114,6 @@ def test_drafts_that_cannot_be_next_are_not_kept() -> None:
     for round in range(1, 200):
         plain.offer(Draft(1, round, 3, bytes([round] * 8), [1]))
     assert len(state._held) == 0 and len(plain._held) == HELD_DRAFTS
-
-
-def test_a_token_of_the_edge_makes_another_draft_the_best() -> None:
-    state = rejected(SPLIT)
-    assert state.best is None
-    state.offer(draft(SPLIT, [3, 4], [1], round=3, drawn=4), 0.0, (Drawn(0.5),))
-    assert state.answer == [3, 4] and (best := state.best) is not None and best.round == 3
-
-
-def test_an_answer_that_a_rejection_cannot_lengthen_is_over() -> None:
-    state = rejected(SPLIT, max_tokens=1)
-    assert state.done and state.open is None
-
-
-def test_a_step_that_waits_for_its_edge_begins_anew_when_it_is_asked_for_again() -> None:
-    begun = BeginStep(1, "p", b"j", max_tokens=8)
-    assert not rejected(SPLIT).continues(begun, empty_digest(begun, SPLIT))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.estimator import Estimator
-from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import Refused, Scheduler
 from speculation.language.grammar import Grammars
-from speculation.pass_cost import Load, PassCost
 from speculation.wire import (
     ROOT,
     BeginStep,
@@ -28,7 +25,7 @@ from speculation.wire import (
     begin_digest,
     extend_digest,
 )
-from tests.cloud_verifier.fake_target import EOS, VOCABULARY, FakeEngine, greedy
+from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
 from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
 from tests.models import tiny_tokenizer
 
@@ -96,7 +93,7 @@ def test_a_frame_is_hashed_once_for_each_message_that_brings_it(
         assert hashes_of(frame) == number
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObject) -> None:
     """Drafts and commits are delayed, dropped, repeated and reordered; then the edges ask again until they are done."""
@@ -170,17 +167,6 @@ def test_a_right_draft_commits_itself_and_one_more() -> None:
     assert commit.tokens == truth[4:5] and commit.prefill_s == 0.0
 
 
-def test_a_decoding_step_streams_single_tokens_and_prefers_a_draft() -> None:
-    bench = Bench()
-    bench.begin(0, idle=Idle.DECODE)
-    truth = greedy("long 0", JPEG, 20)
-    bench.turn()
-    first = bench.turn()[0]
-    assert first.tokens == truth[:1] and first.round == 0
-    bench.scheduler.offer(0, Draft(1, 9, 1, first.digest, truth[1:3]), bench.now)
-    assert bench.turn()[0].tokens == truth[1:4]
-
-
 def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     bench = Bench()
     bench.begin(0, idle=Idle.DECODE)
@@ -192,32 +178,6 @@ def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     assert not bench.scheduler.is_current(old)
     assert bench.finish(batch, last) == {}
     assert bench.engine.rows[0].answer == []
-
-
-def test_a_suspended_session_costs_nothing_until_it_comes_back() -> None:
-    bench = Bench()
-    bench.begin(0, idle=Idle.DECODE)
-    bench.turn()
-    bench.step(0).suspend()
-    assert not bench.next(9.0) and bench.scheduler.next_time(9.0) is None
-    assert bench.begin(0, idle=Idle.DECODE) == []
-    assert bench.next(9.0).choices
-
-
-def test_committed_tokens_are_taken_over() -> None:
-    bench = Bench()
-    truth = greedy("long 0", JPEG, 20)
-    bench.begin(0, committed=truth[:3], idle=Idle.DECODE)
-    bench.turn()
-    assert bench.engine.rows[0].answer == truth[:3]
-    commit = bench.turn()[0]
-    assert (commit.start, commit.tokens) == (3, truth[3:4])
-
-
-def test_an_answer_that_came_complete_is_answered_without_work() -> None:
-    bench = Bench()
-    (commit,) = bench.begin(0, committed=[3, EOS])
-    assert commit.done and commit.tokens == [] and not bench.next(1.0)
 
 
 @pytest.mark.parametrize(
@@ -248,20 +208,6 @@ def test_steps_only_go_forward() -> None:
         bench.begin(0, step=6, hints=[[1], [VOCABULARY]])
 
 
-def test_a_step_with_a_ledger_decodes_alone_until_a_draft_comes_and_counts_what_it_did() -> None:
-    bench = Bench()
-    truth = greedy("long 0", JPEG, 20)
-    bench.begin(0, idle=Idle.LEDGER)
-    bench.turn()
-    commits = [bench.turn()[0], bench.turn()[0]]
-    assert [(c.round, c.tokens) for c in commits] == [(0, truth[:1]), (0, truth[1:2])]
-    bench.scheduler.offer(0, Draft(1, 7, 2, commits[-1].digest, truth[2:5]), bench.now)
-    commit = bench.turn()[0]
-    assert commit.round == 7 and commit.tokens == truth[2 : 2 + len(commit.tokens)]
-    tally = bench.step(0).tally
-    assert (tally.verified, tally.decoded, tally.hinted) == (1, 2, 0)
-
-
 def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
     bench = Bench(hint_tokens=3)
     truth = greedy("long 0", JPEG, 20)
@@ -276,28 +222,6 @@ def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
     assert (tally.verified, tally.hinted + tally.decoded) == (0, len(commits)) and tally.tau > 2.5
 
 
-def test_a_wait_has_a_deadline_at_which_it_is_thought_over() -> None:
-    bench = waiting_bench()
-    assert not bench.next()
-    tally = bench.step(0).tally
-    before = tally.waited_s
-    due = bench.scheduler.next_time(bench.now)
-    assert due is not None and bench.now + 0.5 <= due < bench.now + 0.6
-    assert [row.tokens for row in rows_of(bench.next(due))] == [()]
-    assert tally.waited_s - before == pytest.approx(due - bench.now)
-
-
-@pytest.mark.parametrize(("idle", "asked"), [(Idle.DECODE, False), (Idle.LEDGER, True)])
-def test_exits_run_for_an_edge_that_can_use_them(idle: Idle, asked: bool) -> None:
-    """A decoded token that is received early helps who drafts; mode cloud does not."""
-    bench = Bench()
-    bench.begin(0, idle=idle)
-    bench.turn()
-    bench.turn()
-    (row,) = rows_of(bench.next())
-    assert row.tokens == () and row.exits is asked
-
-
 def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_session() -> None:
     bench = waiting_bench()
     ledger = bench.step(0).ledger
@@ -307,90 +231,6 @@ def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_
     bench.scheduler.forget(0)
     bench.begin(0, idle=Idle.LEDGER)
     assert bench.step(0).ledger is not ledger
-
-
-def test_a_step_that_drafts_here_asks_for_what_has_room_and_never_waits() -> None:
-    bench = Bench(self_drafts=True, max_draft=6)
-    asked = []
-    for row, (room, gamma) in enumerate(((5, 3), (5, 9), (9, 64), (1, 4), (5, 0))):
-        bench.begin(row, prompt="long", max_tokens=room, self_draft=gamma, idle=Idle.WAIT if gamma else Idle.DECODE)
-        bench.turn()
-        asked += [row.self_draft for row in rows_of(bench.next(1.0))]
-        bench.scheduler.end(row)
-    assert asked == [3, 4, 6, 0, 0]
-
-
-def test_a_draft_of_the_edge_comes_before_one_of_the_verifiers_own() -> None:
-    bench = Bench(self_drafts=True)
-    bench.begin(0, self_draft=4)
-    bench.turn()
-    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), 1.0)
-    assert [(row.self_draft, row.tokens) for row in rows_of(bench.next(2.0))] == [(0, (1, 2))]
-
-
-@pytest.mark.parametrize(
-    ("forward_s", "alone", "in_company"), [(0.01, Act.SELF, Act.SELF), (0.3, Act.SELF, Act.DECODE)]
-)
-def test_a_draft_made_here_may_not_cost_the_others_of_its_batch_more_than_it_brings(
-    forward_s: float, alone: Act, in_company: Act
-) -> None:
-    """A long forward of the draft model is worth it to the robot that it serves, and not to three that wait for it."""
-    bench = Bench(self_drafts=True)
-    scheduler = bench.scheduler
-    assert scheduler.drafting is not None
-    scheduler.drafting.prefill(0.0)
-    scheduler.drafting.forward(1, forward_s)
-    for tokens in (1, 9):
-        scheduler.estimates.observe(Load.row(tokens), 1.0)
-    for row in (1, 2, 3, 0):
-        bench.begin(row, idle=Idle.WAIT if row else Idle.LEDGER)
-        bench.turn()
-    step = bench.step(0)
-    step.draft_prefilled()
-    choice = step.choice(bench.now)
-    assert choice is not None and choice.act is alone
-    for row in (1, 2, 3):
-        scheduler.offer(row, Draft(1, 1, 0, begin_digest(f"long {row}", JPEG), [1, 2]), bench.now)
-    batch = scheduler.next(bench.now)
-    assert len(batch.choices) == 4 and batch.choices[step].act is in_company
-    assert step.row is not None and bool(step.row.self_draft) is (in_company is Act.SELF)
-
-
-class Asked(Estimator):
-    """Notes what it is asked about. A forward takes 10 ms, and 0.1 ms a token."""
-
-    def __init__(self) -> None:
-        super().__init__(PassCost(1e-4, 0.0, 0.0, 0.01))
-        self.loads: list[Load] = []
-
-    def seconds(self, load: Load) -> float:
-        self.loads.append(load)
-        return super().seconds(load)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_without_a_cache_every_prediction_sees_the_prefix_that_is_computed_again(policy: str) -> None:
-    estimates = Asked()
-    limits = Limits(cache="off")
-    scheduler = Scheduler(FakeEngine().model, Scheduling(policy=policy, collect_s=0.0), limits, estimates=estimates)
-    for row, prompt in enumerate((100, 150)):
-        message = BeginStep(1, f"long {row}", JPEG, max_tokens=9, idle=Idle.LEDGER)
-        scheduler.begin(row, message, 0.0)
-        step = scheduler.step(row)
-        assert step is not None
-        step.prepared((), 0.0, prompt, image_tokens=0)
-        step.fed(prompt, 0.0)
-        scheduler.offer(row, Draft(1, 1, 0, begin_digest(message.prompt, JPEG), [1, 2, 3]), 0.0)
-    estimates.loads.clear()
-    batch = scheduler.next(0.0)
-    assert batch.choices and all(row.recompute for row in rows_of(batch))
-    asked = [load for load in estimates.loads if load.rows > 0]
-    assert asked and all(load.cached == 0 and load.new > 100 * load.rows for load in asked)
-    for step, choice in batch.choices.items():
-        assert step.row is not None and step.row.load == step.load(choice)
-        estimates.loads.clear()
-        step.ledger.finish(choice.act, choice.tree, 0, 1)
-        assert all(load in (step.load(choice), step.load(Choice(Act.DECODE))) for load in estimates.loads)
 
 
 def test_a_grammar_that_cannot_be_kept_to_is_refused() -> None:

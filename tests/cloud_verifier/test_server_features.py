@@ -10,7 +10,7 @@ import pytest
 
 from cloud_verifier.interfaces import LayerVerdicts, ModelInfo, Row, RowFeatures
 from speculation import wire
-from speculation.wire import Commit, EndStep, FaultCode, Features, Idle
+from speculation.wire import Commit, FaultCode, Features, Idle
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults
 from tests.cloud_verifier.fake_target import LAYERS, FakeEngine, greedy
 
@@ -103,24 +103,9 @@ def test_who_comes_back_gets_them_again(bench: Bench) -> None:
     assert found == [Features(1, 2, known, packed(known))], "by a verifier that knows nothing"
 
 
-@pytest.mark.parametrize(("hello", "asks"), [(HELLO, False), (HELLO, True), (FED, False)])
-def test_who_does_not_ask_gets_none(bench: Bench, hello: wire.Hello, asks: bool) -> None:
-    """Both its Hello and the step have to."""
-    bench.welcome(b"robot", hello)
-    found = bench.ask(b"robot", begin(max_tokens=5, idle=Idle.DECODE, features=asks))
-    assert all(isinstance(each, Commit) and not each.features for each in found if not isinstance(each, EndStep))
-    engine = bench.engine
-    assert isinstance(engine, FedEngine) and set(engine.asked) == set(engine.begun) == {0}
-
-
 @pytest.mark.parametrize(("engine", "has"), [(FakeEngine(), "has none"), (FedEngine(), f"has '{NAME}'")])
 def test_other_features_are_refused_in_a_sentence(engine: FakeEngine, has: str) -> None:
     bench = Bench(engine=engine)
     (fault,) = bench.ask(b"robot", msgspec.structs.replace(HELLO, features="other"))
     assert faults([fault]) == [FaultCode.MODEL_MISMATCH]
     assert f"Hello.features 'other': this verifier {has}; start it with --fed-head" in fault.message  # type: ignore[union-attr]
-
-
-def test_the_server_takes_no_features(bench: Bench) -> None:
-    bench.welcome(b"robot")
-    assert faults(bench.ask(b"robot", Features(1, 0, [1], bytes(5)))) == [FaultCode.MALFORMED]

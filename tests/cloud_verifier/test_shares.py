@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from cloud_verifier.interfaces import LayerVerdicts, Row
-from speculation.wire import Busy, Hello, Idle, Welcome
+from speculation.wire import Busy, Idle
 from tests.cloud_verifier.bench import HELLO, Bench, begin
 from tests.cloud_verifier.fake_target import FakeEngine
 from tests.cloud_verifier.test_overload import CONFIG, SLOW, STEP, TOKENS, Robot
@@ -67,33 +67,6 @@ def test_prompts_without_end_leave_an_honest_robot_its_half_of_the_time(greets: 
     answers, refused = Crowd().beside_a_flood(greets)
     assert alone > 40 and refused > 5
     assert answers >= 0.48 * alone
-
-
-def test_a_greeting_brings_no_other_row() -> None:
-    """Where the session before is over on a row below, a Hello again would else leave what was used to a stranger."""
-    bench = Bench(CONFIG)
-    for peer in (b"first", b"flood"):
-        bench.welcome(peer)
-    first, flood = bench.server._sessions.all
-    bench.server._close(first, "gone")
-    memory = bench.server._memory
-    memory.prefilled(flood.index, 100.0, bench.post.now)
-    assert isinstance(bench.ask(b"flood", HELLO)[0], Welcome)
-    bench.welcome(b"stranger")
-    rows = {session.peer: session.index for session in bench.server._sessions.all}
-    assert rows == {b"flood": flood.index, b"stranger": first.index}
-
-
-def test_a_session_that_is_left_for_another_leaves_nothing_on_its_row() -> None:
-    """A robot takes up its session of before from a connection that has another one: that one's row is a stranger's."""
-    bench = Bench(CONFIG)
-    token = bench.welcome(b"old").session
-    bench.welcome(b"new")
-    old, left = bench.server._sessions.all
-    bench.server._memory.prefilled(left.index, 100.0, bench.post.now)
-    bench.ask(b"new", Hello(HELLO.tokenizer, HELLO.vocabulary, resume=token))
-    assert bench.server._sessions.all == (old,)
-    bench.server._memory.check_prefill(left.index, bench.post.now, others=(old.index,))
 
 
 def test_who_is_refused_costs_no_decoding_of_its_frame() -> None:

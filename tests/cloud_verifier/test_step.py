@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 import pytest
 
-from cloud_verifier.draft_buffer import HELD_DRAFTS
-from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
 from speculation.acceptance import Verdict
-from speculation.pass_cost import PassCost
-from speculation.sampling import GREEDY, SamplingScheme, Split
+from speculation.sampling import GREEDY
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
-
-BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
 
 
 def state(answer: list[int], **changes: object) -> Step:
@@ -52,39 +44,6 @@ def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[in
     return Draft(7, round, len(prefix), extend_digest(begin_digest("p", b"j"), prefix), tokens, parents)
 
 
-PASS = PassCost(0.0, 0.0, 0.0, constant_s=0.015)
-
-
-def fed_step(sampling: SamplingScheme = GREEDY, features: int | None = 4, round_trip_s: float = 0.04) -> Step:
-    """Return a step of a robot that drafts from features, prefilled at 1 s; a pass takes 15 ms."""
-    begin = msgspec.structs.replace(BEGIN, round_trip_s=round_trip_s)
-    step = Step(begin, [0], sampling, features=features, estimates=Estimator(PASS))
-    step.fed(0, 1.0)
-    return step
-
-
-def test_a_step_that_waits_for_features_to_be_drafted_from_decodes_meanwhile() -> None:
-    """While a pass is over before features have gone down and a draft has come up, and no longer."""
-    step = fed_step()
-    now = 1.0
-    for token in (3, 4):
-        assert step.choice(now) == Choice(Act.DECODE)
-        step.start(Choice(Act.DECODE), now)
-        now += 0.015
-        step.accept(Verdict((), token, 1.0), now)
-    assert step.choice(now) is None and step.answer == [3, 4]
-    step.offer(draft([3, 4], [5]), now + 0.001)
-    verified = step.choice(now + 0.001)
-    assert verified is not None and verified.act is Act.VERIFY
-
-
-@pytest.mark.parametrize("changes", [
-    {"features": None}, {"round_trip_s": 0.0}, {"round_trip_s": 0.014}, {"sampling": Split(0.9)},
-], ids=["no features", "unknown link", "long pass", "one chain"])  # fmt: skip
-def test_no_other_step_that_waits_decodes(changes: dict[str, Any]) -> None:
-    assert fed_step(**changes).choice(1.0) is None
-
-
 def test_a_current_draft_is_verified_as_it_is() -> None:
     step = state([3, 4])
     assert step.offer(draft([3, 4], [5, 6])) == [] and step.choice(0.0) is not None
@@ -114,58 +73,6 @@ def test_a_draft_ahead_waits_until_a_commit_makes_it_current() -> None:
     assert take(step) == Tree(2, (5,), (ROOT,), (0,))
 
 
-def test_a_draft_ahead_of_another_answer_is_void() -> None:
-    step = state([])
-    step.offer(draft([], [3], round=1))
-    step.offer(draft([3, 4], [5], round=2))
-    accept(step, (0,), 6)
-    assert step.choice(0.0) is None
-    assert step.offer(draft([3, 4], [5], round=2)) == [] and step.choice(0.0) is None
-
-
-def test_the_drafts_farthest_ahead_give_way() -> None:
-    step = state([], max_tokens=40)
-    for round in range(1, HELD_DRAFTS + 2):
-        step.offer(draft([3] * round, [9], round))
-    seen = []
-    for _ in range(HELD_DRAFTS + 2):
-        seen.append(take(step).round)
-        step.accept(Verdict((), 3, 1.0))
-    assert seen == [0, *range(1, HELD_DRAFTS + 1), 0]
-
-
-def test_a_newer_round_for_the_same_place_replaces_the_older_one() -> None:
-    step = state([3])
-    step.offer(draft([3], [5, 6, 7], round=2))
-    step.offer(draft([3], [8], round=4))
-    assert step.offer(draft([3], [9, 9], round=3)) == []  # overtaken on its way
-    assert take(step) == Tree(4, (8,), (ROOT,), (0,))
-    decode(step, 5)
-    assert step.choice(0.0) is None
-
-
-def test_of_several_current_drafts_the_deepest_is_verified_and_of_equals_the_newest() -> None:
-    step = state([])
-    step.offer(draft([3], [4, 6, 7], round=1))
-    step.offer(draft([3, 4], [8, 9, 8], round=2, parents=[ROOT, 0, ROOT]))
-    step.offer(draft([], [3, 4, 5], round=3))  # one token is left of it behind the answer 3, 4
-    decode(step, 3)
-    decode(step, 4)
-    best = step.best
-    assert best is not None and (best.round, best.tokens) == (2, (8, 9, 8))
-    assert take(step) == best
-
-
-def test_the_rest_of_a_draft_that_was_verified_in_part_goes_on() -> None:
-    step = state([])
-    step.offer(draft([], [3, 4, 5, 6], round=1))
-    whole = step.best
-    assert whole is not None
-    step.start(Choice(Act.VERIFY, whole.head(2)))
-    assert step.accept(Verdict((0, 1), 5, 1.0)).tokens == [3, 4, 5]
-    assert take(step) == Tree(1, (6,), (ROOT,), (3,), origin=2)
-
-
 HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
 
 
@@ -190,23 +97,6 @@ def test_a_hint_proposes_what_followed_in_an_earlier_answer(
     assert tree is None or (tree.round, tree.levels[-1]) == (0, len(tree.tokens))
 
 
-def test_a_hint_leaves_room_for_the_verdicts_own_token() -> None:
-    assert state([3, 4], max_tokens=4, hints=[HINT]).hint(8) == Tree(0, (5,), (ROOT,), (0,))
-    assert state([3, 4], max_tokens=3, hints=[HINT]).hint(8) is None
-    assert state([3, 4], hints=[HINT]).hint(0) is None
-
-
-def test_a_repeated_round_is_verified_once_and_answered_again() -> None:
-    step = state([])
-    message = draft([], [3, 9])
-    step.offer(message)
-    take(step)
-    assert step.offer(message) == [] and step.choice(0.0) is None
-    step.accept(Verdict((0,), 4, 1.0))
-    (commit,) = step.offer(message)
-    assert (commit.round, commit.start, commit.tokens) == (1, 0, [3, 4]) and step.choice(0.0) is None
-
-
 def test_a_draft_for_another_image_is_no_silent_miss() -> None:
     step = state([])
     with pytest.raises(ForeignDraft, match="prompt, image, sampling or committed tokens differ"):
@@ -221,13 +111,6 @@ def test_the_answer_is_cut_behind_its_end_token_and_at_its_limit() -> None:
     step = state([3, 4], max_tokens=4)
     step.offer(draft([3, 4], [5, 6]))
     assert accept(step, (0, 1), 7).tokens == [5, 6] and step.done
-
-
-def test_a_complete_answer_is_reported_complete_again() -> None:
-    step = state([3, 0])
-    assert [(c.start, c.tokens, c.done) for c in step.offer(draft([3], [5], round=4))] == [(1, [0], True)]
-    (commit,) = step.repeat(2, 0)
-    assert commit.tokens == [] and commit.done
 
 
 def test_a_long_answer_is_repeated_in_commits_that_the_wire_takes() -> None:
@@ -248,8 +131,3 @@ def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str,
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
     begun = BeginStep(**fields)  # type: ignore[arg-type]
     assert state([3, 4]).continues(begun, empty_digest(begun, GREEDY)) is same
-
-
-def test_committed_tokens_behind_the_end_do_not_count() -> None:
-    step = state([], committed=[3, 0, 5])
-    assert step.done and step.answer == [3, 0]

@@ -9,11 +9,6 @@ from cloud_verifier.tree import Tree, continuation
 from speculation.wire import ROOT, Draft, parents_of
 
 
-def test_levels_are_how_deep_the_first_tokens_reach() -> None:
-    tree = Tree(1, (1, 2, 3, 4), (ROOT, ROOT, 1, 0), (0, 1, 2, 3))
-    assert tree.levels == (0, 1, 1, 2, 2) and tree.head(2).levels == (0, 1, 1) and Tree().levels == (0,)
-
-
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     tokens = draw(st.lists(st.integers(1, 3), max_size=10))
@@ -47,12 +42,6 @@ def test_walking_down_keeps_exactly_the_paths_that_continue_the_answer(
         above = walked.parents[index]
         assert tokens[node] == walked.tokens[index]
         assert parents[node] == (walked.origin if above == ROOT else walked.nodes[above])
-
-
-def test_agrees_counts_what_a_tree_has_in_common_with_an_answer() -> None:
-    tree = Tree.own([5, 6, 7, 8], [ROOT, ROOT, 1, 2], [0.5, 0.4, 0.3, 0.2])
-    assert [tree.agrees(tokens) for tokens in ([5, 7], [6, 7, 8], [6, 8], [6, 7, 8, 9], [9], [])] == [1, 3, 1, 3, 0, 0]
-    assert tree.head(2) == Tree.own([5, 6], [ROOT, ROOT], [0.5, 0.4])
 
 
 @given(st.lists(st.integers(1, 2), max_size=6), st.lists(st.integers(1, 2), max_size=6), st.integers(0, 3))

@@ -9,8 +9,20 @@ from pathlib import Path
 import pytest
 
 from speculation import wire
-from speculation.wire import BeginStep, Busy, Commit, Draft, EndStep, Fault, FaultCode, Idle, Welcome
-from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, answer_by_drafts, make_target, run, start
+from speculation.wire import BeginStep, Commit, Draft, EndStep, Fault, FaultCode, Welcome
+from tests import forked
+from tests.cloud_verifier.process import (
+    ANSWER,
+    ROOT_FOLDER,
+    Robot,
+    Target,
+    Verifier,
+    answer_by_drafts,
+    command,
+    make_target,
+    run,
+    start,
+)
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 
 
@@ -52,58 +64,6 @@ def test_two_robots_and_a_vandal(verifier: Verifier, target: Target) -> None:
     finally:
         for robot in (*robots, vandal):
             robot.close()
-
-
-def test_both_robots_at_once_in_cloud_mode(verifier: Verifier, target: Target) -> None:
-    robots = [Robot(verifier.address) for _ in range(2)]
-    try:
-        for number, robot in enumerate(robots, start=1):
-            robot.send(target.hello)
-            robot.send(BeginStep(1, PROMPTS[number], jpeg(number), max_tokens=ANSWER, idle=Idle.DECODE))
-        for number, robot in enumerate(robots, start=1):
-            assert isinstance(robot.receive(), Welcome)
-            answer: list[int] = []
-            done = False
-            while not done:
-                commit = robot.receive()
-                assert isinstance(commit, Commit) and len(commit.tokens) == 1
-                answer += commit.tokens
-                done = commit.done
-            assert answer == target.truths[number]
-    finally:
-        for robot in robots:
-            robot.close()
-
-
-def test_sixty_four_robots_at_once_each_get_their_own_tokens(target: Target) -> None:
-    """One asks for its next step while others are in the middle of theirs; a place more is refused in words."""
-    flags = ("--dtype", "float64", "--capacity", "192", "--max-sessions", "64", "--max-batch", "16")
-    verifier = start(target.folder, *flags)
-    robots = [Robot(verifier.address) for _ in range(65)]
-    try:
-        for robot in robots[:64]:
-            robot.send(target.hello)
-            assert isinstance(robot.receive(), Welcome)
-        robots[64].send(target.hello)
-        full = robots[64].receive()
-        assert isinstance(full, Busy) and full.retry_after_s > 0.0
-        for step in (1, 2):
-            for number, robot in enumerate(robots[:64]):
-                prompt = (number + step) % len(PROMPTS)
-                robot.send(BeginStep(step, PROMPTS[prompt], jpeg(prompt), max_tokens=ANSWER, idle=Idle.DECODE))
-            for number, robot in enumerate(robots[:64]):
-                answer: list[int] = []
-                done = False
-                while not done:
-                    commit = robot.receive()
-                    assert isinstance(commit, Commit) and commit.step == step, commit
-                    answer += commit.tokens
-                    done = commit.done
-                assert answer == target.truths[(number + step) % len(PROMPTS)]
-    finally:
-        for robot in robots:
-            robot.close()
-        assert verifier.stop() == 0
 
 
 def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, tmp_path: Path) -> None:
@@ -163,9 +123,10 @@ def test_what_cannot_start_is_one_sentence(
     verifier: Verifier, target: Target, arguments: tuple[str, ...], complaint: str
 ) -> None:
     known = {"MODEL": str(target.folder), "IN USE": verifier.address}
-    result = run("serve", *(known.get(argument, argument) for argument in arguments))
-    assert result.returncode == 2 and complaint in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
+    words = command("serve", *(known.get(argument, argument) for argument in arguments))
+    code, said = forked.run(words, ROOT_FOLDER)
+    assert code == 2 and complaint in said
+    assert len(said.strip().splitlines()) == 1 and "Traceback" not in said
 
 
 def test_keygen_makes_keys_and_help_names_the_defaults(tmp_path: Path) -> None:

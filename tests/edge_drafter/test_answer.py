@@ -52,22 +52,6 @@ def test_a_commit_about_another_answer_is_no_truth() -> None:
     assert answer.tokens == [1, 2]
 
 
-def test_a_done_that_the_tokens_contradict_ends_nothing() -> None:
-    answer = Answer(PROMPT, JPEG, (EOS,), 100, (1, 2))
-    for early in (commit(2, [1, 2], 2, done=True), commit(2, [1, 2, 3], 3, done=True)):
-        with pytest.raises(Contradiction, match="calls the answer complete at position"):
-            answer.take(early)
-        assert not answer.done
-    assert answer.take(commit(3, [1, 2, 3, EOS], 4, done=False)) and answer.done
-    assert answer.take(commit(4, [1, 2, 3, EOS], 4, done=True)) == []
-
-
-def test_a_commit_without_tokens_about_another_answer_is_no_truth() -> None:
-    answer = Answer(PROMPT, JPEG, (EOS,), 100, (1, 2))
-    with pytest.raises(Contradiction, match="another prompt, image or answer"):
-        answer.take(commit(2, [5, 5], 2))
-
-
 @pytest.mark.parametrize(
     ("tokens", "max_tokens", "sentence"),
     [
@@ -144,9 +128,3 @@ def test_a_commit_ahead_with_a_distribution_is_not_held() -> None:
     answer.take(commit(0, tokens, 5))
     assert answer.position == 5
     assert len(answer.take(large)) == 1 and answer.position == 6
-
-
-def test_room_and_end_of_a_resumed_answer() -> None:
-    assert Answer(PROMPT, JPEG, (EOS,), 5, (1, 2)).room == 3
-    assert Answer(PROMPT, JPEG, (EOS,), 2, (1, 2)).done
-    assert Answer(PROMPT, JPEG, (EOS,), 5, (1, EOS)).done

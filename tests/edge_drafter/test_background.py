@@ -11,8 +11,6 @@ import pytest
 from edge_drafter.background import Background, queued_s
 from speculation.cancellation import Abandoned, Stop
 
-LIMIT_S = 20.0
-
 
 def ended(work: Callable[[Stop], int]) -> tuple[Callable[[Stop], int], threading.Event]:
     """Return work that notes its end."""
@@ -31,29 +29,6 @@ def until_stopped(stop: Stop) -> int:
     while not stop():
         pass
     raise Abandoned
-
-
-def test_its_outcome_is_the_works_and_messages_are_looked_for_meanwhile() -> None:
-    beside, looks, threads = Background(), [0], set[int]()
-    enough = threading.Event()
-
-    def look() -> bool:
-        threads.add(threading.get_ident())
-        looks[0] += 1
-        if looks[0] == 3:
-            enough.set()
-        return False
-
-    def work(stop: Stop) -> int:
-        threads.add(-threading.get_ident())
-        assert enough.wait(LIMIT_S) and not stop()
-        return 7
-
-    assert beside.run(work, look) == 7
-    assert looks[0] >= 3 and len(threads) == 2 and threading.get_ident() in threads
-    with pytest.raises(ZeroDivisionError):
-        beside.run(lambda stop: 1 // 0, lambda: False)
-    beside.close()
 
 
 @pytest.mark.parametrize("fails", [False, True])

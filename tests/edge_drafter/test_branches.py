@@ -11,18 +11,6 @@ from edge_drafter.config import QueuePolicy
 scores = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12, unique=True)
 
 
-def test_a_better_branch_comes_first_unless_one_is_finished_first() -> None:
-    at_once, finishing = (BranchQueue(QueuePolicy.PRIORITY, 1, finish=each) for each in (False, True))
-    for queue in (at_once, finishing):
-        queue.put(Branch(1, 4, 0.3))
-        assert [each.anchor for each in queue.best()] == [1]
-        queue.put(Branch(2, 4, 0.9))
-        queue.put(Branch(3, 4, 0.6))
-    assert [each.anchor for each in at_once.best()] == [2]
-    assert [each.anchor for each in finishing.best()] == [1]
-    assert [each.anchor for each in finishing.best(lambda each: each.anchor == 1)] == [2]
-
-
 @given(scores, st.integers(1, 4), st.sampled_from(QueuePolicy), st.data())
 def test_a_branch_that_was_begun_stays_until_it_is_full_or_forgotten(
     values: list[float], limit: int, policy: QueuePolicy, data: st.DataObject

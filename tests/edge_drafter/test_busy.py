@@ -10,7 +10,6 @@ import pytest
 import zmq
 
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost
 from speculation.vlm.load import Vlm
 from speculation.wire import AnyMessage, BeginStep, Busy, Commit, Hello, Welcome, begin_digest, encode, extend_digest
@@ -95,25 +94,6 @@ def test_a_step_that_is_turned_away_twice_is_answered(
     assert left == sorted(left, reverse=True) and 0.0 < left[-1] < left[0] - 0.05 < 60.0
     assert "is full: all sessions are taken; trying again in 0.1 s" in caplog.text
     assert "is full: no room for the answer; trying again in 0.1 s" in caplog.text
-
-
-def test_a_verifier_that_stays_full_is_lost_after_the_patience(
-    running: list[FullVerifier | EdgeDecoder], draft: Vlm
-) -> None:
-    """However often it asks to come back meanwhile; and whoever asks for longer than that is not asked again."""
-    often = FullVerifier(draft, 0.05, hellos_refused=0, steps_refused=10_000)
-    edge = pair(running, draft, often, resume_s=0.5)
-    edge.connect(20.0)
-    with pytest.raises(VerifierLost, match="is full: no room for the answer"):
-        edge.decode(PROMPT, jpeg(0), 60.0)
-    assert len(often.begun) > 1
-    long = FullVerifier(draft, 1000.0, hellos_refused=0, steps_refused=10_000)
-    edge = pair(running, draft, long, resume_s=0.2)
-    edge.connect(20.0)
-    for _ in range(2):
-        with pytest.raises(VerifierLost, match=r"trying again in 1000\.0 s"):
-            edge.decode(PROMPT, jpeg(0), 60.0)
-    assert edge.link_figures()[0] == LinkState.BUSY.value and len(long.begun) == 1
 
 
 def test_a_deadline_ends_the_wait_for_a_full_verifier(running: list[FullVerifier | EdgeDecoder], draft: Vlm) -> None:

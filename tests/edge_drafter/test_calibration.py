@@ -25,17 +25,6 @@ from edge_drafter.tree import Proposals
 CELLS = DEPTHS * BINS
 
 
-def taught(calibration: Calibration, places: int, right: list[float], chances: list[float], depth: int = 1) -> None:
-    """Have the first, second, ... token be right in these shares of the places, as the draft gives them `chances`."""
-    draw = random.Random(1)
-    proposals = tuple(enumerate(chances))
-    for _ in range(places):
-        named, cells = calibration.chances(proposals, len(chances), depth)
-        token = draw.choices(range(len(right) + 1), [*right, 1.0 - sum(right)])[0]
-        calibration.learn(named, cells, token)
-        calibration.fit()
-
-
 class Recount:
     """The twin: keeps every answer, and counts them all anew for every fit."""
 
@@ -139,83 +128,3 @@ def test_chances_are_shares_of_one_whole_and_keep_the_tokens(
         named, _ = calibration.chances(proposals, 3, depth)
         assert [token for token, _ in named] == [token for token, _ in proposals]
         assert all(0.0 <= chance <= 1.0 for _, chance in named) and sum(chance for _, chance in named) <= 1.0 + 1e-9
-
-
-def test_before_the_first_fit_chances_are_the_drafts_own() -> None:
-    calibration = Calibration()
-    proposals = ((5, 0.6), (3, 0.3), (9, 0.05))
-    for _ in range(FIRST_FIT - 1):
-        named, cells = calibration.chances(proposals, 3, 1)
-        assert named == proposals
-        calibration.learn(named, cells, 5)
-        assert not calibration.fit()
-    calibration.learn(*calibration.chances(proposals, 3, 1), 5)
-    assert calibration.fit() and calibration.chances(proposals, 3, 1)[0] != proposals
-
-
-@pytest.mark.parametrize("temperature", [0.25, 4.0])
-def test_a_draft_of_another_temperature_gets_the_chances_that_it_should_have(temperature: float) -> None:
-    """After 200 places, about eight answers, flattened or sharpened chances are nearly those before again."""
-    draw = random.Random(3)
-    calibration = Calibration()
-    places = [sorted((draw.random() ** 4 for _ in range(2)), reverse=True) for _ in range(300)]
-    losses, raw = [], []
-    for number, weights in enumerate(places):
-        true = [weight / sum(weights) for weight in weights]
-        seen = [chance ** (1.0 / temperature) for chance in true]
-        proposals = tuple((token, chance / sum(seen)) for token, chance in enumerate(seen))
-        token = draw.choices(range(2), true)[0]
-        named, cells = calibration.chances(proposals, 2, 1)
-        if number >= 200:
-            losses.append(math.log(true[token] / dict(named)[token]))
-            raw.append(math.log(true[token] / dict(proposals)[token]))
-        calibration.learn(named, cells, token)
-        calibration.fit()
-    assert sum(losses) < 0.3 * sum(raw), (sum(losses), sum(raw))
-
-
-def test_each_rank_and_depth_is_worth_what_it_was() -> None:
-    calibration = Calibration()
-    taught(calibration, 400, [0.8, 0.02], [0.4, 0.3])
-    named, _ = calibration.chances(((0, 0.4), (1, 0.3)), 2, 1)
-    assert named[0][1] == pytest.approx(0.8, abs=0.06) and named[1][1] == pytest.approx(0.02, abs=0.02)
-    elsewhere, _ = calibration.chances(((0, 0.4), (1, 0.3)), 1, 1)
-    assert elsewhere[1][1] == pytest.approx((1.0 - elsewhere[0][1]) * 0.5), "nothing is known of what others proposed"
-    taught(calibration, 400, [0.3], [0.4], depth=8)
-    near, far = (dict(calibration.chances(((0, 0.4),), 1, depth)[0])[0] for depth in (1, 8))
-    assert near == pytest.approx(0.8, abs=0.06) and far == pytest.approx(0.3, abs=0.08)
-    assert far == dict(calibration.chances(((0, 0.4),), 1, 30)[0])[0], "deeper ones count as that deep"
-
-
-@given(st.lists(st.tuples(st.integers(0, CELLS - 1), st.integers(0, 40), st.integers(0, 40)), max_size=12))
-@settings(deadline=None, max_examples=50)
-def test_no_line_nearby_explains_the_counts_better(cells: list[tuple[int, int, int]]) -> None:
-    """Slow reference: the posterior written out, which is concave, so that a local maximum is the maximum."""
-    asked, right = np.zeros(CELLS), np.zeros(CELLS)
-    for cell, hits, misses in cells:
-        asked[cell] += hits + misses
-        right[cell] += hits
-
-    def posterior(a: float, b: float, c: float) -> float:
-        value = -0.5 * (a**2 + ((b - 1.0) / 0.25) ** 2 + (c / 0.25) ** 2)
-        for cell in asked.nonzero()[0]:
-            depth, place = divmod(int(cell), BINS)
-            odds = a + b * (place * BIN - LARGEST) + c * math.log2(depth + 1)
-            value -= right[cell] * np.logaddexp(0.0, -odds) + (asked[cell] - right[cell]) * np.logaddexp(0.0, odds)
-        return float(value)
-
-    best = fit_line(asked, right)
-    for axis in range(3):
-        for step in (-1e-3, 1e-3):
-            other = [part + step * (axis == place) for place, part in enumerate(best)]
-            assert posterior(*other) <= posterior(*best) + 1e-9
-    if not cells:
-        assert best == (0.0, 1.0, 0.0)
-
-
-def test_a_draft_that_is_sure_or_gives_a_token_nothing_is_calibrated_too() -> None:
-    calibration = Calibration()
-    for proposals in (((0, 1.0), (1, 0.0)), ((0, 0.0), (1, 0.0)), ((0, 1.0 - 1e-13), (1, 1e-13))):
-        taught(calibration, 40, [0.5, 0.3], [chance for _, chance in proposals])
-        named, _ = calibration.chances(proposals, 2, 1)
-        assert all(0.0 < chance < 1.0 for _, chance in named)

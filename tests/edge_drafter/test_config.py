@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_drafter import DraftingConfig, Mode, QueuePolicy
-from edge_drafter.branches import Branch, BranchQueue
+from edge_drafter import DraftingConfig, Mode
 from speculation.sampling import Coupled, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.wire import Idle
 
@@ -129,23 +128,3 @@ def test_a_new_mode_is_one_entry_in_the_table() -> None:
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
     assert "'toy', 'full'" in found.stdout
-
-
-def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:
-    branches = [Branch(1, 4, 0.2), Branch(2, 4, 0.9), Branch(3, 4, 0.5)]
-    orders = {}
-    for policy in QueuePolicy:
-        queue = BranchQueue(policy, 2, seed=1)
-        for branch in branches:
-            queue.put(branch)
-        queue.put(Branch(1, 5, 0.1))
-        orders[policy] = [branch.anchor for branch in queue.best()]
-    assert orders[QueuePolicy.PRIORITY] == [2, 3]
-    assert orders[QueuePolicy.FIFO] == [1, 2]
-    assert len(set(orders[QueuePolicy.RANDOM])) == 2
-    queue = BranchQueue(QueuePolicy.PRIORITY, 9)
-    queue.put(Branch(1, 4, 0.2))
-    queue.put(Branch(1, 5, 0.1))
-    assert queue.best() == [Branch(1, 5, 0.2)]
-    queue.keep(lambda anchor: anchor != 1)
-    assert queue.best() == []

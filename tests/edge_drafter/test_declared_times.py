@@ -17,10 +17,3 @@ def test_a_forward_takes_the_declared_time_whatever_the_real_one() -> None:
     assert clock.now == pytest.approx(0.1)
     model.commit([0], 2)
     assert clock.now == pytest.approx(0.1)
-
-
-def test_a_slower_machine_is_not_slowed_further() -> None:
-    clock = FakeClock()
-    model = PacedModel(FakeModel(hashed_target(1), clock, draft_s=0.2), 0.05, clock, clock.sleep)
-    model.root_logits()
-    assert clock.now == pytest.approx(0.2)

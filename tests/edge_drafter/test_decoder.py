@@ -13,19 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_drafter import Mode, StepResult
+from edge_drafter import StepResult
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
+from edge_drafter.reply import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.links import Blackout, LinkConditions, WayConditions, load_link
-from speculation.machine import machine_id
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import Welcome
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.models import tiny_model, tiny_text_model
@@ -187,25 +185,6 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert "trained for target t" in caplog.text
 
 
-def test_another_target_begins_anew_with_what_was_measured_and_learned(tiny_draft: Path, draft: Vlm) -> None:
-    edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:1", mode="edge"), vlm=draft)
-    first = edge._drafter(Mode.EDGE, None, 0)
-    for model, same in (("one", True), ("one", True), ("two", False)):
-        edge._compare_targets(Welcome("session", model, "tokens", 8, 2, [], [1]))
-        assert (edge._drafter(Mode.EDGE, None, 0) is first) is same
-    edge.close()
-
-
-def test_a_verifier_behind_a_tunnel_shares_no_processor(tiny_draft: Path, draft: Vlm) -> None:
-    edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:1", mode="sd"), vlm=draft)
-    background = edge._background
-    assert background is not None and not background.yields
-    for machine, shared in ((machine_id(), True), ("another", False), ("", False)):
-        edge._compare_machines(Welcome("session", "model", "tokens", 8, 2, [], [1], machine=machine))
-        assert background.yields is shared
-    edge.close()
-
-
 def test_a_predictor_beside_a_draft_named_by_its_hub_name_is_found(hub: Path, target: Vlm) -> None:
     replace(network(1), draft=target.fingerprint).save(hub)
     edge = EdgeDecoder(config(Path("me/tiny"), "tcp://127.0.0.1:1", mode="edge"))
@@ -297,20 +276,6 @@ def test_a_draft_that_sees_nothing_is_refused(tmp_path: Path) -> None:
         EdgeDecoder(EdgeConfig.flat(blind, mode="edge"))
 
 
-def test_early_tokens_arrive_and_bytes_are_counted(verifier: Verifier, tiny_draft: Path) -> None:
-    edge = EdgeDecoder(config(tiny_draft, verifier.address, mode="fsd"))
-    try:
-        assert edge.link is not None
-        assert edge.link.wait_nominal(20.0)
-        image = jpeg(5)
-        stats = edge.decode(PROMPT, image, 60.0).stats
-        assert stats.early_received > 0
-        assert len(image) < stats.bytes_up < len(image) + 2000
-        wait_for(lambda: edge.link is not None and edge.link.rtt_s is not None)
-    finally:
-        edge.close()
-
-
 def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny_draft: Path) -> None:
     """Killed in the middle of an answer and started again: the answer goes on. Killed for good: a sentence says so."""
     with socket.socket() as probe:
@@ -388,51 +353,3 @@ def test_a_verifier_elsewhere_needs_keys_or_permission_before_any_model_is_loade
         EdgeConfig.flat(tmp_path, verifier=address)
     for trusted in ({"allow_plain": True}, {"keys": "keys"}, {"mode": "edge"}):
         assert EdgeConfig.flat(tmp_path, verifier=address, **trusted).connection.verifier == address
-
-
-def test_another_target_is_refused_in_words(verifier: Verifier, tiny_draft: Path) -> None:
-    edge = EdgeDecoder(config(tiny_draft, verifier.address, target="not-this-one"))
-    try:
-        with pytest.raises(VerifierLost, match="refuses: .*not-this-one"):
-            wait_for(lambda: edge.link is not None and edge.link.state is LinkState.REFUSED)
-            edge.decode(PROMPT, jpeg(0), 60.0)
-    finally:
-        edge.close()
-
-
-def test_an_answer_that_takes_too_long_says_so(verifier: Verifier, tiny_draft: Path) -> None:
-    edge = EdgeDecoder(config(tiny_draft, verifier.address))
-    try:
-        assert edge.link is not None
-        assert edge.link.wait_nominal(20.0)
-        with pytest.raises(AnswerLate, match="deadline"):
-            edge.decode(PROMPT, jpeg(0), 0.005)
-        with pytest.raises(ValueError, match="does not decode"):
-            edge.decode(PROMPT, b"no jpeg", 10.0)
-    finally:
-        edge.close()
-
-
-def test_a_full_verifier_is_waited_for_and_not_the_end_of_a_goal(
-    tiny_target: Path, tiny_draft: Path, draft: Vlm
-) -> None:
-    """The goal goes on as with a lost verifier, its reason in the link's state, and is answered when there is room."""
-    image = jpeg(1)
-    truth = greedy(tiny_target, [image])[0]
-    server = start(tiny_target, "--dtype", "float64", "--max-sessions", "1")
-    first = EdgeDecoder(config(tiny_draft, server.address), vlm=draft)
-    second = None
-    try:
-        assert first.link is not None and first.link.wait_nominal(20.0)
-        second = EdgeDecoder(config(tiny_draft, server.address, resume_s=0.5), vlm=draft)
-        with pytest.raises(VerifierLost, match=r"all 1 sessions are taken") as lost:
-            second.answer(PROMPT, image, 20.0)
-        assert not isinstance(lost.value, VerifierRefused) and second.problem == ""
-        first.close()
-        assert second.link is not None and second.link.wait_nominal(30.0)
-        assert list(second.decode(PROMPT, image, 60.0).tokens) == truth
-    finally:
-        first.close()
-        if second is not None:
-            second.close()
-        server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,46 +30,6 @@ def grown(tokens: str, chance: float = 0.5) -> tuple[TokenTree, list[int]]:
     return tree, nodes
 
 
-@pytest.mark.parametrize(
-    ("gamma", "room", "max_draft", "needs"),
-    [
-        (4, 50, 64, [4, 4, 4, 4]),
-        (4, 50, 3, [3, 3, 3, 3]),  # the verifier takes no longer ones
-        (4, 4, 64, [3, 2, 1, 0]),  # the verdict's own token needs its place
-        (4, 1, 64, [0, 0, 0, 0]),
-        (0, 50, 64, [0, 0, 0, 0]),
-    ],
-)
-def test_a_full_draft_is_gamma_tokens_or_what_the_answer_has_room_for(
-    gamma: int, room: int, max_draft: int, needs: list[int]
-) -> None:
-    tree, nodes = grown("123")
-    cut = selector(tree, gamma, room, max_draft)
-    assert [cut.need(node) for node in (tree.root, *nodes)] == needs
-    assert [cut.room(node) for node in (tree.root, *nodes)] == [max(0, room - 1 - ahead) for ahead in range(4)]
-    assert [cut.ahead(node) for node in (tree.root, *nodes)] == [0, 1, 2, 3]
-
-
-def test_places_count_from_the_root_that_a_commit_left() -> None:
-    tree, nodes = grown("1234")
-    cut = selector(tree, room=9, done=3)
-    tree.reroot([1, 2])
-    assert tree.root == nodes[1]
-    assert cut.ahead(nodes[3]) == 2 and cut.cut(tree.root) == nodes[2:]
-
-
-def test_a_draft_is_full_with_gamma_tokens_or_with_the_answers_end() -> None:
-    tree, nodes = grown("1237")
-    assert selector(tree, 3).is_full(tree.root)
-    cut = selector(tree, 9)
-    assert cut.is_full(tree.root), "nothing follows the end of an answer"
-    unended, _ = grown("1234")
-    assert not selector(unended, 9).is_full(unended.root) and selector(unended, 9).is_full(unended.root, 4)
-    assert [cut.closes(node) for node in (tree.root, *nodes)] == [False, False, False, False, True]
-    assert cut.end(tree.root, 2) == nodes[1] and cut.end(nodes[3], 2) == nodes[3]
-    assert cut.is_full(nodes[3]), "behind the end nothing is missing"
-
-
 def test_a_draft_closes_with_its_first_predicted_rejection_which_is_sent() -> None:
     tree, nodes = grown("12", 0.9)
     nodes += [doubtful := tree.add(nodes[-1], 3, 0.2, Origin.DRAFT), tree.add(doubtful, 4, 0.9, Origin.DRAFT)]
@@ -94,32 +53,6 @@ def test_a_chain_goes_to_the_likeliest_child_and_a_tree_takes_the_others_too() -
     assert selector(tree, 1, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], (
         "two levels fit, and the verdict's own"
     )
-
-
-def test_the_likeliest_chain_goes_however_little_the_draft_thinks_of_it() -> None:
-    tree = TokenTree()
-    a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.011), (2, 0.01)))
-    c = tree.add(a, 3, 0.01, Origin.DRAFT)
-    d = tree.add(c, 4, 0.01, Origin.DRAFT)
-    other = tree.add(b, 3, 0.9, Origin.DRAFT)
-    assert selector(tree, 2, draft_tokens=9).cut(tree.root) == [a, c], "the others are below `least`"
-    assert selector(tree, 3, draft_tokens=4, least=0.0).cut(tree.root) == [a, b, c, d], "they fill it up"
-    assert selector(tree, 3, draft_tokens=3, least=0.0).cut(tree.root) == [a, c, d]
-    assert selector(tree, 3, draft_tokens=9, least=0.0).cut(tree.root) == [a, b, other, c, d]
-    assert selector(tree, 3, draft_tokens=2, least=0.0).cut(tree.root) == [a, c]
-    assert selector(tree, 3, draft_tokens=9, stop_below=0.5).cut(tree.root) == [a], "a predicted rejection ends it"
-
-
-def test_a_draft_is_worth_the_tokens_that_are_expected_to_stand() -> None:
-    tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
-    b = tree.add(a, 2, 0.4, Origin.DRAFT)
-    c = tree.add(a, 3, 0.2, Origin.DRAFT)
-    cut = selector(tree)
-    assert cut.value(tree.root, [a, b, c]) == pytest.approx(0.5 + 0.2 + 0.1)
-    assert cut.value(a, [b, c]) == pytest.approx(0.6) and cut.value(a, []) == 0.0
-    impossible = tree.add(tree.root, 9, 0.0, Origin.DRAFT)
-    assert cut.value(impossible, [tree.add(impossible, 1, 0.5, Origin.DRAFT)]) == 0.0
 
 
 def test_a_forward_takes_the_leaves_that_it_must_and_the_likeliest_others() -> None:
@@ -180,15 +113,6 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
         assert [tree.parent(node) for node in nodes] == [anchor, *nodes][: len(nodes)]
         full = len(nodes) == cut.need(anchor) or cut.closes(nodes[-1] if nodes else anchor)
         assert cut.is_full(anchor) is full
-
-
-def test_an_early_token_that_is_there_already_changes_what_is_cut() -> None:
-    tree = TokenTree()
-    a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.6), (2, 0.3)))
-    cut = selector(tree, gamma=1)
-    assert cut.cut(tree.root) == [a]
-    tree.raise_branch(tree.root, 2, 0.9, layer=1)
-    assert cut.cut(tree.root) == [b]
 
 
 HISTORY = st.lists(

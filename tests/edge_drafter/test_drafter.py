@@ -17,7 +17,6 @@ from edge_drafter import (
     StepInterrupted,
     StepRequest,
     StepResult,
-    VerifierBusy,
     sources_of,
 )
 from edge_drafter.exit_experience import RETRY_STEPS
@@ -102,7 +101,7 @@ def patient(mode: Mode | str, **changes: Any) -> DraftingConfig:
     return DraftingConfig.of(mode, patience_s=STALLED_S, **changes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     mode=st.sampled_from([mode for mode in Mode if mode is not Mode.EDGE]),
     seed=st.integers(0, 10_000),
@@ -145,7 +144,7 @@ def test_every_mode_says_what_the_target_says_alone(
         assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     mode=st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL]),
     seed=st.integers(0, 10_000),
@@ -200,23 +199,6 @@ def test_a_draft_ends_with_the_first_predicted_rejection_and_wastes_one_forward(
     assert before.total_s - after.total_s == pytest.approx(3 * DRAFT_S)
 
 
-def test_where_nothing_is_predicted_to_stand_one_token_is_sent_a_round() -> None:
-    bench = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("sd", stop_below=1.0))
-    stats = bench.run(request(max_tokens=9)).stats
-    assert stats.drafted == stats.accepted == 4 and stats.rounds == 5 and stats.wasted_forwards == 0
-
-
-def test_nothing_is_predrafted_behind_a_predicted_rejection_but_what_an_exit_names() -> None:
-    draft, sureness = wrong_at({2, 5, 8, 11, 14})
-    for exits, predrafts in ((0, False), (2, True)):
-        config = DraftingConfig.of("fsd", stop_below=0.5)
-        bench = Bench(counting(99), draft, Weather(exits=exits), config, sureness)
-        stats = bench.run(request(max_tokens=18)).stats
-        assert (stats.predraft_s > 0.0) is predrafts
-        assert stats.wasted_forwards == 5
-        assert stats.hits == (5 if predrafts else 0)
-
-
 @given(seed=st.integers(0, 1000), max_tokens=st.integers(1, 30))
 def test_edge_mode_is_the_draft_alone_and_needs_no_link(seed: int, max_tokens: int) -> None:
     draft = hashed_target(seed)
@@ -227,16 +209,6 @@ def test_edge_mode_is_the_draft_alone_and_needs_no_link(seed: int, max_tokens: i
     assert result.stats.draft_forwards == len(result.tokens) and result.stats.rounds == 0
 
 
-def test_cloud_mode_leaves_the_draft_model_alone() -> None:
-    target = counting(9)
-    bench = Bench(target, never, Weather(), DraftingConfig.of("cloud"))
-    stats = bench.run().stats
-    assert bench.model.forwards == bench.model.begun == 0
-    assert stats.cloud_passes == stats.rounds == 10 and stats.tau == 1.0
-    assert stats.total_s == pytest.approx(0.1 + 10 * 0.5 + 0.1)
-    assert stats.first_commit_s == pytest.approx(0.1 + 0.5 + 0.1)
-
-
 def test_stop_and_wait_takes_what_the_paper_says() -> None:
     """Latency of SD (Early Exits, Table 4): n / tau x (2 T_c + gamma T_p + T_q)."""
     target = counting(99)
@@ -245,26 +217,6 @@ def test_stop_and_wait_takes_what_the_paper_says() -> None:
     assert (stats.rounds, stats.tau, stats.accepted, stats.hits) == (4, 5.0, 16, 0)
     assert stats.total_s == pytest.approx(4 * (2 * 0.1 + 4 * DRAFT_S + 0.5))
     assert stats.misses == 3 and stats.predraft_s == 0.0 and stats.wasted_forwards == 0
-
-
-def test_own_guess_hits_when_the_draft_is_right() -> None:
-    """Latency of FSD with hits only: the first draft, then n / tau x (2 T_c + T_q)."""
-    target = counting(99)
-    bench = Bench(target, target, Weather(), DraftingConfig.of("sd", own_guess=True))
-    stats = bench.run(request(max_tokens=20)).stats
-    assert (stats.rounds, stats.hits, stats.misses) == (4, 3, 0)
-    assert stats.draft_s == pytest.approx(4 * DRAFT_S)
-    assert stats.total_s == pytest.approx(4 * DRAFT_S + 4 * (2 * 0.1 + 0.5))
-    assert stats.wasted_forwards == 0 and stats.early_hits == {}
-
-
-def test_without_early_tokens_a_useless_draft_always_misses_and_all_is_waste() -> None:
-    bench = Bench(counting(5), never, Weather(), DraftingConfig.of("fsd", own_guess=True))
-    stats = bench.run().stats
-    assert stats.accepted == 0 and stats.hits == 0 and stats.misses == 5
-    assert stats.rounds == 6 and stats.tau == 1.0
-    assert stats.wasted_forwards == stats.draft_forwards == bench.model.forwards
-    assert stats.wasted_s == pytest.approx(stats.draft_s + stats.predraft_s)
 
 
 def test_early_tokens_turn_misses_into_hits() -> None:
@@ -288,7 +240,7 @@ def test_early_tokens_turn_misses_into_hits() -> None:
 
 
 @pytest.mark.parametrize(("mode", "agreement", "asks"), [
-    ("full", 1.0, False), ("full", 0.2, True), ("fsd", 1.0, True), ("sd", 0.2, False),
+    ("full", 1.0, False), ("fsd", 1.0, True),
 ])  # fmt: skip
 def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(
     mode: str, agreement: float, asks: bool
@@ -303,15 +255,6 @@ def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(
     assert set(later.values()) == {asks} and retried is (mode != "sd")
 
 
-def test_a_hit_leaves_without_a_draft_forward() -> None:
-    target = counting(99)
-    bench = Bench(target, target, Weather(), DraftingConfig.of("sd", own_guess=True))
-    bench.run(request(max_tokens=15))
-    drafts = [(at, message) for at, message in bench.link.sent if isinstance(message, Draft)]
-    commits = [span.end for span in bench.trace.spans if span.name == Kind.ROUND.value]
-    assert [at for at, _ in drafts[1:]] == pytest.approx(commits[:-1])
-
-
 def test_at_most_one_draft_forward_delays_a_commit() -> None:
     target = hashed_target(3, eos_rate=0.0)
     bench = Bench(target, hashed_draft(target, 3, 0.4), Weather(exits=4, wrong_exits=0.8), DraftingConfig.of("fsd"))
@@ -321,31 +264,6 @@ def test_at_most_one_draft_forward_delays_a_commit() -> None:
     assert result.tokens == alone(target, 40)
     for sent, taken in zip(drafted_at, taken_at, strict=True):
         assert taken - (sent + 0.7) < DRAFT_S + 1e-9
-
-
-@pytest.mark.parametrize(("policy", "misses"), [(QueuePolicy.PRIORITY, 0), (QueuePolicy.FIFO, 1)])
-def test_the_policy_decides_which_branch_is_drafted_when_time_is_short(policy: QueuePolicy, misses: int) -> None:
-    """Four forwards fit before the early token, four behind it; in order of arrival one goes to the own guess."""
-    target = counting(99)
-    wrong = {2}
-
-    def draft(prefix: object) -> int:
-        assert isinstance(prefix, list)
-        return 6 if len(prefix) in wrong else target(prefix)
-
-    weather = Weather(verify_s=0.38, one_way_s=0.0, exits=1)
-    bench = Bench(target, draft, weather, DraftingConfig.of("fsd", own_guess=True, leaves=1, queue_policy=policy))
-    stats = bench.run(request(max_tokens=10)).stats
-    assert (stats.rounds, stats.misses) == (3, misses)
-
-
-def test_the_controller_stops_drafting_for_a_useless_draft() -> None:
-    bench = Bench(
-        hashed_target(1, 0.0), never, Weather(one_way_s=0.0, verify_s=0.1), DraftingConfig.of("sd", gamma="auto")
-    )
-    for step in range(4):
-        stats = bench.run(request(step, 30)).stats
-    assert stats.drafted <= 3
 
 
 def test_an_interrupted_answer_goes_on_where_it_stood() -> None:
@@ -363,19 +281,6 @@ def test_an_interrupted_answer_goes_on_where_it_stood() -> None:
         assert bench.link.begun[-1].committed == list(stopped.committed)
         stopped.stats.add(rest.stats)
         assert stopped.stats.tokens == 30 and stopped.stats.first_commit_s is not None
-
-
-def test_a_step_that_a_full_verifier_turned_away_is_counted_and_goes_on() -> None:
-    target = hashed_target(5, eos_rate=0.0)
-    bench = Bench(target, hashed_draft(target, 5, 0.7), Weather(cut_after=4), DraftingConfig.of("full"))
-    bench.link.why = VerifierBusy("the verifier is full; trying again in 2.3 s")
-    with pytest.raises(StepInterrupted, match="is full; trying again in 2.3 s") as caught:
-        bench.run(request(1, 30))
-    assert caught.value.cause is Interruption.LINK_LOST
-    assert caught.value.stats.busy == caught.value.stats.interruptions == 1
-    bench.link.mend()
-    rest = bench.run(request(2, 30, caught.value.committed))
-    assert rest.tokens == alone(target, 30) and rest.stats.busy == 0
 
 
 def test_a_silent_verifier_is_a_lost_link_after_the_patience() -> None:
@@ -538,7 +443,7 @@ def test_commits_are_taken_while_the_frame_is_read(mode: str, layers: int) -> No
         assert result.stats.prefill_s == pytest.approx(min(0.5 * layers, result.stats.total_s))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**16), st.integers(0, 12), WEATHERS, st.sampled_from(["sd", "fsd", "pipelined", "full"]))
 def test_whatever_comes_while_the_frame_is_read_the_answer_is_the_targets(
     seed: int, layers: int, weather: Weather, mode: str

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.exit_experience import (
-    FORGET,
     RETRY_STEPS,
     SPREAD,
     START,
@@ -16,7 +13,6 @@ from edge_drafter.exit_experience import (
     ExitExperience,
     Question,
     Regression,
-    log_odds,
 )
 
 SHARES = st.floats(0.0, 1.0)
@@ -60,23 +56,6 @@ def test_whatever_was_learned_estimates_are_probabilities_that_rise_with_what_wa
         assert after >= before.probability - 1e-12 if right else after <= before.probability + 1e-12
 
 
-def test_before_any_commit_it_is_confidence_reach_or_both() -> None:
-    known = ExitExperience()
-    assert known.estimate(Question.TOKEN, 2, 0.7, 0.4).probability == pytest.approx(0.7)
-    assert known.estimate(Question.ANCHOR, 2, 0.7, 0.4).probability == pytest.approx(0.4)
-    both = known.estimate(Question.LANDING, 2, 0.7, 0.4).probability
-    assert log_odds(both) == pytest.approx(math.log(0.7 / 0.3) + math.log(0.4 / 0.6))
-
-
-def test_layers_and_questions_are_learned_apart() -> None:
-    known = ExitExperience()
-    for _ in range(20):
-        known.learn(known.estimate(Question.TOKEN, 2, 0.7, 0.5), right=False)
-    assert known.estimate(Question.TOKEN, 2, 0.7, 0.5).probability < 0.1
-    assert known.estimate(Question.TOKEN, 5, 0.7, 0.5).probability == pytest.approx(0.7)
-    assert known.estimate(Question.ANCHOR, 2, 0.7, 0.5).probability == pytest.approx(0.5)
-
-
 def test_exits_are_tried_then_kept_while_they_pay_and_tried_again_rarely() -> None:
     known = ExitExperience()
     for _ in range(TRIAL):
@@ -88,14 +67,3 @@ def test_exits_are_tried_then_kept_while_they_pay_and_tried_again_rarely() -> No
     while not known.pay(0.1, step=1):
         known.verified(0.2, 0.5)
     assert known.gain >= 0.1
-
-
-@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.1, 1.0)), min_size=1, max_size=30))
-def test_the_gain_is_the_weighted_mean_of_the_newest(history: list[tuple[float, float]]) -> None:
-    known = ExitExperience()
-    for gained_s, verify_s in history:
-        known.verified(gained_s, verify_s)
-    weights = [FORGET**age for age in reversed(range(len(history)))]
-    gained = sum(weight * each for weight, (each, _) in zip(weights, history, strict=True))
-    spent = sum(weight * each for weight, (_, each) in zip(weights, history, strict=True))
-    assert known.gain == pytest.approx(gained / spent)

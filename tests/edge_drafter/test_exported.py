@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from edge_drafter import DraftingConfig
 from edge_drafter.exported import ExportedSteps
-from speculation.otlp import Part, StepExporter, is_trace, root_span
+from speculation.otlp import Part, StepExporter, root_span
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import BeginStep
 from tests.edge_drafter.fakes import Weather, hashed_draft, hashed_target
@@ -100,18 +100,6 @@ def test_a_goal_does_not_wait_for_a_collector_that_hangs() -> None:
     assert [span.attributes and span.attributes["step"] for span in exporter.get_finished_spans()] == [1, 2]
 
 
-def test_of_a_long_goal_no_span_is_lost(exporter: InMemorySpanExporter) -> None:
-    trace = Trace(lambda: 0.0)
-    for step in range(120):
-        for _ in range(20):
-            trace.add(Kind.DRAFT.value, Lane.EDGE, step, step + 0.1, step=step)
-        trace.add(Kind.STEP.value, Lane.EDGE, step, step + 1.0, step=step)
-    steps = exported(exporter)
-    assert steps.send(trace.spans) == 120
-    wait_for(lambda: len(exporter.get_finished_spans()) == 120 * 21)
-    steps.close()
-
-
 def test_robot_and_verifier_meet_in_one_trace() -> None:
     exporters = InMemorySpanExporter(), InMemorySpanExporter()
     robot, cloud = StepExporter("robot", exporters[0]), StepExporter("verifier", exporters[1])
@@ -122,13 +110,3 @@ def test_robot_and_verifier_meet_in_one_trace() -> None:
     (asked,), (answered,) = (exporter.get_finished_spans() for exporter in exporters)
     assert asked.context and answered.parent and answered.parent.span_id == asked.context.span_id
     assert [span.resource.attributes["service.name"] for span in (asked, answered)] == ["robot", "verifier"]
-
-
-@pytest.mark.parametrize("trace", [b"", bytes(16), b"x" * 15])
-def test_what_is_no_trace_id_is_taken_for_none(trace: bytes, exporter: InMemorySpanExporter) -> None:
-    assert not is_trace(trace)
-    cloud = StepExporter("verifier", exporter)
-    cloud.answered(trace, Part("answered", 1.0, 2.0, {}), [])
-    cloud.close(10.0)
-    (answered,) = spans_of(exporter, "answered")
-    assert answered.parent is None and answered.context and answered.context.trace_id

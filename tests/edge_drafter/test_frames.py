@@ -21,7 +21,6 @@ from speculation.frames import jpeg_size
 from speculation.vlm import session as sessions
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import reduced
 from speculation.vlm.session import VlmSession
 from speculation.wire import BeginStep, Jpegs, Sight, frames_of, jpeg_of
 from tests.cloud_verifier.process import Verifier, start
@@ -115,23 +114,6 @@ def test_what_is_switched_off_or_small_enough_is_sent_as_it_is(
     assert [message.jpeg for message in sent] == [picture(0), picture(1, 56, 56)]
 
 
-def test_a_swap_test_looks_at_frames_as_they_are_sent(verifier: Verifier, draft: Vlm) -> None:
-    decoder = edge(draft, verifier.address)
-    seen: list[Jpegs] = []
-    try:
-        decoder.connect(20.0)
-        model, begin = decoder._model, VlmSession.begin
-        assert isinstance(model, VlmSession)
-        model.begin = lambda prompt, image, *more, **named: (  # type: ignore[method-assign, misc]
-            seen.append(image),  # type: ignore[arg-type]
-            begin(model, prompt, image, *more, **named),
-        )
-        assert decoder.swap_test(PROMPT, "forward", picture(3), picture(4)) is not None
-    finally:
-        decoder.close()
-    assert [jpeg_size(frames_of(each)[0]) for each in seen] == [(54, 72)] * 2
-
-
 def test_more_frames_than_the_model_takes_are_refused_at_the_start(
     verifier: Verifier, tiny_target: Path, draft: Vlm
 ) -> None:
@@ -159,24 +141,9 @@ def test_a_draft_alone_that_knows_its_objects_takes_one_frame(tiny_draft: Path, 
     EdgeDecoder(EdgeConfig.flat(tmp_path / "published", mode="edge", frames=2, answers="free")).close()
 
 
-def test_a_verifier_refuses_more_frames_than_it_takes(verifier: Verifier, draft: Vlm) -> None:
-    decoder = edge(draft, verifier.address)
-    try:
-        with pytest.raises(ValueError, match="a question of 4 frames, this verifier's model takes 3; set frames to"):
-            decoder.decode(PROMPT, (picture(0, 56, 56),) * 4, 20.0, "cloud")
-        assert decoder.decode(PROMPT, picture(0, 56, 56), 20.0, "cloud").tokens, "the session goes on"
-    finally:
-        decoder.close()
-
-
 def test_frames_are_within_limits_and_words_alone_have_none(tiny_draft: Path) -> None:
     for count in (0, 5):
         with pytest.raises(ValueError, match="frames"):
             EdgeConfig.flat(tiny_draft, frames=count)
     with pytest.raises(ValueError, match="frames is 2 beside text_only"):
         EdgeConfig.flat(tiny_draft, frames=2, text_only=True)
-
-
-def test_a_frame_is_reduced_once_for_all_questions_that_hold_it() -> None:
-    data = picture(9)
-    assert reduced(data, 28, 3136, 3136) is reduced(bytes(data), 28, 3136, 3136)

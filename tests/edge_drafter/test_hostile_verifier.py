@@ -137,8 +137,8 @@ def test_a_flood_is_held_back_dropped_or_ends_its_connection(edge: Edge) -> None
     edge.again()
 
 
-@pytest.mark.parametrize("frame", [200, 1 << 20])
-def test_a_message_that_never_ends_ends_its_connection(edge: Edge, frame: int) -> None:
+def test_a_message_that_never_ends_ends_its_connection(edge: Edge) -> None:
+    frame = 200
     edge.peer.socket.settimeout(3.0)
     with contextlib.suppress(OSError):
         for _ in range(max(1, (200 << 20) // max(frame, 1 << 16))):

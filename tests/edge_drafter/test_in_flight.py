@@ -35,39 +35,6 @@ def test_a_commit_that_leads_to_a_draft_sent_ahead_makes_it_current() -> None:
     assert sent.current is sent.get(2) and len(sent) == 1
 
 
-def test_a_commit_that_leads_elsewhere_voids_what_was_sent_ahead() -> None:
-    tree, sent = TokenTree(), SentDrafts()
-    first = chain(tree, tree.root, [1, 2])
-    bonus, *second = chain(tree, first[-1], [3, 4])
-    sent.add(draft(1, tree.root, first), tree.root)
-    sent.add(draft(2, bonus, second), tree.root)
-    tree.reroot([1, 7])
-    sent.decide(1, tree)
-    assert sent.current is None and len(sent) == 0
-
-
-def test_a_token_that_the_verifier_decoded_alone_leaves_the_rest_of_a_draft_in_flight() -> None:
-    tree, sent = TokenTree(), SentDrafts()
-    sent.add(draft(1, tree.root, chain(tree, tree.root, [1, 2])), tree.root)
-    tree.reroot([1])
-    sent.decide(0, tree)
-    assert sent.current is sent.get(1)
-    tree.reroot([2])
-    sent.decide(0, tree)
-    assert sent.current is None
-
-
-def test_what_a_better_draft_for_the_same_place_replaced_is_not_in_flight() -> None:
-    """The verifier holds the newer one: that it has nothing to go on with after this verdict must be known here."""
-    tree, sent = TokenTree(), SentDrafts()
-    left, right = chain(tree, tree.root, [1, 2, 3]), chain(tree, tree.root, [7, 8, 9])
-    sent.add(draft(1, tree.root, left), tree.root)
-    sent.add(draft(2, tree.root, right), tree.root)
-    tree.reroot([1, 2])
-    sent.decide(0, tree)
-    assert sent.current is None and len(sent) == 0
-
-
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 6))
 def test_what_is_current_leads_on_from_the_root(answer: list[int], wrong: int, size: int) -> None:
     """A chain draft, then a verdict that leaves it somewhere: it is current iff untouched tokens of it remain."""

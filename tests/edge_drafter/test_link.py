@@ -16,7 +16,7 @@ from edge_drafter import LinkLost, VerifierBusy
 from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.route import MOST_HOPS
-from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
+from speculation.links import LinkConditions, WayConditions
 from speculation.wire import (
     MAX_END_TOKENS,
     AnyMessage,
@@ -149,18 +149,6 @@ def test_it_shakes_hands_and_carries_messages_both_ways(
     eventually(lambda: link.rtt_s is not None)
     verifier.to_say.append(Ping(3))
     eventually(lambda: verifier.pongs == 1)
-
-
-def test_a_step_begins_without_the_mail_of_the_step_before(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
-    link.send(BEGIN)
-    verifier.to_say.append(EndStep(1, "over"))
-    eventually(lambda: link.bytes_down > 0)
-    link.send(BeginStep(2, "find it", b"jpeg"))
-    assert link.receive(0.05) is None
 
 
 def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
@@ -404,36 +392,6 @@ def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerif
         link.close()
 
 
-def test_a_step_that_looks_late_still_sees_that_it_was_turned_away(verifier: TinyVerifier) -> None:
-    """Its draft forward took longer than the verifier had asked it to wait."""
-    clock = Shifted()
-    link = ZmqLink(LinkConfig(verifier.address, HELLO, silent_s=1e4), clock=clock)
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        link.send(BEGIN)
-        verifier.to_say.append(Busy(1000.0, "no room", 1))
-        eventually(lambda: link.state is LinkState.BUSY)
-        clock.more_s = 1001.0
-        eventually(lambda: link.state is LinkState.NOMINAL)
-        with pytest.raises(VerifierBusy, match="no room"):
-            link.send(DRAFT)
-        link.send(BeginStep(2, "find it", b"jpeg"))
-    finally:
-        link.close()
-
-
-def test_a_full_verifier_that_was_restarted_is_greeted_at_once(verifier: TinyVerifier) -> None:
-    link = ZmqLink(LinkConfig(verifier.address, HELLO, silent_s=1e4))
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        link.send(BEGIN)
-        verifier.to_say += [Busy(1000.0, "no room", 1), Fault(FaultCode.NO_SESSION, "to a ping")]
-        eventually(lambda: len(verifier.hellos) == 2)
-        assert link.wait_nominal(LIMIT_S)
-    finally:
-        link.close()
-
-
 def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
     link = connect(verifier.address)
     assert link.wait_nominal(LIMIT_S)
@@ -474,12 +432,6 @@ def test_a_welcome_from_another_tokenizer_is_refused(connect: Callable[..., ZmqL
         other.stop()
 
 
-def test_nobody_there_is_said_in_words(connect: Callable[..., ZmqLink]) -> None:
-    link = connect("tcp://127.0.0.1:9", silent_s=0.05)
-    assert not link.wait_nominal(0.02)
-    eventually(lambda: "no verifier answers at tcp://127.0.0.1:9" in link.why)
-
-
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://localhost:9"])
 def test_a_port_where_nobody_listens_is_said_before_silence_shows_it(
     connect: Callable[..., ZmqLink], address: str
@@ -512,13 +464,6 @@ def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
     eventually(lambda: link.state is LinkState.NOMINAL)
 
 
-def test_of_a_list_a_name_without_an_address_is_passed_over(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    link = connect(f"tcp://nowhere.invalid:5555,{verifier.address}", allow_plain=True)
-    assert link.wait_nominal(LIMIT_S)
-
-
 def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
     verifier: TinyVerifier, connect: Callable[..., ZmqLink]
 ) -> None:
@@ -529,19 +474,6 @@ def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
     verifier.to_say += [b"\xc1garbage", fault]
     assert link.receive(LIMIT_S) == fault
     assert link.state is LinkState.NOMINAL
-
-
-def test_states_are_told_and_declared_delays_pass(verifier: TinyVerifier) -> None:
-    told: list[LinkState] = []
-    config = LinkConfig(verifier.address, HELLO, conditions=IDEAL.delayed(0.05), ping_s=0.02)
-    link = ZmqLink(config, lambda state, why: told.append(state))
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        eventually(lambda: link.rtt_s is not None)
-        assert link.rtt_s is not None and link.rtt_s >= 0.1
-        assert told[-1] is LinkState.NOMINAL
-    finally:
-        link.close()
 
 
 def test_a_bad_link_is_slow_in_its_own_way_each_way_and_keeps_order(
@@ -582,17 +514,6 @@ def test_messages_that_vanish_are_not_heard_of(verifier: TinyVerifier, connect: 
     heard = [message for message in verifier.messages if isinstance(message, Draft)]
     assert heard == [draft for draft in drafts if draft in heard]
     assert link.state is LinkState.NOMINAL
-
-
-def test_a_blackout_is_silence_and_the_link_comes_back(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
-    """Dark for longer than the limit, again and again: silent each time, and every time a new Hello resumes."""
-    dark = WayConditions(blackouts=(Blackout(0.5, 0.6, 1.1),))
-    link = connect(verifier.address, conditions=LinkConditions("dark", dark, dark), silent_s=0.2)
-    for turn in (1, 2):
-        eventually(lambda turn=turn: len(verifier.hellos) > turn)  # type: ignore[misc]
-        assert verifier.hellos[-1].resume.startswith("session")
-    eventually(lambda: link.state is LinkState.SILENT)
-    eventually(lambda: link.state is LinkState.NOMINAL)
 
 
 @pytest.fixture
@@ -647,21 +568,6 @@ def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
     assert link.why == f"the verifier at {others[0].address} serves model"
 
 
-def test_of_a_list_the_first_that_has_room_serves(
-    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
-) -> None:
-    """As with the doors of two clusters, of which one has no replica; a full one is not asked before its time."""
-    verifier.refuse = Busy(1000.0, "no replica is ready yet")
-    link = connect(f"{verifier.address},{others[0].address}", silent_s=60.0)
-    assert link.wait_nominal(LIMIT_S)
-    assert link.why == f"the verifier at {others[0].address} serves model" and len(verifier.hellos) == 1
-
-
-def test_of_a_list_the_first_that_answers_serves(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
-    link = connect(f"tcp://127.0.0.1:9,tcp://127.0.0.1:10,{verifier.address}", silent_s=60.0)
-    assert link.wait_nominal(LIMIT_S)
-
-
 def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
     verifier: TinyVerifier, connect: Callable[..., ZmqLink]
 ) -> None:
@@ -669,17 +575,6 @@ def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
     link = connect(verifier.address)
     eventually(lambda: "neither encrypted nor authenticated" in link.why)
     assert link.state is LinkState.CONNECTING
-    verifier.refuse = None
-    assert link.wait_nominal(LIMIT_S)
-
-
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://-:1"])
-def test_a_redirect_to_what_cannot_be_connected_to_does_not_end_the_link(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], address: str
-) -> None:
-    verifier.refuse = Redirect(address)
-    link = connect(verifier.address, allow_plain=True)
-    eventually(lambda: len(verifier.hellos) >= 1)
     verifier.refuse = None
     assert link.wait_nominal(LIMIT_S)
 

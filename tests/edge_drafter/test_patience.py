@@ -142,9 +142,9 @@ def slow(vlm: Vlm, encode_s: float) -> SlowEyes:
 
 def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vlm) -> None:
     """The verifier reads no message meanwhile, not even a ping: it says by another thread that it works."""
-    engine = slow(draft, encode_s=6.0)
+    engine = slow(draft, encode_s=3.0)
     with serving(engine, hang_s=60.0) as address:
-        edge = EdgeDecoder(config(Path(), address, mode="cloud", drafting="patience_s=2", max_tokens=8), vlm=draft)
+        edge = EdgeDecoder(config(Path(), address, mode="cloud", drafting="patience_s=1", max_tokens=8), vlm=draft)
         try:
             edge.connect(20.0)
             result = edge.decode(PROMPT, JPEG)
@@ -158,13 +158,13 @@ def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vl
     ("hang_s", "deadline_s", "ends", "why"),
     [
         (1.0, 60.0, VerifierLost, "nothing received from"),
-        (60.0, 3.0, AnswerLate, "within the deadline of 3 s; the verifier was at the frames"),
+        (60.0, 2.0, AnswerLate, "within the deadline of 2 s; the verifier was at the frames"),
     ],
 )
 def test_a_verifier_that_hangs_is_lost_and_a_deadline_holds(
     hang_s: float, deadline_s: float, ends: type[Exception], why: str, draft: Vlm
 ) -> None:
-    engine = slow(draft, encode_s=9.0)
+    engine = slow(draft, encode_s=5.0)
     with serving(engine, hang_s) as address:
         edge = EdgeDecoder(config(Path(), address, mode="cloud"), vlm=draft)
         try:

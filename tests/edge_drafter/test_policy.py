@@ -9,10 +9,10 @@ import pytest
 from edge_drafter import DraftingConfig, StepRequest
 from edge_drafter.controller import Controller
 from edge_drafter.in_flight import SentDraft
-from edge_drafter.policy import MAX_AHEAD, OUTRUN, Policy
+from edge_drafter.policy import MAX_AHEAD, Policy
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
-from speculation.wire import Draft, Idle
+from speculation.wire import Draft
 from tests.edge_drafter.fakes import EOS, FakeClock
 
 
@@ -62,17 +62,6 @@ def test_a_chain_is_drafted_until_it_is_full_and_then_sent() -> None:
     assert scene.policy.next_leaves() == [] and scene.policy.next_draft() is None, "sd waits for the verdict"
 
 
-def test_an_own_guess_is_drafted_on_one_token_further_than_a_full_draft() -> None:
-    """The verdict adds a token of its own between the two drafts."""
-    scene = Scene(own_guess=True, gamma=2)
-    *_, last = scene.chain(scene.step.tree.root, [1, 2])
-    scene.send(scene.step.tree.root)
-    for token in (3, 4, 5):
-        assert scene.policy.next_leaves() == [last]
-        (last,) = scene.chain(last, [token])
-    assert scene.policy.next_leaves() == []
-
-
 def test_an_early_token_opens_a_branch_and_a_commit_closes_it() -> None:
     scene = Scene("fsd", gamma=2)
     tree = scene.step.tree
@@ -88,22 +77,6 @@ def test_an_early_token_opens_a_branch_and_a_commit_closes_it() -> None:
     assert scene.policy.next_leaves() == []
 
 
-def test_a_verifier_that_decodes_alone_gets_no_empty_draft() -> None:
-    for idle, anchor in ((Idle.WAIT, 0), (Idle.LEDGER, None)):
-        assert Scene(idle=idle, gamma=0).policy.next_draft() == anchor
-
-
-@pytest.mark.parametrize(("begun", "gain", "again"), [(False, 0.5, True), (True, 0.5, False), (False, 2.0, False)])
-def test_a_better_draft_replaces_one_that_is_not_being_verified(begun: bool, gain: float, again: bool) -> None:
-    scene = Scene(idle=Idle.LEDGER, gamma=4, send_gain=gain)
-    root = scene.step.tree.root
-    nodes = scene.chain(root, [1, 2])
-    draft = scene.send(root)
-    draft.begun = begun
-    scene.chain(nodes[-1], [3])
-    assert scene.policy.next_draft() == (root if again else None)
-
-
 def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many() -> None:
     scene = Scene("pipelined", gamma=1, truncate=False, partial=False, interrupt=False)
     tree, node = scene.step.tree, scene.step.tree.root
@@ -116,42 +89,6 @@ def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many()
         assert len(scene.step.sent) == count + 1
     scene.chain(node, [2, 3])
     assert scene.policy.next_draft() is None
-
-
-def test_a_forward_is_outrun_by_a_much_likelier_unfed_place_that_still_exists() -> None:
-    scene = Scene("full")
-    tree = scene.step.tree
-    (leaf,) = scene.chain(tree.root, [1], chance=0.2)
-    boundary = 0.2 * OUTRUN / (1.0 + 0.2 * OUTRUN)  # where the leaf has what the named token leaves of its 0.2
-    named = tree.raise_branch(tree.root, 2, boundary - 0.01, layer=1)
-    assert not scene.policy.is_outrun([leaf], named)
-    tree.raise_branch(tree.root, 2, boundary + 0.01, layer=1)
-    assert scene.policy.is_outrun([leaf], named)
-    assert not scene.policy.is_outrun([leaf], None) and not scene.policy.is_outrun([leaf], 99)
-    tree.score(named, ((3, 1.0),))
-    assert not scene.policy.is_outrun([leaf], named)
-
-
-def test_a_look_up_chain_is_fed_at_its_end_and_never_past_an_end_token() -> None:
-    scene = Scene(ngrams=True)
-    root = scene.step.tree.root
-    *_, last, end = scene.chain(root, [1, 2, EOS], origin=Origin.LOOKUP)
-    assert scene.policy.lookup_ends([root]) == [last] and scene.step.selector.ends_at(end)
-    assert scene.policy.lookup_ends([last]) == []
-    scene.step.tree.score(last, ((3, 1.0),))
-    assert scene.policy.lookup_ends([root]) != [last]
-
-
-def test_leaves_are_chosen_anew_after_whatever_changes_them() -> None:
-    """Whether the tree has changed, or only what is in flight."""
-    scene = Scene("sd", gamma=3)
-    root = scene.step.tree.root
-    (first,) = scene.chain(root, [1])
-    assert scene.policy.next_leaves() == scene.policy.next_leaves() == [first]
-    more = scene.step.tree.add(first, 2, 0.9, Origin.LOOKUP)
-    assert scene.policy.next_leaves() == [more]
-    scene.send(root)
-    assert scene.policy.next_leaves() == [], "sd waits for the verdict, though it sent a part of a draft"
 
 
 @pytest.mark.parametrize(("draft_s", "sends"), [(0.001, False), (0.2, True)])
@@ -171,11 +108,3 @@ def test_a_full_tree_is_drafted_on_while_that_may_save_a_verification(draft_s: f
     assert (scene.policy.next_draft() == anchor) is sends
     if not ahead:
         assert scene.policy.next_leaves() == ([] if sends else [last])
-
-
-def test_a_chain_is_never_drafted_beyond_gamma() -> None:
-    scene = Scene(extend=True, own_guess=True, gamma=2)
-    scene.step.controller.drafted(1e-6)
-    scene.step.controller.verified(1.0)
-    scene.chain(scene.step.tree.root, [1, 2])
-    assert scene.policy.next_draft() == scene.step.tree.root and not scene.policy.next_leaves()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats, Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
 from edge_drafter.question import HALF, GrowingText, Question
-from edge_drafter.reply import AnswerLate, Cancelled, Reply
+from edge_drafter.reply import Cancelled, Reply
 from speculation.trace import Trace
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
 from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
@@ -67,50 +67,8 @@ def test_text_is_complete_where_its_characters_are_and_goes_on_in_the_guess(
     assert text.text == written and text.behind([]) == ""
 
 
-def test_half_a_character_is_not_shown() -> None:
-    tokens = TOKENIZER.encode("10 m → ball", add_special_tokens=False)
-    text, shown = GrowingText(read), []
-    for token in tokens:
-        text.add([token])
-        shown.append(text.text)
-    assert len(tokens) > len("10 m → ball") - 4 and shown[-1] == "10 m → ball"
-    assert "10 m " in shown and not any(HALF in each for each in shown)
-
-
-def test_only_the_newest_tokens_are_read() -> None:
-    read_at_once: list[int] = []
-
-    def counted(tokens: Sequence[int]) -> str:
-        read_at_once.append(len(tokens))
-        return read(tokens)
-
-    text = GrowingText(counted)
-    for token in TOKENIZER.encode("I see the silver bottle ahead, on the left. " * 20, add_special_tokens=False):
-        text.add([token])
-    assert len(read_at_once) > 200 and max(read_at_once) <= 4
-
-
 def reply(text: str = "forward large") -> Reply:
     return Reply(text, DecodingStats())
-
-
-def test_a_question_ends_once() -> None:
-    for first, then in ((reply(), None), (AnswerLate("late"), None), (None, reply()), (None, AnswerLate("late"))):
-        question, ended = Question(read), list[int]()
-        question.begins(lambda ended=ended: ended.append(1))  # type: ignore[misc]
-        assert not question.done
-        for outcome in (first, then):
-            if outcome is None:
-                question.cancel()
-                question.cancel()
-            else:
-                question.finish(outcome)
-        assert question.done and question.cancelled == (first is None) and len(ended) == (first is None)
-        if isinstance(first, Reply):
-            assert question.result() is first and question.committed == first.text
-        else:
-            with pytest.raises(Cancelled if first is None else AnswerLate):
-                question.result()
 
 
 def test_a_cancel_wakes_whoever_waits_for_the_result() -> None:
@@ -129,18 +87,6 @@ def test_a_cancel_wakes_whoever_waits_for_the_result() -> None:
     for thread in waiting:
         thread.join(LIMIT_S)
     assert len(found) == 3
-
-
-def test_nothing_is_shown_of_a_question_that_has_ended() -> None:
-    tokens = TOKENIZER.encode("forward large", add_special_tokens=False)
-    question = Question(read)
-    question.show(tokens[:2], tokens[2:])
-    known = question.committed, len(question.times)
-    assert question.committed + question.guess == "forward large" and question.guess
-    question.cancel()
-    assert question.guess == ""
-    question.show(tokens, [])
-    assert (question.committed, len(question.times)) == known
 
 
 class CancellingLink(FakeLink):

@@ -23,11 +23,6 @@ def visited(route: Route, leaves: int) -> list[str]:
     return [address[-1] for address in places]
 
 
-def test_the_list_is_tried_in_turns() -> None:
-    assert visited(Route(DOORS), 4) == list("12121")
-    assert visited(Route(DOORS[:1]), 2) == list("111") and not Route(DOORS[:1]).has_others
-
-
 def test_a_redirect_is_followed_and_left_for_the_door_that_gave_it() -> None:
     route = Route(DOORS)
     route.leave()
@@ -35,24 +30,6 @@ def test_a_redirect_is_followed_and_left_for_the_door_that_gave_it() -> None:
     assert route.place == Place("tcp://127.0.0.1:7", b"", b"ticket") and route.is_sent and route.has_others
     route.leave()
     assert route.place == Place(DOORS[1]) and not route.is_sent and route.ticket == b"ticket"
-
-
-def test_once_sent_on_it_knows_of_others() -> None:
-    assert Route(DOORS).is_one_of_many
-    route = Route(DOORS[:1])
-    assert not route.is_one_of_many
-    route.follow(REPLICA, 0.0)
-    route.follow(Redirect(), 1.0)
-    assert route.is_one_of_many
-
-
-def test_an_empty_redirect_leads_back_to_the_door_or_on_from_it() -> None:
-    route = Route(DOORS)
-    route.follow(REPLICA, 0.0)
-    route.follow(Redirect(), 1.0)
-    assert route.place.address == DOORS[0] and route.ticket == b""  # it is not wanted where it was
-    route.follow(Redirect(), 2.0)
-    assert route.place.address == DOORS[1]
 
 
 def test_when_no_door_answers_the_last_verifier_is_tried_once_a_round() -> None:
@@ -63,17 +40,6 @@ def test_when_no_door_answers_the_last_verifier_is_tried_once_a_round() -> None:
     route.follow(REPLICA, 1.0)
     route.arrived()
     assert visited(route, 3)[0] == "7"
-
-
-def test_of_places_that_are_full_the_one_that_may_be_asked_first_is_next() -> None:
-    route = Route(DOORS)
-    assert route.full(100.0, 0.0) == 0.0 and route.place.address == DOORS[1]
-    assert route.full(2.0, 0.0) == 2.0 and route.place.address == DOORS[1]
-    assert route.full(200.0, 2.0) == 100.0 and route.place.address == DOORS[0]
-    alone = Route(DOORS[:1])
-    assert alone.full(5.0, 1.0) == 5.0 == alone.full_until and alone.place.address == DOORS[0]
-    alone.arrived()
-    assert alone.full_until < 0.0
 
 
 def test_redirects_without_end_are_slowed_down() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Sequence
 
@@ -12,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import Drafter, DraftingConfig, StepInterrupted, StepRequest, sources_of
-from edge_drafter.sampled import SampledModel, sampled
-from speculation.sampling import GREEDY, MAX_KEY, Coupled, Logits, SamplingScheme, StepDraws, choose, perturbed
-from speculation.sampling.coupled import CoupledSampler
-from speculation.wire import ROOT
+from speculation.sampling import GREEDY, MAX_KEY, Coupled, Logits, SamplingScheme, StepDraws, choose
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, NextToken, Weather, alone
 
 KEYS = st.integers(0, MAX_KEY)
@@ -39,42 +35,6 @@ class LogitsModel(FakeModel):
     def drawn(self, how: SamplingScheme, key: int) -> NextToken:
         """Return the model alone: what it draws after a prefix."""
         return lambda prefix: choose(self._logits(prefix), how, StepDraws(key, len(prefix)))[0]
-
-
-@settings(deadline=None)
-@given(SETTINGS, KEYS, st.integers(0, 2**16))
-def test_every_row_is_noised_at_its_own_answer_position(how: SamplingScheme, key: int, seed: int) -> None:
-    """Random growing and committing, against a model that is asked prefix by prefix."""
-    dice, plain = random.Random(seed), LogitsModel(1)
-    inner = LogitsModel(1)
-    model = SampledModel(inner, CoupledSampler(how, key), bytes(8))
-    model.begin("p", b"j", [2, 3])
-    for _ in range(12):
-        if dice.random() < 0.6:
-            known = len(inner.nodes)
-            tokens, parents, prefixes = [], [], []
-            for offset in range(dice.randint(1, 3)):
-                parent = dice.randint(ROOT, known + offset - 1)
-                before = inner.root if parent == ROOT else [*inner.nodes, *prefixes][parent]
-                fresh = [t for t in range(VOCABULARY) if [*before, t] not in [*inner.nodes, *prefixes]]
-                if not fresh:  # all that may follow is there
-                    break
-                tokens.append(dice.choice(fresh))
-                parents.append(parent)
-                prefixes.append([*before, tokens[-1]])
-            rows = model.extend(tokens, parents) if tokens else []
-            for row, prefix in zip(rows, prefixes, strict=True):
-                assert (row == perturbed(plain._logits(prefix), how, StepDraws(key, len(prefix)))).all()
-        else:
-            chain = dice.choice([inner.root, *inner.nodes])
-            path = [inner.nodes.index(chain[:end]) for end in range(len(inner.root) + 1, len(chain) + 1)]
-            model.commit(path, dice.randrange(VOCABULARY))
-        assert (model.root_logits() == perturbed(plain._logits(inner.root), how, StepDraws(key, len(inner.root)))).all()
-
-
-def test_greedy_needs_no_noise() -> None:
-    model = LogitsModel(1)
-    assert sampled(model, GREEDY, 5, b"") is model
 
 
 def request(how: SamplingScheme, key: int, **changes: object) -> StepRequest:
@@ -106,24 +66,6 @@ def test_answers_are_the_target_s_own_draws(
     result = Drafter(sources_of(config, draft), link, config, clock).run(request(how, key))
     assert result.tokens == alone(target.drawn(how, key), 24)
     assert link.begun[0].key == key
-
-
-@settings(deadline=None)
-@given(SETTINGS, KEYS)
-def test_mode_edge_draws_too(how: SamplingScheme, key: int) -> None:
-    config = DraftingConfig.of("edge")
-    drafter = Drafter(sources_of(config, LogitsModel(3)), None, config, FakeClock())
-    result = drafter.run(request(how, key, committed=(1, 2)))
-    assert result.tokens == alone(LogitsModel(3).drawn(how, key), 24, (1, 2))
-
-
-def test_a_perfect_draft_is_always_accepted() -> None:
-    """Coupling: the same logits and the same noise draw the same, at any temperature."""
-    clock, how = FakeClock(), Coupled(1.5)
-    link = FakeLink(LogitsModel(5).drawn(how, 9), clock, Weather(sampling=how))
-    config = DraftingConfig.of("sd")
-    stats = Drafter(sources_of(config, LogitsModel(5, 0.0, clock)), link, config, clock).run(request(how, 9)).stats
-    assert stats.drafted >= 7 and stats.accepted == stats.drafted
 
 
 def test_an_answer_that_is_taken_up_again_goes_on_with_its_draws() -> None:

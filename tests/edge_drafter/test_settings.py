@@ -8,23 +8,10 @@ from pathlib import Path
 import pytest
 
 from edge_drafter import Mode
-from edge_drafter.settings import CAPACITY, MAX_RTT_S, Connection, EdgeConfig
+from edge_drafter.settings import MAX_RTT_S, Connection, EdgeConfig
 from speculation.settings import add_flags, fields_of, from_flags
 
 DRAFT = Path("draft")
-
-
-def test_settings_are_given_by_name_wherever_they_are_nested() -> None:
-    config = EdgeConfig.flat(DRAFT, mode="sd", dtype="float64", link="lte", seed=5, capacity=512)
-    assert (config.decoding.mode, config.draft.dtype, config.connection.link) == ("sd", "float64", "lte")
-    assert (config.draws.seed, config.capacity, config.draft_model) == (5, 512, DRAFT)
-    assert EdgeConfig.flat(DRAFT) == EdgeConfig(DRAFT) and EdgeConfig(DRAFT).capacity == CAPACITY
-
-
-def test_changed_keeps_all_other_settings() -> None:
-    config = EdgeConfig.flat(DRAFT, mode="sd", dtype="float64", rtt_s=0.1)
-    other = config.changed(rtt_s=None, gamma="auto")
-    assert other == EdgeConfig.flat(DRAFT, mode="sd", dtype="float64", gamma="auto") != config
 
 
 def test_an_unknown_name_is_refused() -> None:

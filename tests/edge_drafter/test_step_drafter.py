@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -71,61 +69,7 @@ def test_a_draft_that_leaves_before_the_commit_that_it_follows_costs_no_bubble()
     assert waits.stats.total_s == pytest.approx(stats.total_s + 3 * 2 * 0.1)
 
 
-def test_what_left_ahead_of_a_verdict_that_fell_elsewhere_is_void() -> None:
-    """Only the second round is wrong: its commit is a miss, and a new draft follows it."""
-    bench = Bench(counting(99), lambda prefix: 6 if len(prefix) == 7 else counting(99)(prefix), Weather(), PIPELINE)
-    result = bench.run(request(max_tokens=20))
-    assert result.tokens == alone(counting(99), 20)
-    assert (result.stats.misses, result.stats.ahead_hits) == (1, result.stats.hits)
-    after = [message.start for _, message in drafts_of(bench)]
-    assert after[:3] == [0, 5, 10] and 8 in after, "10 was ahead of a token that the verifier did not commit"
-
-
-def test_nothing_leaves_ahead_of_a_commit_that_is_unlikely() -> None:
-    """Four tokens at .74 and the one behind them are .22."""
-    for above, ahead in ((0.2, 3), (0.25, 0)):
-        config = replace(PIPELINE, ahead_above=above)
-        bench = Bench(counting(99), counting(99), Weather(), config, sureness=lambda prefix: 3.0)
-        assert bench.run(request(max_tokens=20)).stats.sent_ahead == ahead
-
-
 # --- beginning early
-
-
-def test_a_better_draft_for_the_same_place_follows_a_part_that_left() -> None:
-    """Forwards are dear, at two fifths of a verification: the verifier had better begin with what is there."""
-    weather = Weather(verify_s=0.5, one_way_s=0.2)
-    config = replace(PIPELINE, partial=True, send_gain=0.5)
-    bench, whole = (
-        Bench(counting(99), counting(99), dataclasses.replace(weather), each, lambda prefix: 9.0, draft_s=0.2)
-        for each in (config, replace(config, partial=False))
-    )
-    result = bench.run(request(max_tokens=24))
-    places: dict[tuple[int, bytes], list[Draft]] = {}
-    for _, message in drafts_of(bench):
-        places.setdefault((message.start, message.digest), []).append(message)
-    again = [drafts for drafts in places.values() if len(drafts) > 1]
-    assert again and any(len(drafts[0].tokens) < 4 for drafts in again)
-    for drafts in again:
-        for one, other in pairwise(drafts):
-            assert one.round < other.round and other.tokens[: len(one.tokens)] == one.tokens != other.tokens
-    whole.run(request(max_tokens=24))
-    ahead = [message for _, message in drafts_of(whole) if message.start]
-    assert {len(message.tokens) for message in ahead} <= {4, 24 - ahead[-1].start - 1}
-    assert result.stats.drafted == sum(len(drafts[-1].tokens) for drafts in places.values())
-    firsts = {message.start: at for at, message in reversed(drafts_of(bench))}
-    assert result.stats.sent_ahead == sum(start > position(bench, at) for start, at in firsts.items())
-
-
-def test_a_draft_leaves_early_where_one_more_forward_gains_less_than_it_costs() -> None:
-    """The round trip is known from the first round on; a draft that is unsure of itself is cut, a sure one is not."""
-    config = DraftingConfig.of("sd", truncate=True)
-    dear = Bench(counting(99), counting(99), Weather(), config, lambda prefix: 1.0, draft_s=0.3)
-    cheap = Bench(counting(99), counting(99), Weather(), config, lambda prefix: 9.0, draft_s=0.01)
-    for bench in (dear, cheap):
-        bench.run(request(max_tokens=15))
-    assert [len(message.tokens) for _, message in drafts_of(cheap)] == [4, 4, 4]
-    assert [len(message.tokens) for _, message in drafts_of(dear)] == [4, 1, 1, 1, 1, 1]
 
 
 # --- giving up
@@ -256,54 +200,7 @@ class World:
         return Commit(1, draft.round, self.step.answer.position, tokens, digest, False, compute_s=0.5)
 
 
-def draft_nodes(world: World) -> list[int]:
-    assert world.step.sent.current is not None
-    return world.step.sent.current.nodes
-
-
-@pytest.mark.parametrize(("times", "gives_up"), [(2.1, True), (1.9, False)])
-def test_a_forward_is_given_up_for_a_place_that_an_exit_makes_twice_as_likely(times: float, gives_up: bool) -> None:
-    world = World(DraftingConfig.of("full", leaves=1))
-    draft = world.sent()
-    drafter, tree, stats = world.drafter, world.step.tree, world.step.stats
-    leaves = drafter.policy.next_leaves()
-    # What the named token gets its siblings lose, and the leaves are behind one of them.
-    rival, anchor = times * max(tree[node].reach for node in leaves), tree[draft_nodes(world)[0]].reach
-    confidence = rival / (1.0 + rival / anchor)
-    arrived = iter([False, True, False, False])
-
-    def poll() -> None:
-        if next(arrived):
-            assert drafter.take_early_token(world.early(draft, 0, 5, confidence))
-
-    seconds = drafter.grow(leaves, poll)
-    assert stats.abandoned == int(gives_up)
-    assert seconds == pytest.approx(DRAFT_S * (0.5 if gives_up else 1.0))
-    named = tree[max(node for node in tree.ids() if tree[node].layers)]
-    assert named.reach == pytest.approx(confidence) and named.layers == (2,)
-    if gives_up:
-        assert tree[drafter.policy.next_leaves()[0]] is named, "it is what is drafted next"
-
-
 # --- early tokens and earlier answers
-
-
-def test_an_edge_without_a_guess_of_its_own_predrafts_what_an_exit_names_and_nothing_else() -> None:
-    """Early Exits, Sec. 3: a branch is begun where an exit says that the verdict lands."""
-    for exits in (0, 2):
-        bench = Bench(counting(99), counting(99), Weather(exits=exits), DraftingConfig.of("fsd"))
-        stats = bench.run(request(max_tokens=20)).stats
-        assert (stats.predraft_s > 0.0) == (stats.hits > 0) == (exits > 0)
-
-
-def test_an_early_token_comes_too_late_for_a_draft_that_is_decided() -> None:
-    world = World(DraftingConfig.of("full"))
-    draft = world.sent()
-    commit = world.commit(draft, [0, 1])
-    world.step.answer.take(commit)
-    world.drafter.take_commit(commit, [0, 1], world.clock.now)
-    assert not world.drafter.take_early_token(world.early(draft, 0, 5, 0.9))
-    assert world.step.stats.early_received == 0
 
 
 def test_exits_that_name_thousands_of_tokens_do_not_fill_the_tree() -> None:
@@ -368,33 +265,6 @@ def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: in
 # --- measured
 
 
-@pytest.mark.parametrize("mode", ["sd", "full"])
-def test_a_step_begins_with_its_deadline_and_the_links_round_trip(mode: str) -> None:
-    for rtt_s, known in ((None, 0.0), (0.2, 0.2)):
-        bench = Bench(counting(99), counting(99), Weather(), DraftingConfig.of(mode))
-        bench.link.rtt_s = rtt_s
-        bench.run(request(max_tokens=10, deadline_s=60.0))
-        (begun,) = bench.link.begun
-        assert begun.round_trip_s == known and begun.time_left == 60.0
-
-
-def test_a_draft_says_for_how_long_the_answer_waited_for_it() -> None:
-    """Not what was drafted behind a guess before the commit came; ahead of a commit, the time since the last draft."""
-    alternating = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("sd"))
-    alternating.run(request(max_tokens=20))
-    forwards = round(1e3 * DRAFT_S)
-    assert [message.draft_ms for _, message in drafts_of(alternating)] == [4 * forwards] * 4
-    guessing = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("proactive"))
-    guessing.run(request(max_tokens=20))
-    assert [message.draft_ms for _, message in drafts_of(guessing)] == [4 * forwards, 0, 0, 0]
-    ahead = Bench(counting(99), counting(99), Weather(), PIPELINE)
-    ahead.run(request(max_tokens=20))
-    sent = [at for at, _ in drafts_of(ahead)]
-    assert [message.draft_ms for _, message in drafts_of(ahead)] == [
-        4 * forwards, *(round(1e3 * (late - early)) for early, late in pairwise(sent)),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("mode", ["sd", "fsd", "proactive", "pipelined"])
 @pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
 def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float, depth: int) -> None:
@@ -410,16 +280,3 @@ def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float,
     assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
     assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
     assert max(sent) >= depth - 1
-
-
-def test_a_verifier_that_never_waits_is_balanced_by_the_links_round_trip() -> None:
-    """Mode full: drafts leave ahead and in parts, so that no round of its own shows what the way takes."""
-    target = hashed_target(3, eos_rate=0.0)
-    config = DraftingConfig.of("full", gamma="balance")
-    weather = Weather(verify_s=VERIFY_S, one_way_s=0.025, exits=2)
-    bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
-    bench.link.rtt_s = 0.05
-    bench.run(request(max_tokens=150))
-    assert bench.drafter.controller.gamma == 4 and bench.drafter.controller.estimates.rtt_s == pytest.approx(
-        0.05, rel=0.1
-    )

@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, StepResult
-from edge_drafter.stats import ESTIMATES
 from edge_drafter.tracing import StepTrace
 from speculation.trace import Kind, Lane, Span, Trace
 from speculation.wire import Commit, Draft
 from tests.edge_drafter.fakes import Weather, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import DRAFT_S, Bench, request
+from tests.edge_drafter.test_drafter import Bench, request
 
 SECONDS = st.floats(0.0, 2.0)
 
@@ -48,52 +47,6 @@ def test_a_step_can_be_cut_out_by_its_number_and_its_rounds_told_apart() -> None
     for draft in named(spans, Kind.DRAFT):
         (its_round,) = (span for span in named(spans, Kind.ROUND) if span.args["round"] == draft.args["round"])
         assert draft.end <= its_round.start
-
-
-def test_commits_and_early_tokens_are_moments_that_add_up() -> None:
-    bench, result = traced("fsd")
-    stats, spans = result.stats, bench.trace.spans
-    commits = named(spans, Kind.COMMIT)
-    assert sum(int(str(span.args["tokens"])) for span in commits) == stats.tokens
-    landings = [span.args["landing"] for span in commits]
-    assert (landings.count("hit"), landings.count("miss")) == (stats.hits, stats.misses)
-    early = named(spans, Kind.EARLY)
-    assert early and all(span.moment and span.lane is Lane.LINK for span in early)
-    assert {span.args["layer"] for span in early} <= {0, 1, 2}
-    assert any(span.args["used"] for span in early)
-    assert all(0.0 <= float(str(span.args["confidence"])) <= 1.0 for span in early)
-
-
-@pytest.mark.parametrize(("mode", "kind"), [("cloud", Kind.DECODE), ("sd", Kind.VERIFY)])
-def test_the_cloud_decodes_or_verifies(mode: str, kind: Kind) -> None:
-    bench, result = traced(mode)
-    passes = [span for span in bench.trace.spans if span.name in (Kind.DECODE.value, Kind.VERIFY.value)]
-    assert len(passes) == result.stats.rounds and {span.name for span in passes} == {kind.value}
-
-
-@pytest.mark.parametrize("mode", ["sd", "fsd"])
-def test_the_controllers_view_is_in_the_figures_and_in_the_steps_span(mode: str) -> None:
-    bench, result = traced(mode)
-    stats = result.stats
-    assert stats.gamma == DraftingConfig.of(mode).gamma
-    assert stats.estimated_verify_s == pytest.approx(Weather().verify_s)
-    assert stats.estimated_draft_s == pytest.approx(DRAFT_S)
-    assert stats.estimated_acceptance is not None and 0.0 < stats.estimated_acceptance < 1.0
-    (step,) = named(bench.trace.spans, Kind.STEP)
-    for name in ("gamma", *ESTIMATES):
-        assert step.args[name] == pytest.approx(getattr(stats, name), abs=1e-6)
-
-
-def test_the_target_alone_teaches_the_controller_nothing() -> None:
-    bench, result = traced("cloud")
-    assert result.stats.estimated_draft_s is None and result.stats.gamma == 0
-    assert not set(ESTIMATES) & set(named(bench.trace.spans, Kind.STEP)[0].args)
-
-
-def test_the_edge_alone_has_one_lane() -> None:
-    bench, result = traced("edge")
-    assert {span.lane for span in bench.trace.spans} == {Lane.EDGE}
-    assert len(named(bench.trace.spans, Kind.DRAFT)) == result.stats.tokens
 
 
 @given(up=SECONDS, wait=SECONDS, prefill=SECONDS, queue=SECONDS, verify=SECONDS)

@@ -145,17 +145,6 @@ def test_any_history_gives_the_twins_tree(commands: list[tuple[object, ...]]) ->
             assert list(tree.likeliest_first(tree.root, depth, least, ends)) == walked
 
 
-def test_survivors_keep_their_ids_and_proposals() -> None:
-    tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
-    b = tree.add(a, 2, 0.5, Origin.DRAFT)
-    tree.score(b, ((3, 0.9),))
-    other = tree.add(tree.root, 9, 0.5, Origin.DRAFT)
-    tree.reroot([1])
-    assert tree.root == a and b in tree and other not in tree
-    assert tree[b].proposals == ((3, 0.9),) and tree[b].reach == pytest.approx(0.5)
-
-
 def test_conditioning_is_bayes_rule_over_whole_answers() -> None:
     """Against the sum over all answers: four of two tokens, and what else may follow."""
     tree = TokenTree()
@@ -168,19 +157,6 @@ def test_conditioning_is_bayes_rule_over_whole_answers() -> None:
         within = before[1, 3] if path == (1, 3)[: len(path)] else before[path] if path[:2] == (1, 3) else 0.0
         share_in, share_out = within / before[1, 3], (before[path] - within) / (1.0 - before[1, 3])
         assert tree[node].reach == pytest.approx(0.9 * share_in + 0.1 * share_out)
-
-
-def test_a_token_that_the_tree_lacks_takes_its_share_from_its_siblings() -> None:
-    tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
-    sibling = tree.add(a, 2, 0.8, Origin.DRAFT)
-    nephew = tree.add(sibling, 4, 0.5, Origin.DRAFT)
-    other = tree.add(tree.root, 9, 0.5, Origin.DRAFT)
-    named = tree.raise_branch(a, 3, 0.375, layer=2)
-    reach = {node: tree[node].reach for node in (a, named, sibling, nephew, other)}
-    assert reach == pytest.approx({a: 0.5, named: 0.375, sibling: 0.1, nephew: 0.05, other: 0.5})
-    assert tree[named].origin is Origin.EARLY and tree[named].layers == (2,)
-    assert tree.raise_branch(a, 4, 0.9, layer=5) and tree[a].reach == pytest.approx(0.9)
 
 
 def test_the_root_cannot_be_conditioned_on() -> None:
@@ -236,24 +212,3 @@ def test_best_nodes_are_the_connected_ones_that_reach_most(
     assert set(found) <= set(allowed) and len(set(found)) == len(found) == min(limit, len(allowed))
     assert all(tree.parent(node) in (anchor, *found[:index]) for index, node in enumerate(found))
     assert sum(tree[node].reach for node in found) == pytest.approx(best)
-
-
-def test_likeliest_path_stops_at_the_end_of_an_answer() -> None:
-    tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
-    end = tree.add(a, 7, 0.9, Origin.DRAFT)
-    tree.add(a, 2, 0.1, Origin.DRAFT)
-    beyond = tree.add(end, 3, 1.0, Origin.DRAFT)
-    assert tree.likeliest_path(tree.root, 5, frozenset({7})) == [a, end]
-    assert tree.likeliest_path(tree.root, 5) == [a, end, beyond]
-    assert tree.likeliest_path(tree.root, 1) == [a]
-
-
-def test_what_is_new_behind_a_leaf_is_what_its_children_leave_of_its_reach() -> None:
-    tree = TokenTree()
-    leaf = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
-    assert tree.ahead(leaf) == 1 and tree.new_behind(leaf) == 0.5
-    tree.add(leaf, 2, 0.75, Origin.LOOKUP)
-    assert tree.new_behind(leaf) == 0.125
-    tree.add(leaf, 3, 0.5, Origin.EARLY)
-    assert tree.new_behind(leaf) == 0.0

@@ -21,7 +21,7 @@ def test_whatever_fails_no_token_is_wrong_and_no_step_is_lost() -> None:
 
 
 def test_a_seed_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "QUIET_S", 10.0)
+    monkeypatch.setattr(faults, "QUIET_S", 5.0)
     first, second = inject(3, seed=5), inject(3, seed=5)
     assert first == second
 
@@ -58,6 +58,7 @@ def test_a_replica_that_stays_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -
             start(self)
 
     monkeypatch.setattr(faults, "FAULTS", (("drain", "replica"),))
+    monkeypatch.setattr(faults, "QUIET_S", 10.0)
     monkeypatch.setattr(Replica, "start", once)
     with pytest.raises(Broken, match="does not run again after the last fault"):
         inject(1, seed=1)

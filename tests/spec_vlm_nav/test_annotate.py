@@ -14,19 +14,14 @@ from hypothesis import strategies as st
 from spec_vlm_nav.annotate import (
     AMBER,
     BAR,
-    CYAN,
     GREEN,
-    GREY,
     RED,
     STRIP,
-    WHITE,
-    YELLOW,
     Caption,
     Colour,
     annotate,
     annotated_jpeg,
     arrow,
-    named,
     wrap,
 )  # fmt: skip
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK
@@ -65,12 +60,6 @@ def test_an_arrow_points_where_the_robot_goes() -> None:
     assert left + right == pytest.approx(1.0, abs=0.02), "mirrored"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ActionKind if kind.moves])
-def test_a_larger_action_is_a_longer_arrow(kind: ActionKind) -> None:
-    areas = [marked(replace(MOVING, action=NavigationAction(kind, size))).shape[1] for size in ActionSize]
-    assert areas == sorted(areas) and areas[2] > 1.3 * areas[0]
-
-
 @given(st.sampled_from(MOTIONS), st.integers(64, 1920), st.integers(64, 1920))
 def test_every_arrow_lies_on_the_frame(action: NavigationAction, width: int, height: int) -> None:
     outline = arrow(action, width, height)
@@ -93,18 +82,6 @@ def test_source_state_and_link_have_their_colours() -> None:
     assert not (np.ptp(gone.astype(int), axis=2) > 60).any(), "a grey one"
 
 
-def test_the_object_and_where_it_is_stand_out_and_a_guess_is_grey() -> None:
-    words = annotate(FRAME, replace(MOVING, step=0, decided=False))[-STRIP:]
-    assert has(words, YELLOW) and has(words, CYAN) and has(words, WHITE)
-    assert not has(annotate(FRAME, replace(MOVING, instruction="", decided=False))[-STRIP:], YELLOW)
-    other = annotate(FRAME, replace(MOVING, understood="find the purple lamp"))
-    assert not has(other[-STRIP:], YELLOW), "what was understood is shown, not the instruction"
-    assert (other[:BAR] == annotate(FRAME, replace(MOVING, instruction="find the purple lamp"))[:BAR]).all()
-    guess = annotate(FRAME, replace(MOVING, decided=False, reasons="", guess=MOVING.reasons))[-STRIP:]
-    assert has(guess, GREY) and not any(has(guess, colour) for colour in (YELLOW, CYAN, WHITE))
-    assert named("Find the Silver bottle!") == {"silver", "bottle"}
-
-
 def test_progress_grows_and_old_frames_are_marked() -> None:
     bars = [
         (np.abs(annotate(FRAME, replace(MOVING, share=share))[-STRIP + 31].astype(int) - GREEN).max(1) < 3).sum()
@@ -125,7 +102,7 @@ CAPTIONS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(CAPTIONS, st.integers(1, 40), st.integers(1, 40), st.integers(128, 300))
 def test_anything_can_be_shown_on_anything(caption: Caption, height: int, wide: int, width: int) -> None:
     image = annotate(np.zeros((height, wide, 3), np.uint8), caption, width)

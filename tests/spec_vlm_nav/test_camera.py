@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_vlm_nav import camera
-from spec_vlm_nav.camera import MAX_STUCK, OPTICAL, CameraSettings, Capture, MountSettings, SourceSettings, quaternion
+from spec_vlm_nav.camera import MAX_STUCK, CameraSettings, Capture, MountSettings, SourceSettings, quaternion
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.optics import Image
 
@@ -180,13 +180,6 @@ def test_a_source_that_cannot_be_opened_is_tried_again_and_says_why() -> None:
     rig.capture.stop()
 
 
-def test_errors_are_counted_and_the_next_frame_is_taken(rig: Rig) -> None:
-    rig.opener.opened[0].frames.put(ValueError("broken frame"))
-    rig.give(5)
-    assert rig.errors == 2 and rig.published == [(5, rig.now)]
-    rig.capture.stop()
-
-
 def test_a_library_that_raises_its_own_errors_ends_in_a_reason_not_in_silence(rig: Rig) -> None:
     class Strange(Exception):
         pass
@@ -271,12 +264,6 @@ def test_mounts_turn_as_urdf_does(roll: float, pitch: float, yaw: float) -> None
     about = [cv2.Rodrigues(np.array(axis) * angle)[0] for axis, angle in (
         ((1.0, 0, 0), roll), ((0, 1.0, 0), pitch), ((0, 0, 1.0), yaw))]  # fmt: skip
     assert rotation(x, y, z, w) == pytest.approx(about[2] @ about[1] @ about[0], abs=1e-9)
-
-
-def test_the_optical_frame_looks_forward() -> None:
-    assert rotation(*OPTICAL) @ (0, 0, 1) == pytest.approx((1, 0, 0))
-    assert rotation(*OPTICAL) @ (1, 0, 0) == pytest.approx((0, -1, 0))
-    assert rotation(*OPTICAL) @ (0, 1, 0) == pytest.approx((0, 0, -1))
 
 
 def rotation(x: float, y: float, z: float, w: float) -> np.ndarray:

@@ -43,12 +43,6 @@ def test_a_frame_that_was_held_up_is_old_whatever_the_cameras_clock(skew: float)
     assert max(found[:20]) < 0.1 and found[20] == pytest.approx(1.95, abs=0.06)
 
 
-def test_a_queue_that_grows_is_no_skew() -> None:
-    delays = [0.05 + 0.002 * n for n in range(2000)]
-    assert ages(CameraClock(), 0.0, delays)[-1] > 3.8
-    assert ages(CameraClock(), 10.0, delays)[-1] > 3.8
-
-
 def test_two_clocks_that_drift_apart_do_not_make_old_frames_in_a_day() -> None:
     clock = CameraClock()
     found = [clock.age(NOW - 5.0 + n * (1.0 - 5e-5), NOW + n) for n in range(86400)]
@@ -69,8 +63,3 @@ def test_a_clock_that_is_off_is_worth_a_line_once_it_is_known_well() -> None:
     assert not right.is_off and right.skew == 0.0 and not off.is_off
     ages(off, -90.0, [0.05] * 2, NOW + 1.0)
     assert off.is_off
-
-
-def test_a_stamp_of_zero_is_none() -> None:
-    clock = CameraClock()
-    assert clock.age(0.0, NOW) == 0.0 and clock.skew == 0.0

@@ -60,18 +60,6 @@ def test_a_restarted_server_gets_the_goal_again_with_what_is_left() -> None:
     assert pursuit.end == FOUND
 
 
-def test_a_restart_that_heartbeats_hide_is_found() -> None:
-    """The new server beats before two seconds of silence have passed, and has no goal."""
-    pursuit = taken()
-    pursuit.heartbeat(0.1)
-    pursuit.heartbeat(1.5)
-    orders = [order for tick in range(16, 60) for order in (pursuit.heartbeat(0.1 * tick), *pursuit.step(0.1 * tick))]
-    assert Order(Do.ASK, 1) in orders
-    quiet = taken()
-    steady = [order for tick in range(1, 400) for order in (quiet.heartbeat(0.1 * tick), *quiet.step(0.1 * tick))]
-    assert Order(Do.ASK, 1) not in steady, "a server that never fell silent is asked nothing"
-
-
 def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long_as_it_starts() -> None:
     fresh = taken()
     fresh.result(1, INACTIVE, STARTING_S + 0.1)

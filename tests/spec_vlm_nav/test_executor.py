@@ -158,23 +158,6 @@ def test_an_action_that_was_paused_is_measured_while_the_robot_rolls_out() -> No
     assert robot.run().outcome == DONE
 
 
-def test_a_blocked_action_reports_what_odometry_measured() -> None:
-    robot = Robot(shown=0.1)
-    robot.act(FORWARD, LARGE)
-    report = robot.run()
-    assert report.outcome == BLOCKED and "of" in report.message
-    assert report.progress == pytest.approx(0.1 * robot.x, abs=0.01)
-    assert robot.x <= 0.55, "an ideal robot at 0.4 m/s; it walked 1.3 m once"
-
-
-def test_odometry_that_shows_far_too_much_is_named_and_gives_no_progress() -> None:
-    robot = Robot(shown=6.0)
-    robot.act(FORWARD, LARGE)
-    report = robot.run()
-    assert report.outcome == NO_ODOMETRY and "it is wrong" in report.message
-    assert report.progress < 6.0 * robot.x
-
-
 FAULTS: dict[str, Callable[[Robot], OdometrySample]] = {
     "x is NaN": lambda robot: robot.sample(x=math.nan),
     "x is infinite": lambda robot: robot.sample(x=math.inf),
@@ -305,13 +288,6 @@ def test_a_share_of_the_speeds_outside_its_limits_is_refused(scale: float, again
     robot.act(FORWARD, MEDIUM, again=again, scale=scale)
     assert not robot.moves and robot.report.outcome == BLOCKED
     assert robot.report.message == f"action refused: speed_scale {scale:g} is not within 0.1 to 1"
-
-
-def test_a_share_of_the_speeds_is_kept() -> None:
-    robot = Robot()
-    robot.act(FORWARD, LARGE, scale=0.5)
-    assert robot.executor.velocity.vx == 0.5 * CONFIG.forward_speed
-    assert robot.run().outcome == DONE
 
 
 @pytest.mark.parametrize(("kind", "size"), [(FORWARD, 0), (LEFT, 4), (7, 1), (STOP, 2), (NOT_HERE, 1)])
@@ -499,21 +475,6 @@ def test_odometry_in_bursts_and_late_is_driven_on_and_what_is_reported_was_walke
     assert lag + reaction - REACTION_S - 1e-9 <= measured <= lag + reaction, "a reaction of the robot is no lag"
     assert (f"is {measured:.2g} s late" in robot.executor.odometry_doubt) == (measured >= 0.1)
     assert ("with gaps of 0.2" in robot.executor.odometry_doubt) == bool(gap)
-
-
-def test_a_motion_that_was_held_before_it_showed_does_not_make_odometry_late() -> None:
-    robot = Late()
-    for known in (False, True):
-        for _ in range(6):
-            robot.live(alive=("vlm_nav",))
-        x = robot.x
-        robot.act(FORWARD, MEDIUM)
-        for _ in range(30):
-            robot.live(alive=("vlm_nav",))
-        assert x < robot.x < x + 0.02 and not robot.moves
-        assert robot.run(30.0).outcome == DONE
-        assert (robot.executor.response.lag < 0.1) == known
-        assert robot.carry_out(FORWARD, MEDIUM)[0].outcome == DONE and robot.executor.response.lag == 0.0
 
 
 @pytest.mark.parametrize("lag", [2.0, 3.0])

@@ -9,29 +9,23 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cloud_verifier.config import ServerConfig
 from edge_drafter import Mode
 from spec_vlm_nav.graph import (
     GRAPHS,
     REPLAY_GRAPH,
     SIM_GRAPH,
     VERIFIER_GRAPH,
-    Argument,
     CommandSpec,
     Ends,
     Graph,
     NodeSpec,
-    Use,
 )
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.runner import SOURCE, arguments_of
 from spec_vlm_nav.simulated_go2 import RoomSettings
 from speculation.settings import fields_of
 from speculation.vlm.settings import ModelSettings, Quantisation
-from vlm_nav_evaluation.bags.playback import Pace
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
 
@@ -63,15 +57,6 @@ def test_every_argument_is_described_and_its_default_can_be_used(name: str) -> N
             assert str(argument.kind(argument.default)) == argument.default
 
 
-def test_a_link_is_emulated_where_it_is_named() -> None:
-    assert "link:='lte'" in arguments_of(GRAPHS["go2"], named(GRAPHS["go2"], "vlm_nav"), {"link": "lte"})
-
-
-def test_an_undeclared_argument_is_a_mistake_of_the_graph() -> None:
-    with pytest.raises(ValueError, match="'seed', which the graph does not declare"):
-        Graph((), (NodeSpec("sim_go2", "sim.yaml", (("seed", Use("seed")),)),))
-
-
 def test_arguments_reach_the_command_lines() -> None:
     words = arguments_of(SIM_GRAPH, named(SIM_GRAPH, "sim_go2"), {"seed": "7", "target": "it's 1e3"})
     assert words[:3] == [sys.executable, "-m", "spec_vlm_nav.nodes.sim_go2"]
@@ -81,15 +66,6 @@ def test_arguments_reach_the_command_lines() -> None:
     assert yaml.safe_load(text.split(":=", 1)[1]) == "it's 1e3"
     remapped = arguments_of(GRAPHS["go2"], named(GRAPHS["go2"], "go2_bridge"), {"odom_topic": "/odometry"})
     assert ["-r", "odom:=/odometry"] in [remapped[at : at + 2] for at in range(len(remapped))]
-
-
-def test_empty_values_take_their_flag_with_them() -> None:
-    plain = arguments_of(VERIFIER_GRAPH, named(VERIFIER_GRAPH, "verifier"), {"target_model": "m"})
-    assert plain[:4] == [sys.executable, "-m", "cloud_verifier", "serve"]
-    assert plain[4:9] == ["--config", VERIFIER_GRAPH.argument("verifier_config").default, "--model", "m", "--bind"]
-    assert "--keys" not in plain
-    locked = arguments_of(VERIFIER_GRAPH, named(VERIFIER_GRAPH, "verifier"), {"keys": "secret"})
-    assert locked[locked.index("--keys") + 1] == str(Path("secret").absolute())
 
 
 def test_wrong_arguments_are_refused_with_what_is_known() -> None:
@@ -121,28 +97,10 @@ def test_plain_text_is_allowed_on_both_sides_by_one_argument(word: str) -> None:
         assert "verifier" not in words or parser().parse_args(words["verifier"][3:]).allow_plain is (word == "true")
 
 
-def test_a_flag_of_the_verifier_stands_alone_or_takes_true_or_false(capsys: pytest.CaptureFixture[str]) -> None:
-    from cloud_verifier.__main__ import parser
-
-    command = ["serve", "--model", "m"]
-    assert parser().parse_args([*command, "--allow-plain", "--seed", "1"]).allow_plain is True
-    assert parser().parse_args(command).allow_plain is False
-    with pytest.raises(SystemExit):
-        parser().parse_args([*command, "--allow-plain", "perhaps"])
-    assert "'perhaps' is neither true nor false" in capsys.readouterr().err
-
-
 def test_nothing_in_a_replay_can_move_a_robot() -> None:
     nodes = {process.name for process in REPLAY_GRAPH.processes if isinstance(process, NodeSpec)}
     # nav_view only shows
     assert nodes == {"vlm_nav", "bag_player", "lifecycle_manager", "nav_view"}
-
-
-def test_arguments_keep_their_types() -> None:
-    node = NodeSpec("x", "sim.yaml", (("n", Use("n")), ("b", True)))
-    graph = Graph((Argument("n", "1", "a number", kind=int),), (node,))
-    words = arguments_of(graph, node, {"n": "4"})
-    assert words[6:10] == ["-p", "n:=4", "-p", "b:=true"]
 
 
 def test_choices_are_the_members_of_their_tables() -> None:
@@ -154,19 +112,6 @@ def test_choices_are_the_members_of_their_tables() -> None:
     assert choices["difficulty"] == set(SIM_GRAPH.argument("difficulty").choices)
     exact = {each.value for each in Quantisation if ModelSettings(quantisation=each.value).rounding.is_exact}
     assert set(VERIFIER_GRAPH.argument("target_quantisation").choices) == exact
-
-
-def test_limits_of_arguments_are_those_of_the_settings_that_they_set() -> None:
-    settings = {field.name: field for struct in (ServerConfig, RoomSettings, Pace) for field in fields_of(struct)}
-    for graph, names in (
-        (SIM_GRAPH, ("max_sessions", "max_batch", "capacity")),
-        (REPLAY_GRAPH, ("rate", "start", "laps")),
-    ):
-        for name in names:
-            argument, field = graph.argument(name), settings[name]
-            assert (argument.kind, argument.least, argument.most) == (field.kind, field.least, field.most), name
-    room = next(field for field in fields_of(RoomSettings) if field.name == "seed")
-    assert (SIM_GRAPH.argument("seed").least, SIM_GRAPH.argument("seed").most) == (room.least, room.most)
 
 
 @pytest.mark.parametrize(
@@ -188,30 +133,6 @@ def test_limits_of_arguments_are_those_of_the_settings_that_they_set() -> None:
 def test_an_argument_that_cannot_be_used_is_named(name: str, given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         GRAPHS[name].values(given)
-
-
-@given(st.text(max_size=20), st.sampled_from([*SIM_GRAPH.arguments, *GRAPHS["go2"].arguments]))
-def test_what_an_argument_takes_has_its_kind(text: str, argument: Argument) -> None:
-    if not argument.problem(text) and text:
-        assert isinstance(argument.typed(text), argument.kind)
-
-
-def test_the_manager_knows_the_nodes_in_their_order() -> None:
-    graph = GRAPHS["go2"]
-    manager = named(graph, "lifecycle_manager")
-    for camera, first in (("videohub", ["go2_camera"]), ("none", [])):
-        started = graph.started(graph.values({"camera": camera}))
-        names = [*first, "vlm_nav", "go2_bridge", "action_executor"]
-        managed = [process.name for process in started if process.name != "stop_watchdog"]
-        assert managed == [*names, "lifecycle_manager"]
-        spec = started[-1]
-        assert isinstance(spec, NodeSpec) and spec.executable == manager.name
-        assert graph.given(spec, graph.values({})) == {
-            "node_names": names,
-            "heartbeats": [name for name in names if name != "action_executor"],
-        }
-        words = arguments_of(graph, spec, {})
-        assert f"node_names:=[{', '.join(map(repr, names))}]" in words
 
 
 def test_a_second_dog_uses_the_verifier_of_the_first() -> None:

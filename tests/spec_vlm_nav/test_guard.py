@@ -209,19 +209,6 @@ def test_a_sensor_whose_own_figures_hide_what_it_sees_does_not_show_a_free_way(f
     assert guard.limit(AHEAD, 11.1).vx == 0.0
 
 
-@pytest.mark.parametrize("field", ["angle_min", "range_min"])
-def test_a_scan_with_figures_that_are_not_finite_is_refused(field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        scan_points(SimpleNamespace(**SCAN | {field: math.nan}))
-
-
-def test_a_sensor_of_one_distance_only_is_read() -> None:
-    """sensor_msgs/Range: both limits are that distance, and the range is infinite, either way."""
-    one = {"min_range": 0.3, "max_range": 0.3}
-    assert range_points(SimpleNamespace(range=-math.inf, **one)).tolist() == [[0.3, 0.0, 0.0]]
-    assert range_points(SimpleNamespace(range=math.inf, **one)).tolist() == []
-
-
 @pytest.mark.parametrize(
     "values,problem",
     [

@@ -105,11 +105,6 @@ def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path
     assert made["vlm_nav"].parameters[1] == str(path) and "mode" not in made["vlm_nav"].parameters[2]
 
 
-def test_a_system_without_setpriv_starts_all_the_same(describe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert all(entity.prefix is None for entity in fake.start(describe("go2")))
-
-
 def test_a_dead_process_comes_back_three_times_and_then_ends_everything_with_a_failure(describe: Any) -> None:
     made = {entity.name: entity for entity in fake.start(describe("go2"))}
     context, died = fake.Context({}), fake.ProcessExited(-9)
@@ -127,10 +122,3 @@ def test_a_bag_that_is_over_ends_everything_without_a_failure(describe: Any) -> 
     assert isinstance(made["bag_player"].on_exit(fake.ProcessExited(0), fake.Context({})), fake.Shutdown)
     with pytest.raises(RuntimeError, match="bag_player ended with status 2"):
         made["bag_player"].on_exit(fake.ProcessExited(2), fake.Context({}))
-
-
-def test_the_package_installs_the_launch_files_through_its_link() -> None:
-    assert (SOURCE / "launch").is_symlink()
-    assert sorted(path.name for path in (SOURCE / "launch").glob("*.launch.py")) == sorted(
-        f"{name}.launch.py" for name in GRAPHS
-    )

@@ -34,34 +34,12 @@ def test_a_lost_link_is_degraded_then_hold_and_back_after_it_has_been_up_for_a_w
     ]  # fmt: skip
 
 
-def test_a_link_that_greets_the_verifier_again_is_not_lost_yet() -> None:
-    monitor = LinkMonitor(LinkLimits())
-    modes = run(monitor, ("nominal", 1.0), ("connecting", GRACE_S - 0.1), ("nominal", 1.0), ("connecting", 1.2))
-    assert modes == [LinkMode.NOMINAL] * 3 + [LinkMode.DEGRADED]
-
-
 def test_a_full_verifier_is_lost_where_it_asks_to_wait_for_long() -> None:
     monitor = LinkMonitor(LinkLimits())
     modes = run(monitor, ("nominal", 1.0), ("busy", GRACE_S - 0.1), ("nominal", 1.0), ("busy", 1.2), ("nominal", 1.5))
     assert modes == [LinkMode.NOMINAL] * 3 + [LinkMode.DEGRADED, LinkMode.NOMINAL]
     full = link_status("the verifier is full; trying again in 2.3 s", "busy", 0.02, LinkMode.DEGRADED)
     assert full.level is Level.WARN and full.values["state"] == "busy" and "in 2.3 s" in full.message
-
-
-def test_a_link_that_flickers_does_not_come_back() -> None:
-    monitor = LinkMonitor(LinkLimits(recover_s=1.0))
-    assert set(run(monitor, *[("silent", 0.5), ("nominal", 0.8)] * 5)) == {LinkMode.DEGRADED}
-
-
-def test_without_degraded_a_lost_link_is_hold_at_once() -> None:
-    assert run(LinkMonitor(LinkLimits(degraded_s=0.0)), ("nominal", 1.0), ("silent", 0.02))[-1] is LinkMode.HOLD
-
-
-def test_nobody_looks_for_an_hour_and_the_draft_model_may_decide_again_after_its_time() -> None:
-    monitor = LinkMonitor(LinkLimits(degraded_s=5.0, recover_s=1.0))
-    run(monitor, ("silent", 1.0))
-    modes = run(monitor, ("nominal", 1.5), ("nominal", 6.0), ("silent", 4.0), start=4000.0)
-    assert modes == [LinkMode.NOMINAL, LinkMode.NOMINAL, LinkMode.DEGRADED]
 
 
 def test_a_draft_model_that_does_not_see_never_decides_alone() -> None:

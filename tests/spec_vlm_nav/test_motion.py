@@ -7,11 +7,10 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
+from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity
-from speculation.language.prompts import MOTIONS, STOP, ActionKind, ActionSize, NavigationAction
+from speculation.language.prompts import MOTIONS, ActionKind, ActionSize, NavigationAction
 
 CONFIG = MotionConfig()
 DT = 0.05
@@ -134,25 +133,6 @@ def test_a_robot_that_begins_late_is_not_taken_for_a_blocked_one(action: Navigat
     assert step.outcome is Outcome.DONE, step.message
 
 
-def test_a_pause_on_purpose_is_no_obstacle() -> None:
-    motion = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, CONFIG)
-    assert motion.update(PlanarPose(0.0, 0, 0), 0.05).outcome is Outcome.RUNNING
-    held = motion.update(PlanarPose(0.0, 0, 0), 2.0, held=True)
-    assert (held.outcome, held.velocity) == (Outcome.RUNNING, ZERO)
-    assert motion.update(PlanarPose(0.0, 0, 0), 2.05).outcome is Outcome.RUNNING
-    motion_without = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, CONFIG)
-    motion_without.update(PlanarPose(0.0, 0, 0), 0.05)
-    assert motion_without.update(PlanarPose(0.0, 0, 0), 2.05).outcome is Outcome.BLOCKED
-
-
-def test_a_robot_that_rolls_on_in_a_pause_is_measured_and_may_reach_its_goal() -> None:
-    motion = Motion(FORWARD[0], PlanarPose(0, 0, 0), 0.0, CONFIG)
-    for tick in range(12):
-        step = motion.update(PlanarPose(0.02 * tick, 0, 0), DT * tick, held=True)
-        assert (step.outcome, step.velocity, motion.progress) == (Outcome.RUNNING, ZERO, 0.02 * tick)
-    assert motion.update(PlanarPose(0.24, 0, 0), 12 * DT, held=True).outcome is Outcome.DONE
-
-
 def test_odometry_that_jumps_gives_no_progress() -> None:
     motion = Motion(FORWARD[2], PlanarPose(0, 0, 0), 0.0, CONFIG)
     motion.update(PlanarPose(0.01, 0, 0), DT)
@@ -187,47 +167,6 @@ class Ideal:
                 pose.x + vx * DT * math.cos(pose.yaw), pose.y + vx * DT * math.sin(pose.yaw), wrap(pose.yaw + wz * DT)
             )
         return Outcome.RUNNING
-
-
-@pytest.mark.parametrize("sizes", [FORWARD, LEFT], ids=["forward", "left"])
-def test_an_extension_in_motion_changes_the_goal_without_a_stop(sizes: list[NavigationAction]) -> None:
-    robot, whole = Ideal(sizes[0]), Ideal(sizes[2])
-    robot.run(until=10.08)
-    robot.motion.extend(sizes[2], robot.now)
-    assert robot.run() is whole.run() is Outcome.DONE
-    assert (robot.pose, robot.now) == (whole.pose, whole.now), "as if the size had been known from the beginning"
-    assert robot.motion.time_cap == whole.motion.time_cap
-
-
-@pytest.mark.parametrize("sizes", [FORWARD, LEFT], ids=["forward", "left"])
-@pytest.mark.parametrize("stood", [0.1, 2.0, 20.0])
-def test_a_motion_that_is_done_goes_on_for_the_part_that_remains(sizes: list[NavigationAction], stood: float) -> None:
-    robot, whole = Ideal(sizes[0]), Ideal(sizes[1])
-    assert robot.run() is Outcome.DONE
-    robot.now += stood
-    robot.motion.extend(sizes[1], robot.now)
-    assert robot.run() is whole.run() is Outcome.DONE, "the time that it stood counts for no cap and no obstacle"
-    assert robot.motion.progress == pytest.approx(whole.motion.progress, abs=CONFIG.tolerance_m)
-
-
-def test_a_size_that_is_smaller_than_what_was_covered_is_done_at_once() -> None:
-    robot = Ideal(FORWARD[2])
-    robot.run(until=11.5)
-    covered = robot.motion.progress
-    assert covered > 0.3
-    robot.motion.extend(FORWARD[0], robot.now)
-    step = robot.motion.update(robot.pose, robot.now)
-    assert (step.outcome, step.velocity) == (Outcome.DONE, ZERO)
-    assert step.progress == pytest.approx(covered, abs=0.03) and robot.motion.remaining == 0.0
-
-
-def test_a_robot_that_was_moved_while_it_stood_does_not_go_on() -> None:
-    robot = Ideal(FORWARD[0])
-    robot.run()
-    covered = robot.motion.progress
-    robot.motion.extend(FORWARD[2], robot.now + 1.0)
-    step = robot.motion.update(PlanarPose(5.0, 5.0, 3.0), robot.now + 1.0)
-    assert (step.outcome, step.progress) == (Outcome.NO_ODOMETRY, covered)
 
 
 def test_neither_another_kind_nor_an_extension_resumes_a_motion_that_failed() -> None:
@@ -279,21 +218,3 @@ def test_a_turn_is_counted_across_the_seam_of_the_angle() -> None:
     step, pose, _ = walk(action, PlanarPose(0, 0, math.pi - 0.1))
     assert step.outcome is Outcome.DONE
     assert pose.yaw < 0.0
-
-
-def test_stop_is_no_motion() -> None:
-    with pytest.raises(ValueError, match="stop"):
-        Motion(STOP, PlanarPose(0, 0, 0), 0.0, CONFIG)
-
-
-def test_commands_stay_within_the_configured_speeds() -> None:
-    fast = replace(CONFIG, forward_speed=0.2, turn_speed=0.3)
-    forward = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, fast)
-    assert forward.update(PlanarPose(0, 0, 0), 0.05).velocity.vx == 0.2
-    right = Motion(NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, fast)
-    assert right.update(PlanarPose(0, 0, 0), 0.05).velocity.wz == -0.3
-
-
-@given(st.floats(-3.14, 3.14))
-def test_yaw_of_a_quaternion_about_z(yaw: float) -> None:
-    assert yaw_of(0.0, 0.0, math.sin(yaw / 2), math.cos(yaw / 2)) == pytest.approx(yaw, abs=1e-9)

@@ -39,11 +39,6 @@ def walked(count: int, **options: bool) -> OdometryCheck:
     return check
 
 
-@pytest.mark.parametrize("stamped", [True, False])
-def test_a_walking_robot_is_believed_with_stamps_and_without(stamped: bool) -> None:
-    walked(400, stamped=stamped)
-
-
 NAN = math.nan
 GOOD = sample(10, 0.1, 0.14)
 FAULTS = {
@@ -156,22 +151,6 @@ def test_the_silence_that_a_source_may_have_is_learned_from_how_it_comes(
     assert rhythm.limit == pytest.approx(limit, abs=0.01)
     assert bool(rhythm.problem) == named
     assert not named or f"odometry comes every {rhythm.gap:.2g} s: at least 4 messages a second" in rhythm.problem
-
-
-def test_a_prompt_source_that_is_held_up_gets_no_longer_silence_and_bursts_that_end_are_forgotten() -> None:
-    rhythm, now = Rhythm(0.2), 50.0
-    for index in range(400):
-        now += 0.35 if index > 20 and index % 20 == 0 else 0.02
-        rhythm.note(now)
-        assert rhythm.limit == 0.2, "two of five seconds in gaps, on a full machine"
-    for _ in range(25):
-        now += 0.23
-        rhythm.note(now)
-    assert rhythm.limit == pytest.approx(0.345)
-    for _ in range(300):
-        now += 0.02
-        rhythm.note(now)
-    assert rhythm.limit == 0.2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings
 
-STRAIGHT = LensSettings(fx=400, fy=400, cx=319.5, cy=179.5, k1=0, k2=0, p1=0, p2=0, source_width=640, source_height=360)
 GO2 = LensSettings()
 
 
@@ -67,25 +65,6 @@ def test_the_field_of_view_is_from_edge_to_edge(fov: float, width: int, height: 
     assert (camera.width, camera.height) == (width, height)
 
 
-def test_the_default_is_the_simulators_camera() -> None:
-    from vlm_nav_simulation.scene import Difficulty, make_scene
-    from vlm_nav_simulation.stage import FRONT_CAMERA, build_spec
-
-    spec = build_spec(make_scene(0, Difficulty.MIDDLE))
-    (camera,) = [each for each in spec.cameras if each.name == FRONT_CAMERA]
-    view = ViewSettings()
-    assert view.width == view.height, "the simulator's angle is vertical"
-    assert camera.fovy == view.fov_deg
-
-
-def test_nothing_changes_where_the_source_is_the_view() -> None:
-    fov = 2 * math.degrees(math.atan(320 / 400))
-    image = np.random.default_rng(0).integers(0, 255, (360, 640, 3), np.uint8)
-    optics = Optics(STRAIGHT, ViewSettings(fov, 640, 360), 640, 360)
-    assert optics.covered == 1.0
-    assert np.abs(optics.apply(image).astype(int) - image).max() <= 1
-
-
 def test_what_the_source_does_not_show_is_black_and_counted() -> None:
     white = np.full((720, 1280, 3), 255, np.uint8)
     optics = Optics(GO2, ViewSettings(90.0, 224, 224), 1280, 720)
@@ -93,40 +72,6 @@ def test_what_the_source_does_not_show_is_black_and_counted() -> None:
     assert 0.35 < optics.covered < 0.5
     assert float((shown[..., 0] > 128).mean()) == pytest.approx(optics.covered, abs=0.02)
     assert shown[112, 5:-5].min() > 200 and shown[:40].max() == 0 and shown[-40:].max() == 0
-
-
-def test_a_lens_that_folds_shows_nothing_twice() -> None:
-    """With k1 alone the model turns back at a radius of 1.05: 65 degrees off the axis look like 36 again."""
-    lens = LensSettings(
-        fx=300, fy=300, cx=319.5, cy=239.5, k1=-0.3, k2=0, p1=0, p2=0, source_width=640, source_height=480
-    )
-    view = ViewSettings(140.0, 224, 224)
-    shown = Optics(lens, view, 640, 480).apply(np.full((480, 640, 3), 255, np.uint8))
-    focal = 112 / math.tan(math.radians(70))
-    edge = focal * math.sqrt(1 / 0.9)
-    across = np.flatnonzero(shown[112, :, 0])
-    assert across.min() >= 111.5 - edge - 1 and across.max() <= 111.5 + edge + 1
-
-
-def test_an_image_is_shrunk_without_moire() -> None:
-    """Stripes of one pixel are grey from afar, not the black or white of the pixel that a sample happens to hit."""
-    image = np.zeros((720, 1280, 3), np.uint8)
-    image[:, ::2] = 255
-    straight = LensSettings(k1=0, k2=0, p1=0, p2=0)
-    middle = Optics(straight, ViewSettings(70.0, 112, 56), 1280, 720).apply(image)[20:36, 40:72]
-    assert middle.min() > 100 and middle.max() < 155
-
-
-def test_no_field_of_view_is_the_whole_image() -> None:
-    optics = Optics(GO2, ViewSettings(0.0, 640, 360), 1280, 720)
-    assert optics.apply(with_dot(600, 300, 1280, 720, 5)).shape == (360, 640, 3)
-    assert optics.camera.distortion == (GO2.k1, GO2.k2, GO2.p1, GO2.p2, GO2.k3)
-    u, v, _ = optics.camera.matrix @ (0.1, 0.05, 1.0)
-    points, _ = cv2.projectPoints(
-        np.array([[0.1, 0.05, 1.0]]), np.zeros(3), np.zeros(3), optics.camera.matrix, np.array(optics.camera.distortion)
-    )
-    assert points.ravel() == pytest.approx(in_source(0.1, 0.05, GO2, 640, 360), abs=1e-6)
-    assert (u, v) == pytest.approx(tuple(points.ravel()), abs=1.0)
 
 
 def test_another_aspect_than_the_calibrations_is_refused_with_both_sizes_and_a_way_out() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_vlm_nav.robot import LATEST, Answer, Confirmed
+from spec_vlm_nav.robot import Answer, Confirmed
 from spec_vlm_nav.robots import robot_of
 
 
@@ -25,12 +25,3 @@ def test_a_request_is_repeated_until_the_robot_confirms_one_of_its_identities() 
 def test_an_unknown_robot_is_refused_with_what_is_known() -> None:
     with pytest.raises(ValueError, match="robot 'spot' is none of go2"):
         robot_of("spot")
-
-
-def test_a_request_that_is_repeated_for_hours_takes_no_more_memory() -> None:
-    identities = iter(range(100_000))
-    request = Confirmed(lambda identity: identity, lambda: next(identities), 0.1)
-    for step in range(1000):
-        request.due(float(step))
-    assert len(request._identities) == LATEST
-    assert not request.asked(Answer(1000 - LATEST - 1)) and request.asked(Answer(1000 - LATEST))

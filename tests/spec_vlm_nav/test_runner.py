@@ -85,14 +85,6 @@ def test_a_process_that_refuses_its_settings_ends_the_wait_with_its_last_words()
             runner.wait_until(lambda: False, "never", 20.0)
 
 
-def test_the_cause_of_an_end_is_its_last_error_not_its_last_line() -> None:
-    code = "print('[ERROR] [manager]: no key', flush=True); print('[INFO] all down', flush=True); raise SystemExit(2)"
-    with Runner(Graph((), (python("a", code, respawns=3),)), {}, Lines()) as runner:
-        runner.start()
-        with pytest.raises(StartError, match="a ended with status 2.*no key"):
-            runner.wait_until(lambda: False, "never", 20.0)
-
-
 def test_a_process_that_dies_is_started_again_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spec_vlm_nav.runner.RESPAWN_S", 0.1)
     lines = Lines()

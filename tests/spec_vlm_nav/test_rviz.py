@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +45,3 @@ def test_it_shows_path_markers_frames_and_images_in_the_odometrys_frame() -> Non
     (markers,) = (display for display in LAYOUT["Displays"] if display["Class"].endswith("MarkerArray"))
     trail = (SOURCE / "spec_vlm_nav" / "trail.py").read_text()
     assert all(f'"{name}"' in trail and shown for name, shown in markers["Namespaces"].items())
-
-
-def test_it_is_installed_with_the_package_and_the_wheel() -> None:
-    assert 'glob("config/*.rviz")' in (SOURCE / "setup.py").read_text()
-    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
-    assert '"*.rviz"' in project.read_text()

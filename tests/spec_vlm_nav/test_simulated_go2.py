@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator
 
-import cv2
 import numpy as np
 import pytest
 
@@ -93,11 +92,6 @@ def test_it_walks_through_avoidance(robot: tuple[SimulatedGo2, Clock]) -> None:
     assert go2.request_avoid(1003, '{"x": 0.4, "y": 0.0, "yaw": 0.0, "mode": 0}') == (0, "")
     pass_time(go2, clock, 0.5)
     assert go2.velocity.x == pytest.approx(0.4, abs=1e-6)
-
-
-def test_frames_are_jpeg_of_the_asked_size(robot: tuple[SimulatedGo2, Clock]) -> None:
-    picture = cv2.imdecode(np.frombuffer(robot[0].frame(), np.uint8), cv2.IMREAD_COLOR)
-    assert picture is not None and picture.shape == (112, 112, 3)
 
 
 def test_a_simulator_that_was_held_up_does_not_jump(robot: tuple[SimulatedGo2, Clock]) -> None:

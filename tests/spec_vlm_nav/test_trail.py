@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_vlm_nav.annotate import AMBER, GREEN, GREY, RED
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.trail import MOST_DECISIONS, MOST_PLACES, Trail
+from spec_vlm_nav.trail import MOST_PLACES, Trail
 from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
 FORWARD = NavigationAction(ActionKind.FORWARD, ActionSize.SMALL)
@@ -64,16 +63,6 @@ def test_decisions_stand_where_they_were_taken_and_point_where_they_lead() -> No
     assert balls == [("ball", 2.0, RED), ("ball", 2.0, AMBER), ("ball", 2.0, GREY)]
 
 
-def test_an_answer_that_goes_on_replaces_its_decision_where_it_was_taken() -> None:
-    trail = Trail()
-    trail.moved(at(0.0))
-    trail.decided(7, 0, FORWARD, CLOUD_VERIFIED)
-    trail.moved(at(0.2))
-    trail.decided(7, 0, NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), CLOUD_VERIFIED)
-    (mark,) = trail.marks()
-    assert (mark.x, mark.size) == (0.0, 0.75)
-
-
 def test_the_running_action_is_named_and_a_hold_has_its_reason() -> None:
     trail = Trail()
     trail.moved(at(0.0))
@@ -91,19 +80,3 @@ def test_the_running_action_is_named_and_a_hold_has_its_reason() -> None:
     ]  # fmt: skip
     assert held[-1].x == 0.3, "where it was last"
     assert Trail().marks(0, "no camera frame") == []
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=50))
-def test_a_new_goal_begins_anew_and_marks_stay_few(decisions: list[tuple[int, int]]) -> None:
-    trail = Trail()
-    trail.moved(at(0.0))
-    for index, (goal, step) in enumerate(decisions):
-        new = index == 0 or goal != decisions[index - 1][0]
-        trail.moved(at(float(index)))
-        trail.decided(goal, step, FORWARD, CLOUD_VERIFIED)
-        assert trail.marks()[-1].x == pytest.approx(index) or (not new and step == decisions[index - 1][1])
-        if new:
-            assert trail.path == [at(float(index))] and len(trail.marks()) == 1
-    for step in range(2 * MOST_DECISIONS):
-        trail.decided(9, step + 10, FORWARD, CLOUD_VERIFIED)
-    assert len(trail.marks()) == MOST_DECISIONS

@@ -36,20 +36,6 @@ def test_a_transcript_has_every_fact_once_and_the_answer_before_its_decision() -
     assert transcript.rest() == ["      Action: turn"] and not transcript.rest()
 
 
-def test_a_transcript_has_what_was_understood_once() -> None:
-    transcript, lines = Transcript(), list[str]()
-    for progress in (Progress(state="thinking"), *[Progress(state="thinking", understood="find the red ball")] * 2):
-        lines += transcript.take(progress)
-    assert lines == ["      thinking", "Understood: find the red ball"]
-
-
-def test_a_decision_brings_the_whole_of_its_reasons() -> None:
-    transcript = Transcript()
-    transcript.take(Progress(answer="The ball is"))
-    lines = transcript.take(Progress(answer="The ball is", step=0, action=LEFT, reasoning="The ball is to the left."))
-    assert lines[0].strip() == "The ball is to the left." and len(lines) == 2 and not transcript.rest()
-
-
 def test_an_action_that_began_early_is_one_line_and_its_reasons_another() -> None:
     transcript = Transcript()
     early = Progress(answer="Action: turn left small", step=0, action=LEFT, source="verified", complete=False)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from tests.cloud_verifier.process import ROOT_FOLDER, command, doors_of
 
 ROS = ROOT_FOLDER / "ros_ws/src/spec_vlm_nav/spec_vlm_nav"
 NODES = sorted(path.stem for path in (ROS / "nodes").glob("*.py") if "\ndef main()" in path.read_text(encoding="utf-8"))
-PROGRAMS = [
+PACKAGES = [
     "adapters_training", "benchmarks", "benchmarks.latency", "cloud_verifier", "speculation.vlm", "spec_vlm_nav.runner",
     "vlm_nav_evaluation", "vlm_nav_evaluation.demo", "vlm_nav_evaluation.nodes.bag_player", "vlm_nav_simulation",
-    *(f"spec_vlm_nav.nodes.{name}" for name in NODES),
 ]  # fmt: skip
+PROGRAMS = [*PACKAGES, *(f"spec_vlm_nav.nodes.{name}" for name in NODES)]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -42,14 +43,14 @@ def ended(words: Sequence[str], number: signal.Signals, after_s: float) -> tuple
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "number"), zip(PROGRAMS, cycle(SIGNALS), strict=False))
 def test_a_program_ends_by_one_line_from_its_first_instant_on(name: str, number: signal.Signals) -> None:
     assert ended([sys.executable, "-m", name], number, 0.0) == (status_of(name), f"{name}: ended by {number.name}\n")
 
 
-@pytest.mark.parametrize("after_s", [0.2, 0.6, 1.5])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "after_s"), zip([*PACKAGES, "spec_vlm_nav.nodes.vlm_nav"], cycle([0.2, 0.6, 1.5]), strict=False)
+)
 def test_a_program_that_imports_or_has_begun_shows_no_traceback(name: str, after_s: float) -> None:
     """Where it is by then is the machine's matter: it may be over, or have handlers of its own."""
     status, errors = ended([sys.executable, "-m", name, "--help"], signal.SIGINT, after_s)

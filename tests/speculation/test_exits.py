@@ -53,16 +53,6 @@ def test_untrained_exit_is_the_logit_lens_of_hidden_states(target: Vlm) -> None:
             torch.testing.assert_close(heads.logits(output.layer, output.hidden[0]), lens, rtol=0, atol=1e-9)
 
 
-def test_adapter_formula(target: Vlm) -> None:
-    heads = trained(target)
-    adapter: Any = heads.adapters["2"]
-    hidden = torch.randn(3, target.hidden_size, dtype=target.dtype)
-    scaled = hidden / torch.sqrt((hidden**2).mean(-1, keepdim=True) + 1e-6) * adapter.norm.weight
-    down = scaled @ adapter.down.weight.T
-    expected = hidden + (down * torch.sigmoid(down)) @ adapter.up.weight.T
-    torch.testing.assert_close(adapter(hidden), expected, rtol=0, atol=1e-12)
-
-
 def test_training_moves_adapters_only(target: Vlm) -> None:
     heads = ExitHeads(target, [1], rank=4)
     hidden = torch.randn(5, target.hidden_size, dtype=target.dtype)
@@ -136,12 +126,6 @@ def test_exits_are_saved_with_their_measurement_only(target: Vlm, tmp_path: Path
     heads.set_reliability({0: TABLE})
     with pytest.raises(ValueError, match="exit layers \\[2\\] have no reliability table"):
         heads.save(tmp_path)
-
-
-def test_reliability_bins() -> None:
-    table = Reliability((0.0, 0.5, 0.9, 1.0), (0.1, 0.6, 0.95))
-    confidences = (-0.1, 0.0, 0.499, 0.5, 0.899, 0.9, 1.0, 1.1)
-    assert [table.rate(c) for c in confidences] == [0.1, 0.1, 0.1, 0.6, 0.6, 0.95, 0.95, 0.95]
 
 
 @pytest.mark.parametrize(
@@ -221,15 +205,6 @@ def test_the_full_head_can_be_asked_for(target: Vlm, folder: Path, tmp_path: Pat
 def short_logits(*tokens: int) -> Any:
     """Return rows of logits over LISTED that each prefer one token."""
     return np.array([[4.0 if listed == token else 0.0 for listed in LISTED] for token in tokens])
-
-
-def test_an_exit_names_tokens_of_its_short_list(target: Vlm) -> None:
-    heads = listed(target)
-    verdict = heads.judge(Greedy(), [7, 41, 3], [-1, 0, 1], short_logits(7, 41, 200, 3))
-    assert verdict is not None
-    assert (verdict.path, verdict.token) == ((0, 1), 200)
-    share = float(np.exp(4) / (np.exp(4) + len(LISTED) - 1))
-    assert verdict.confidence == pytest.approx(share**3)
 
 
 def test_an_exit_is_silent_where_the_draft_leaves_its_short_list(target: Vlm) -> None:

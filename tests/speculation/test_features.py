@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from speculation.features import LEVELS, MAX_SIZE, SCALE_BYTES, pack, unpack
-from speculation.wire import MAX_FEATURE_BYTES
 
 matrices = arrays.arrays(
     np.float32,
@@ -50,10 +49,6 @@ def test_what_was_packed_once_packs_to_the_same_numbers(features: npt.NDArray[np
     np.testing.assert_allclose(unpack(pack(once), features.shape[1]), once, rtol=1e-6)
 
 
-def test_a_token_fits_its_share_of_a_message() -> None:
-    assert len(pack(np.ones((1, MAX_SIZE), np.float32))) == MAX_FEATURE_BYTES
-
-
 @pytest.mark.parametrize("size", [0, MAX_SIZE + 1])
 def test_sizes_have_limits(size: int) -> None:
     with pytest.raises(ValueError, match=f"there are 1 to {MAX_SIZE}"):
@@ -72,11 +67,6 @@ def test_numbers_that_are_none_are_refused(wrong: float) -> None:
 def test_scales_that_are_none_are_refused(scale: float) -> None:
     with pytest.raises(ValueError, match=r"not in 0\.\.1\.04858e\+06"):
         unpack(struct.pack("<f2b", scale, 1, 2), 2)
-
-
-def test_bytes_of_another_size_are_refused() -> None:
-    with pytest.raises(ValueError, match="7 bytes of features are no multiple of the 6 bytes"):
-        unpack(bytes(7), 2)
 
 
 @given(st.binary(max_size=300), st.integers(1, MAX_SIZE))

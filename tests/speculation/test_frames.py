@@ -88,12 +88,6 @@ def test_what_is_decoded_in_parts_is_what_is_decoded_at_once(progressive: bool, 
         np.testing.assert_array_equal(decode_jpeg(buffer.getvalue()), np.asarray(whole.convert("RGB")))
 
 
-@pytest.mark.parametrize("size", [(224, 224), (1280, 720)])
-def test_what_decodes_is_a_frame(size: tuple[int, int]) -> None:
-    pixels = np.random.default_rng(3).integers(0, 255, (size[1], size[0], 3), np.uint8)
-    assert decodes(jpeg(pixels))
-
-
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
 def test_what_does_not_decode_is_none(data: bytes) -> None:
     assert not decodes(data)
@@ -121,14 +115,6 @@ def test_twelve_bits_a_sample_and_other_formats_are_refused() -> None:
     for data in (deep, png.getvalue()):
         with pytest.raises(ValueError, match="does not decode as JPEG"):
             decode_jpeg(data)
-
-
-def test_several_pictures_in_one_file_are_one_frame() -> None:
-    """A phone's JPEG may hold more of them, each of another size."""
-    buffer, first = io.BytesIO(), Image.fromarray(frame(0))
-    first.save(buffer, "MPO", save_all=True, append_images=[first.resize((640, 480))])
-    pixels = decode_jpeg(buffer.getvalue())
-    assert pixels.shape == frame(0).shape
 
 
 def test_the_largest_frame_takes_bounded_memory() -> None:
@@ -182,23 +168,6 @@ def smooth(height: int, width: int) -> npt.NDArray[np.uint8]:
     return (127.5 + 120.0 * np.stack(waves, axis=-1)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("size", [(168, 280), (224, 224), (700, 1000)])
-def test_a_scaled_frame_is_the_same_picture_smaller(size: tuple[int, int]) -> None:
-    large = jpeg(smooth(720, 1280))
-    small = scale_jpeg(large, *size)
-    assert jpeg_size(large) == (720, 1280) and jpeg_size(small) == size
-    expected = Image.fromarray(decode_jpeg(large)).resize(size[::-1], Image.Resampling.BICUBIC)
-    difference = np.abs(decode_jpeg(small).astype(float) - np.asarray(expected, dtype=float))
-    assert difference.mean() < 2.0 and difference.max() < 24.0
-
-
-def test_a_frame_is_decoded_at_a_fraction_that_is_large_enough() -> None:
-    large = jpeg(smooth(720, 1280))
-    assert decode_jpeg(large, at_least=(336, 560)).shape == (360, 640, 3)
-    assert decode_jpeg(large, at_least=(400, 560)).shape == (720, 1280, 3)
-    assert decode_jpeg(large, at_least=(2000, 2000)).shape == (720, 1280, 3)
-
-
 def test_several_frames_share_the_limits_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = jpeg(frame(0)), jpeg(smooth(100, 200))
     pictures = decode_frames((one, other))
@@ -247,22 +216,3 @@ def test_a_jpeg_without_its_end_is_read_and_one_that_was_cut_is_not(options: dic
             decode_jpeg(cut)
         with pytest.raises(ValueError, match="does not decode"):
             whole_jpeg(cut)
-
-
-def test_a_frame_whose_end_is_there_is_decoded_once_and_one_without_at_a_fraction(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The robot looks at every frame of its camera."""
-    data, sizes = jpeg(frame(1, 320)), list[int]()
-    convert = Image.Image.convert
-
-    def counted(image: Image.Image, mode: str) -> Image.Image:
-        converted = convert(image, mode)
-        sizes.append(max(converted.size))
-        return converted
-
-    monkeypatch.setattr(Image.Image, "convert", counted)
-    whole_jpeg(data + bytes(1000))
-    assert len(sizes) == 1
-    whole_jpeg(data[:-2])
-    assert len(sizes) == 4 and max(sizes) < max(jpeg_size(data)) / 7

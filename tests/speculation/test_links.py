@@ -95,11 +95,6 @@ def test_no_more_passes_than_the_rate_allows(conditions: WayConditions, sent: li
             assert arrived[item][0] >= sent[first][0] + busy + conditions.delay_s - TINY
 
 
-@given(ways, traffic)
-def test_the_same_seed_gives_the_same_run(conditions: WayConditions, sent: list[tuple[float, int]]) -> None:
-    assert carry(EmulatedWay(conditions, "3/up"), sent) == carry(EmulatedWay(conditions, "3/up"), sent)
-
-
 def test_the_nth_message_has_the_nth_draws_whenever_it_leaves() -> None:
     conditions = WayConditions(jitter_s=1.0)
 

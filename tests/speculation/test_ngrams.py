@@ -80,18 +80,3 @@ def test_a_chance_is_a_share_and_follows_its_own_length(verdicts: list[tuple[int
         ngrams.judged(3, True)
         ngrams.judged(2, False)
     assert ngrams.chance(3) > 0.9 and ngrams.chance(2) < 0.1
-
-
-def test_one_token_alone_is_no_reason_to_propose() -> None:
-    ngrams = Ngrams()
-    ngrams.remember([7, 1, 2])
-    assert ngrams.lookup([9, 9, 9, 9, 9, 9, 9, 9, 1], 3) == []
-    assert ngrams.lookup([9, 9, 9, 9, 9, 9, 9, 7, 1], 3) == [2]
-
-
-def test_acceptance_follows_the_verdicts() -> None:
-    ngrams = Ngrams()
-    before = ngrams.acceptance
-    for _ in range(100):
-        ngrams.judged(2, False)
-    assert ngrams.acceptance < 0.02 < before

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,24 +20,6 @@ def test_a_load_is_the_sums_of_the_paper(parts: list[tuple[int, int]]) -> None:
     assert load.interactions == sum((cached + new) * new for new, cached in parts)
     assert load.cached == sum(cached for _, cached in parts)
     assert load.scored == sum(cached + place for new, cached in parts for place in range(1, new + 1))
-
-
-def test_the_mean_row_is_a_part_of_all_rows() -> None:
-    assert (Load.row(4, 100) + Load.row(6, 300)).mean == Load(1, 5, (4 * 104 + 6 * 306) // 2, 200, (410 + 1821) // 2)
-
-
-def test_a_pass_costs_what_its_terms_cost() -> None:
-    cost = PassCost(token_s=1e-3, interaction_s=1e-6, cached_s=1e-5, constant_s=0.02)
-    load = Load.row(5, 100) + Load.row(1, 0)
-    assert cost.seconds(load) == 6 * 1e-3 + (105 * 5 + 1) * 1e-6 + 100 * 1e-5 + 0.02
-    scored = 101 + 102 + 103 + 104 + 105 + 1
-    assert replace(cost, causal=True).seconds(load) == 6 * 1e-3 + scored * 1e-6 + 100 * 1e-5 + 0.02
-
-
-@pytest.mark.parametrize("value", [-1e-9, math.inf, math.nan])
-def test_a_coefficient_that_cannot_be_is_named(value: float) -> None:
-    with pytest.raises(ValueError, match="cached_s"):
-        PassCost(1e-3, 1e-6, value, 0.02)
 
 
 def test_the_papers_costs_are_those_of_their_tables() -> None:
@@ -100,11 +79,3 @@ def test_no_step_away_from_the_answer_fits_better(seed: int, width: int, height:
     scale = np.linalg.norm(columns, axis=0) * np.linalg.norm(values) + 1e-12
     assert (slope / scale >= -1e-7).all()
     assert np.abs(slope * found / (scale * (1.0 + np.abs(found)))).max() <= 1e-7
-
-
-def test_it_is_scipys_answer() -> None:
-    optimize = pytest.importorskip("scipy.optimize")
-    rng = np.random.default_rng(4)
-    for _ in range(50):
-        columns, values = rng.normal(size=(12, 4)), rng.normal(size=12)
-        assert nonnegative_least_squares(columns, values) == pytest.approx(optimize.nnls(columns, values)[0], abs=1e-9)

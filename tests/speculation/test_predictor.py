@@ -44,15 +44,6 @@ def test_a_saved_predictor_says_the_same(tmp_path: Path) -> None:
     assert json.loads((tmp_path / CONFIG_FILE).read_text())["features"] == list(FEATURES)
 
 
-def test_the_network_is_layers_with_relu_between() -> None:
-    made = network(5)
-    logits = np.random.default_rng(2).normal(size=20)
-    hidden = (features(logits, 3) - made.mean) / made.scale
-    (first, shift), (last, end) = made.layers
-    score = np.maximum(hidden @ first + shift, 0) @ last + end
-    assert made.chance(logits, 3) == pytest.approx(1 / (1 + np.exp(-score[0])))
-
-
 @given(st.integers(0, 100), st.integers(1, 6), st.sampled_from([1, 2, 40]), st.floats(0.1, 100.0), st.booleans())
 def test_many_chances_at_once_are_those_one_by_one(
     seed: int, count: int, size: int, scale: float, ruled_out: bool
@@ -65,12 +56,6 @@ def test_many_chances_at_once_are_those_one_by_one(
     depths = dice.integers(1, 12, count).tolist()
     expected = [made.chance(row, depth) for row, depth in zip(rows, depths, strict=True)]
     assert made.chances(Distributions(rows), depths) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-def test_deeper_than_the_training_counts_as_its_deepest() -> None:
-    ones, logits = np.ones(len(FEATURES)), np.arange(5.0)
-    made = Predictor("d", "t", ones, ones, ((ones.astype(np.float32)[:, None], np.zeros(1, np.float32)),), 0.5, 4)
-    assert made.chance(logits, 4) == made.chance(logits, 40) != made.chance(logits, 3)
 
 
 def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path) -> None:

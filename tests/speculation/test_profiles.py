@@ -17,12 +17,6 @@ def test_the_shipped_profiles_keep_the_papers_ratios() -> None:
     assert profiles["raw"].is_raw and RAW.is_raw and not paper.is_raw
 
 
-def test_the_last_layer_is_due_when_the_forward_is() -> None:
-    profile = DeviceProfile("p", verify_s=0.8)
-    due = [profile.layer_due_s(layer, 4) for layer in range(4)]
-    assert due == pytest.approx([0.2, 0.4, 0.6, 0.8])
-
-
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown device profile 'orin'.*raw, go2_a100"):
         load_profile("orin")

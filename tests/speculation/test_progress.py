@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import sys
-from pathlib import Path
 
 import pytest
 
 from speculation.progress import progress
-
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "speculation", "edge_drafter", "cloud_verifier", "vlm_nav_simulation", "adapters_training", "vlm_nav_evaluation",
-    "benchmarks", "ros_ws/src/spec_vlm_nav", "scripts", "tests/fuzz",
-)  # fmt: skip
 
 
 class Terminal(io.StringIO):
@@ -34,12 +26,3 @@ def test_a_bar_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, ter
     monkeypatch.setattr(sys, "stderr", hidden)
     list(progress(range(3), hidden=True))
     assert not hidden.getvalue()
-
-
-def test_no_other_place_makes_bars() -> None:
-    for path in (file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")):
-        if path.name == "progress.py" and path.parent.name == "speculation":
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("tqdm", "trange"), f"{path}:{node.lineno}: use speculation.progress"

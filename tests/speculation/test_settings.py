@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -112,12 +111,3 @@ def test_a_home_folder_is_put_in_and_one_that_is_not_there_is_a_sentence(monkeyp
         expanded("~nosuch/m")
     with pytest.raises(argparse.ArgumentTypeError, match=r"^~nosuch/m: there is no such home folder$"):
         path_flag("~nosuch/m")
-
-
-def test_nobody_else_looks_for_home_folders() -> None:
-    """Path.expanduser raises RuntimeError where there is none, which no command takes for a wrong path."""
-    root = Path(__file__).resolve().parents[2]
-    packages = ("speculation", "edge_drafter", "cloud_verifier", "adapters_training", "vlm_nav_evaluation")
-    files = [path for package in packages for path in (root / package).rglob("*.py")]
-    found = [path for path in files if re.search(r"\.expanduser\(|type=Path\b", path.read_text(encoding="utf-8"))]
-    assert found == [root / "speculation/settings.py"]

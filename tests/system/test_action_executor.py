@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,33 +151,21 @@ def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None
         until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on(name: str) -> None:
+def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on() -> None:
     with executor() as around:
-        around.until(around.moves, "the robot moves")
-        around.silent.add(name)
-        around.until(lambda: around.reports(ActionStatus.RUNNING, f"{name} silent"), "the status names it")
-        until(lambda: not around.moves(), "a stop")
-        covered = 0.0 if around.status is None else around.status.progress
-        around.rolls = True
-        around.until(lambda: around.reports(ActionStatus.RUNNING, name, covered + 0.1), "progress while it is held")
-        assert not around.moves()
-        around.rolls = False
-        around.silent.clear()
-        around.until(around.moves, "the robot goes on")
-
-
-def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    rclpy.init()
-    node = ActionExecutor()
-    sent: list[Twist] = []
-    try:
-        monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=sent.append))
-        node.deactivate()
-        assert sent == [Twist()] * 3
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
+        for name in NAMES:
+            around.until(around.moves, "the robot moves")
+            around.silent.add(name)
+            around.until(partial(around.reports, ActionStatus.RUNNING, f"{name} silent"), "the status names it")
+            until(lambda: not around.moves(), "a stop")
+            covered = 0.0 if around.status is None else around.status.progress
+            around.rolls = True
+            held = partial(around.reports, ActionStatus.RUNNING, name, covered + 0.1)
+            around.until(held, "progress while it is held")
+            assert not around.moves()
+            around.rolls = False
+            around.silent.clear()
+            around.until(around.moves, "the robot goes on")
 
 
 def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from unitree_go.msg import SportModeState, WirelessController
 
 from spec_vlm_nav.graph import Graph, NodeSpec
 from spec_vlm_nav.nodes import common, go2_bridge
-from spec_vlm_nav.nodes.common import arrival
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
 from tests.system.conftest import Lines, Relay, until
@@ -252,22 +250,6 @@ def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot:
     assert robot.requests.apis(service="avoid") == []
 
 
-def test_a_zero_twist_reaches_the_robot(robot: Dog) -> None:
-    robot.walk()
-    robot.driver.send()
-    until(lambda: robot.requests.last_move == {"x": 0.0, "y": 0.0, "z": 0.0}, "zero Move")
-    robot.stands()
-    assert robot.requests.last_api == SportApi.MOVE
-
-
-def test_nan_stops_the_robot_although_twists_keep_coming(robot: Dog) -> None:
-    robot.walk()
-    robot.driver.send(vx=math.nan)
-    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    robot.stands()
-    assert not any("nan" in parameter.lower() for _, _, parameter in robot.requests.seen)
-
-
 def test_the_clock_of_ros_may_stop_while_the_robot_moves(robot: Dog) -> None:
     robot.walk()
 
@@ -283,30 +265,6 @@ def test_the_clock_of_ros_may_stop_while_the_robot_moves(robot: Dog) -> None:
     until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
     robot.stands()
     set_clock(False)
-
-
-def test_a_robot_that_lay_down_is_made_to_stand_again(robot: Dog) -> None:
-    robot.walk()
-    robot.driver.send()
-    robot.order(STAND_DOWN)
-    until(lambda: not robot.ready, "the heartbeat ends")
-    until(lambda: SportApi.STAND_UP in robot.requests.apis(robot.requests.apis().index(STAND_DOWN)), "StandUp")
-    until(lambda: robot.ready, "the robot stands again")
-    robot.walk()
-
-
-def test_a_robot_that_a_person_damped_stays_down_until_the_reset(robot: Dog, lines: Lines) -> None:
-    robot.walk()
-    robot.order(DAMP)
-    until(lambda: not robot.ready, "the heartbeat ends")
-    until(lambda: "damped by the remote; reset with ~/reset" in lines.text("go2_bridge"), "the reason")
-    sent = len(robot.requests.seen)
-    time.sleep(0.5)
-    assert len(robot.requests.seen) == sent
-    robot.driver.send()
-    assert robot.reset().success
-    until(lambda: robot.ready, "the robot stands again")
-    until(lambda: robot.balanced, "robot balanced")
 
 
 def test_a_person_with_the_remote_control_takes_the_robot_and_gives_it_back(robot: Dog) -> None:
@@ -400,14 +358,6 @@ def test_the_guard_stops_it_and_lets_it_turn(start: Start) -> None:
     until(lambda: robot.observer.speed > 0.3, "robot turns away")
 
 
-def test_a_guard_without_its_sensor_only_turns(start: Start) -> None:
-    robot = start(guard="cloud")
-    robot.driver.send(vx=0.4, wz=0.4)
-    until(lambda: robot.observer.speed > 0.3, "robot turns")
-    moves = [json.loads(parameter) for _, api, parameter in robot.requests.seen if api == SportApi.MOVE]
-    assert moves[-1]["z"] > 0.0 and all(move["x"] == 0.0 for move in moves)
-
-
 GIVE_BACK = ("avoid", AvoidApi.USE_REMOTE_COMMAND_FROM_API)
 
 
@@ -449,13 +399,6 @@ def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
     until(lambda: (send(0.0, 0.4), robot.observer.speed > 0.3)[1], "robot moves")
     send(9.0, 0.0)
     until(lambda: robot.requests.last_move["x"] == 0.0, "an old stop is a stop")
-
-
-def test_a_message_counts_from_its_arrival_unless_the_clock_was_set() -> None:
-    for waited, taken in ((0.3, 0.3), (-5.0, 0.0), (60.0, 0.0)):
-        now = time.monotonic()
-        at = arrival({"received_timestamp": int((time.time() - waited) * 1e9)})
-        assert now - taken - 0.001 <= at <= time.monotonic() - taken + 0.001
 
 
 def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(

@@ -187,13 +187,3 @@ def test_a_transition_that_the_state_does_not_have_is_refused_and_ends_nothing(l
 def test_a_manager_without_nodes_is_refused(lines: Lines) -> None:
     with managed(lines, manager(node_names="['']", heartbeats="['']")) as (runner, _):
         assert "name each managed node once" in ended(runner, 2)
-
-
-def test_two_sets_of_nodes_of_the_same_names_are_apart(lines: Lines) -> None:
-    names = {"node_names": "[bridge]", "heartbeats": "[bridge]"}
-    spec = puppet("bridge", "/dog1")
-    refusing = puppet("bridge", "/dog2", refuses="configure")
-    other = CommandSpec("other", refusing.command)
-    with managed(lines, spec, other, manager("/dog1", **names), namespace="dog1") as (runner, client):
-        runner.wait_until(client.active, "dog1 is active", LIMIT_S)
-        until(lambda: client.transitions == ["configure bridge", "activate bridge"], "dog1 alone")

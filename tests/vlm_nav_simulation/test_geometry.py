@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -92,9 +91,3 @@ def test_a_free_move_is_exact_and_a_wall_stops_it() -> None:
     pose, blocked = advance(OBSTACLES, Pose(0, -1.5, 0), 5.0, 0.0, 0.0)
     assert blocked
     assert 2.0 - 0.02 <= pose.x + FOOTPRINT_OFFSETS[-1] + FOOTPRINT_RADIUS <= 2.0
-
-
-def test_distances_name_boxes_first_then_discs() -> None:
-    distances = OBSTACLES.distances(np.array([[-0.8, 0.7]]))
-    assert distances.shape == (1, 7)
-    assert int(distances[0].argmin()) == 5

@@ -7,11 +7,8 @@ from pathlib import Path
 import cv2
 import pytest
 
-from speculation.language.prompts import Target
 from vlm_nav_simulation import speed
 from vlm_nav_simulation.__main__ import main
-from vlm_nav_simulation.look import describe
-from vlm_nav_simulation.scene import Difficulty, make_scene
 
 
 def test_look_writes_readable_sheets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,14 +21,6 @@ def test_look_writes_readable_sheets(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert image is not None
     assert min(image.shape[:2]) > 700
     assert image.std() > 30
-
-
-def test_a_description_names_everything() -> None:
-    scene = make_scene(6, Difficulty.HARD, Target("red", "chair"))
-    text = describe(scene)
-    assert all(item.target.text in text for item in scene.objects)
-    assert "->red chair" in text
-    assert all(box.name in text for box in scene.furniture)
 
 
 @pytest.mark.parametrize(

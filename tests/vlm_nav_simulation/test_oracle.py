@@ -11,13 +11,11 @@ import pytest
 
 from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from vlm_nav_simulation.dataset import Query, random_pose
-from vlm_nav_simulation.episode import MAX_STUCK, Outcome, execute, oracle_policy, run_episode
+from vlm_nav_simulation.episode import MAX_STUCK, Outcome, oracle_policy, run_episode
 from vlm_nav_simulation.geometry import NOSE, Obstacles, Pose
 from vlm_nav_simulation.ground_truth import Sighting, bearing_and_distance, side_of
-from vlm_nav_simulation.oracle import CIRCLE, REACHED_BEARING, SEARCH_TURN, Oracle, Reason, turn_by
+from vlm_nav_simulation.oracle import CIRCLE, REACHED_BEARING, SEARCH_TURN, Oracle, Reason
 from vlm_nav_simulation.scene import REACHED_GAP, Difficulty, Scene, SceneObject, make_scene
-from vlm_nav_simulation.sight import sight_fraction
-from vlm_nav_simulation.world import World
 
 
 def seen(scene: Scene, pose: Pose, visible: bool = True) -> list[Sighting]:
@@ -43,7 +41,7 @@ def item(index: int, x: float, y: float, object_class: str = "ball", colour: str
     return SceneObject(index, colour, object_class, x, y, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_decisions_depend_on_nothing_but_the_arguments(seed: int) -> None:
     scene = make_scene(seed, Difficulty.HARD)
     rng = np.random.default_rng(seed)
@@ -53,14 +51,6 @@ def test_decisions_depend_on_nothing_but_the_arguments(seed: int) -> None:
     for i, pose in enumerate(poses):
         fresh = Oracle(make_scene(seed, Difficulty.HARD))
         assert first[i] == [fresh.decide(pose, k, seen(scene, pose)) for k in range(len(scene.objects))]
-
-
-def test_an_unseen_or_absent_target_is_searched_on_the_left() -> None:
-    scene = make_scene(1, Difficulty.MIDDLE)
-    oracle = Oracle(scene)
-    for target in (None, 0):
-        decision = oracle.decide(scene.start, target, seen(scene, scene.start, visible=False))
-        assert (decision.action, decision.reason) == (SEARCH_TURN, Reason.SEARCH)
 
 
 def test_after_a_circle_it_walks_on_twice_and_looks_around_again() -> None:
@@ -157,33 +147,6 @@ def test_it_never_undoes_a_turn_at_the_same_place() -> None:
             after = oracle.decide(turned, index, seen(scene, turned))
             if after.reason in (Reason.APPROACH, Reason.CENTRE) and seen(scene, pose)[index].visible:
                 assert after.action.radians * action.radians >= 0.0
-
-
-def test_turns_snap_to_the_nearest_size() -> None:
-    texts = [turn_by(math.radians(angle)).text for angle in (3, 22, 23, -37, -38, 170)]
-    assert texts == [
-        "turn left small",
-        "turn left small",
-        "turn left medium",
-        "turn right medium",
-        "turn right large",
-        "turn left large",
-    ]
-
-
-def test_sight_agrees_with_what_stands_in_the_way() -> None:
-    low, tall, goal = item(0, 1.0, 0.0), item(1, 1.0, 0.0, "plant"), item(2, 2.0, 0.0)
-    assert sight_fraction(Obstacles([], [goal.disc]), (0, 0), goal.disc) == 1.0
-    assert sight_fraction(Obstacles([], [tall.disc, goal.disc]), (0, 0), goal.disc) == 0.0
-    assert 0.0 < sight_fraction(Obstacles([], [low.disc, goal.disc]), (0, 0), goal.disc) < 1.0
-
-
-def test_actions_are_carried_out_exactly() -> None:
-    scene = make_scene(2, Difficulty.EASY)
-    with World(scene) as world:
-        world.set_pose(scene.start.x, scene.start.y, 0.3)
-        assert not execute(world, SEARCH_TURN)
-        assert world.pose == pytest.approx((scene.start.x, scene.start.y, 0.3 + math.radians(45)))
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,6 @@ def test_whatever_is_sent_the_velocity_is_finite_and_within_limits(parameter: st
         assert all(math.isfinite(v) for v in velocity)
 
 
-def test_limits_clamp() -> None:
-    assert parse_move(move(9.0, -9.0, 9.0)) == Velocity(3.8, -1.0, 4.0)
-
-
 def test_the_state_shows_posture_and_gait() -> None:
     service = SportService(Clock(), Posture.LYING)
     assert service.state(STANDSTILL) == (5, 0, 1004)

@@ -64,27 +64,6 @@ def test_mail_goes_both_ways_and_a_peer_that_left_is_known_to_be_gone(door: Door
     wait_for(lambda: door.wait(0.01) or not door.send(peer, Pong(2), droppable=True))
 
 
-def test_whole_frames_pass_once_the_peer_has_a_session(door: Door) -> None:
-    robot = Robot(door.address)
-    try:
-        robot.send(Ping(1))
-        peer, _ = receive(door)
-        door.admit(peer)
-        assert door.send(peer, Pong(1)) and robot.receive() == Pong(1)
-        robot.socket.send(bytes(4_000_000))
-        assert receive(door)[1] == [bytes(4_000_000)]
-    finally:
-        robot.close()
-
-
-def test_somebody_else_may_end_a_wait(door: Door) -> None:
-    waiting = threading.Thread(target=door.wait, args=(3600.0,), daemon=True)
-    waiting.start()
-    door.notify()
-    waiting.join(LIMIT_S)
-    assert not waiting.is_alive()
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_door_that_ends_or_hangs_is_replaced_at_the_same_address(
     door: Door, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -294,39 +273,3 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     text = caplog.text
     assert text.count("left out the key file") == 1 and "the server's key has changed" in text
     assert "go2-8 was taken back" in text
-
-
-def test_a_door_that_cannot_open_is_tried_again_and_the_log_has_what_to_do(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The server's key was made readable by others while the verifier serves, and then the door ends.
-
-    A robot's key that is taken back while there is no door is taken back all the same.
-    """
-    keys = tmp_path / "keys"
-    make_keys(keys, "go2-7")
-    door = Door(LOOPBACK, keys)
-    serving = Serving(door)
-    serving.start()
-    secret = keys / "server.key_secret"
-    link = ZmqLink(LinkConfig(door.address, HELLO, load_keys(robots_folder(keys, "go2-7")), silent_s=0.5, hello_s=0.2))
-    try:
-        wait_for(lambda: link.state is LinkState.NOMINAL)
-        secret.chmod(0o644)
-        os.kill(door.pid, signal.SIGKILL)
-        wait_for(lambda: caplog.text.count(f"run: chmod 600 {secret}; starting another") >= 2)
-        secret.chmod(0o600)
-        came = len(serving.clients)
-        wait_for(lambda: len(serving.clients) > came and link.state is LinkState.NOMINAL)
-        assert not serving.revoked
-        make_keys(keys, "go2-8")
-        secret.chmod(0o644)
-        os.kill(door.pid, signal.SIGKILL)
-        wait_for(lambda: caplog.text.count(f"run: chmod 600 {secret}; starting another") >= 4)
-        (keys / AUTHORIZED / "go2-7.key").unlink()
-        secret.chmod(0o600)
-        wait_for(lambda: serving.revoked == ["go2-7"])
-    finally:
-        link.close()
-        serving.stop()
-        door.close()

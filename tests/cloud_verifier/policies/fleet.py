@@ -27,8 +27,6 @@ from tests.cloud_verifier.timeline import judge
 
 VOCABULARY = 1000
 MODEL = ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, 4, (), (0,))
-WISP_32B = PassCost(33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3)
-"""WISP, App. C: Qwen3-32B on an A100."""
 
 
 @dataclass

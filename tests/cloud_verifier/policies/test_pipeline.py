@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from cloud_verifier.config import Scheduling
 from cloud_verifier.policies import Batch
-from cloud_verifier.policies.pipeline import Pipeline
-from cloud_verifier.step import Step
 from speculation.pass_cost import PassCost
 from tests.cloud_verifier.policies.fleet import Fleet, Robot
-from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
-from tests.cloud_verifier.policies.schedules import choice_of
 
 SPEC_EDGE = PassCost(0.0, 0.0, 0.0, 0.06)
 """A verification of 60 ms, whatever is in it (SpecEdge, Sec. 5)."""
@@ -39,22 +34,3 @@ def test_with_twice_as_many_robots_as_rows_two_cohorts_keep_the_verifier_busy() 
     alone, _ = run("static_batch", 4, 10.0, max_batch=4, collect_s=0.2)
     tokens = [sum(each.tokens for each in one.rounds) for one in (fleet, alone)]
     assert tokens[0] > 1.7 * tokens[1], "the verifier of one cohort waits while it drafts"
-
-
-def busy(index: int) -> Step:
-    """Return a step that nothing can be done with now."""
-    step = waiting(index)
-    step.start(choice_of(step))
-    return step
-
-
-def test_an_incomplete_cohort_waits_for_its_time_only_and_others_fill_the_places_that_are_left() -> None:
-    cost, budget, policy = Declared(SPEC_EDGE), replace(BUDGET, rows=2, collect_s=0.5), Pipeline()
-    first, second, third = steps = [waiting(index, draft=[1]) for index in range(3)]
-    assert list(policy.schedule([*steps, busy(3)], 0.0, cost, budget).choices) == [first, second]
-    alone = [busy(0), busy(1), third, busy(3)]
-    assert policy.next_time(alone, 0.1, cost, budget) == 0.5
-    assert not policy.schedule(alone, 0.4, cost, budget)
-    back = waiting(0, 0.2, draft=[1])
-    assert list(policy.schedule([back, *alone[1:]], 0.2, cost, budget).choices) == [third, back]
-    assert list(policy.schedule([back, *alone[1:]], 0.5, cost, budget).choices) == [third, back]

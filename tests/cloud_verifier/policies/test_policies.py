@@ -99,7 +99,7 @@ def test_every_answer_is_the_targets_own_under_every_policy(policy: str) -> None
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.DataObject) -> None:
     """Any robots, at a verifier that is too slow for them. `Fleet` holds commits and promises to the truth."""
@@ -150,13 +150,13 @@ def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.Da
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("chance", [0.1, 0.9])
 def test_no_policy_makes_a_robot_slower_than_decoding_alone(policy: str, chance: float) -> None:
     """The ledger's promise, where every draft token makes a pass longer."""
     line = timeline.Timeline(Scheduler(timeline.MODEL, Scheduling(policy=policy)), lambda n: 0.1 + 0.0175 * (n - 1))
     rng = random.Random(5)
     timeline.SteadyEdge(line, rng, draft_s=0.02, one_way_s=0.03, depth=6, chance=chance, ahead=0.3)
-    for _ in range(12):
+    for _ in range(6):
         begun = line.now
         passes = line.run(timeline.answer(rng))
         # Below 2 before a commit is one token short.
@@ -196,7 +196,7 @@ operations = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     operations=operations,
     asked=st.lists(st.lists(st.floats(-1.0, 9.0), max_size=3), min_size=40, max_size=40),
@@ -226,27 +226,6 @@ def test_queries_change_nothing(
     for bench, log in zip((quiet, busy), seen, strict=True):
         log.append([bench.scheduler.next_time(bench.now), bench.turn(), bench.turn()])
     assert seen[0] == seen[1]
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    operations=operations,
-    asked=st.lists(st.floats(0.0, 3.0), min_size=40, max_size=40),
-    idles=st.tuples(*[st.sampled_from([Idle.LEDGER, Idle.LEDGER, Idle.WAIT, Idle.DECODE])] * 3),
-)
-def test_a_choice_that_was_kept_is_the_one_that_would_be_made_again(
-    operations: list[tuple[str, int, int, float]], asked: list[float], idles: tuple[Idle, ...]
-) -> None:
-    bench = waiting_bench(max_batch=2, hint_tokens=3)
-    for (what, row, number, seconds), offset in zip(operations, asked, strict=False):
-        do(bench, what, row, number, seconds, idles[row])
-        for index in range(3):
-            step = bench.step(index)
-            for now in (bench.now, bench.now + offset, bench.now):
-                kept = step.choice(now)
-                room = step.max_tokens - step.position - 1
-                runs = step.free and not (step.pending or step.suspended)
-                assert kept == (step._choose(now, room) if runs else None)
 
 
 def do(bench: Bench, what: str, row: int, number: int, seconds: float, idle: Idle) -> object:

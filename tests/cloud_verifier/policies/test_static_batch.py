@@ -22,9 +22,3 @@ def test_a_batch_starts_when_it_is_full_or_the_first_has_waited_long_enough() ->
     batch = policy.schedule(steps[::-1], 0.3, COST, budget)
     assert list(batch.choices) == steps[:3], "the longest waiting first"
     assert all(choice.tree.tokens == (1, 2) for choice in batch.choices.values())
-
-
-def test_drafts_that_never_survive_are_verified_whole_all_the_same() -> None:
-    steps = [waiting(index, draft=[1, 2], judged=[(4, 0)] * 30) for index in range(2)]
-    batch = StaticBatch().schedule(steps, 9.0, COST, replace(BUDGET, collect_s=0.1))
-    assert [choice.tree.tokens for choice in batch.choices.values()] == [(1, 2)] * 2

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cloud_verifier.server_draft.costs import DraftCosts
-
-
-def test_nothing_is_known_before_the_first() -> None:
-    costs = DraftCosts()
-    assert costs.prefill_s is None and costs.forwards_s(3) is None and costs.forward_s(1) is None
 
 
 def test_every_turn_has_its_median_and_deeper_ones_last_as_long_as_the_deepest_known() -> None:
@@ -21,10 +14,3 @@ def test_every_turn_has_its_median_and_deeper_ones_last_as_long_as_the_deepest_k
     assert costs.prefill_s == 2.0
     assert [costs.forwards_s(depth) for depth in (1, 2, 4)] == [2.0, 5.5, 12.5]
     assert [costs.forward_s(turn) for turn in (1, 2, 4)] == [2.0, 3.5, 3.5]
-
-
-def test_a_machine_that_changes_is_followed() -> None:
-    costs = DraftCosts()
-    for seconds in [1.0] * 100 + [2.0] * 40:
-        costs.forward(1, seconds)
-    assert costs.forwards_s(1) == pytest.approx(2.0)

@@ -134,20 +134,6 @@ def test_a_tree_is_ranked_as_the_targets_tokens_are_drawn(target: Vlm) -> None:
     assert paths_of(grown(beside(target), row)[0]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_every_forward_adds_a_token_to_every_row_that_wants_more(draft: Vlm) -> None:
-    seen = [
-        {row: len(tree.tokens) for row, tree in so_far.items()}
-        for so_far in beside(draft).draft([asking(0, (), 1), asking(2, (), 3)])
-    ]
-    assert seen == [{0: 1, 2: 1}, {0: 1, 2: 2}, {0: 1, 2: 3}]
-
-
-def test_a_draft_ends_with_the_answers_end(draft: Vlm) -> None:
-    free = drafted(beside(draft), asking(0, (), 6))[0]
-    place = next(index for index in range(1, 6) if free[index] not in free[:index])
-    assert drafted(beside(draft, [free[place]]), asking(0, (), 6))[0] == free[: place + 1]
-
-
 def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm, draft: Vlm) -> None:
     """The target drafting for itself is always right; a draft model is not, and the answer is the same."""
     truths = [greedy(target, prompt, jpeg(row), 12) for row, prompt in enumerate(PROMPTS)]
@@ -186,13 +172,6 @@ def test_a_draft_is_drawn_as_the_targets_tokens_are(target: Vlm) -> None:
     given = drafted(beside(target), coupled, plain)
     assert list(given[0]) == truth != list(alone(target, 0, (3, 4, 5), 8))
     assert given[1] == alone(target, 1, (3, 4, 5), 8)
-
-
-def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
-    drafts = beside(draft)
-    drafted(drafts, asking(0, (3, 4), 4))
-    drafts.prefill(0, drafts.prepare(PROMPTS[1], jpeg(1)), ANSWER)
-    assert drafted(drafts, asking(0, (), 4))[0] == alone(draft, 1, (), 4)
 
 
 def test_a_prompt_may_be_read_in_any_chunks_between_the_drafts_of_others(draft: Vlm) -> None:

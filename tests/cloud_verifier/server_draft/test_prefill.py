@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.interfaces import CapacityError
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies.chunks import LEAST
 from cloud_verifier.server_draft.costs import DraftCosts
@@ -68,28 +65,3 @@ def test_pieces_keep_their_limit_and_the_account_pays_what_they_took(
     taken = model.now - began
     paid = 0.0 if charged_s is None else taken
     assert before - step.ledger.credit(0.0) == pytest.approx(paid / DECODE_S, abs=1e-9)
-
-
-def test_what_nobody_wants_any_more_is_read_no_further() -> None:
-    model = Timed()
-    readings, first, second = DraftPrefills(model, DraftCosts(), lambda: model.now), begun(0, 100), begun(1, 100)
-    for step in (first, second):
-        readings.begin(step)
-    readings.read(first, 0.0)
-    assert readings.next(lambda step: step is second) is second and readings.under_way(first)
-    readings.keep(lambda step: step is second)
-    assert not readings.under_way(first)
-    readings.read(second), readings.read(second, math.inf)
-    assert second.drafts_here and not first.drafts_here and readings.next(lambda step: True) is None
-
-
-def test_a_prompt_without_room_is_not_read() -> None:
-    class Small(Timed):
-        def begin(self, index: int, inputs: tuple[str, bytes], max_tokens: int) -> int:
-            raise CapacityError("too small")
-
-    readings, step = DraftPrefills(Small(), DraftCosts(), lambda: 0.0), begun(0, 100)
-    before = step.ledger.credit(0.0)
-    with pytest.raises(CapacityError):
-        readings.begin(step, 0.5)
-    assert not readings.under_way(step) and step.draft_inputs is None and step.ledger.credit(0.0) == before

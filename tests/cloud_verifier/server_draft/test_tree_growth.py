@@ -57,20 +57,3 @@ def test_the_likeliest_tokens_stay_each_with_its_path(
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         drafted.append((token,) if parent == ROOT else (*drafted[parent], token))
     assert set(drafted) == set(exhaustive(seed, size, depth, vocabulary, ends))
-
-
-def test_depth_0_is_a_chain_of_the_likeliest_tokens() -> None:
-    growth = Growth(3, ends=[9])
-    for found in ([(4, -0.1), (5, -0.2)], [(6, -5.0), (4, -6.0)], [(9, -0.3)]):
-        assert growth.leaves
-        growth.grow([found])
-    assert growth.leaves == () and (growth.tree.tokens, growth.tree.parents) == ((4, 6, 9), (-1, 0, 1))
-    ended = Growth(3, ends=[9])
-    ended.grow([[(9, -0.1)]])
-    assert ended.leaves == () and ended.tree.tokens == (9,)
-
-
-def test_what_cannot_be_drafted_is_left_out() -> None:
-    growth = Growth(4, 2)
-    growth.grow([[(1, -0.1), (2, -math.inf)]])
-    assert growth.tree.tokens == (1,)

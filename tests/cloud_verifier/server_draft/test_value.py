@@ -36,34 +36,12 @@ def taught(claimed: list[float], true: list[float], drafts: int = 300) -> Server
     return own
 
 
-def test_a_draft_model_is_believed_before_any_verdict() -> None:
-    assert ServerDraftValue().expected(chain([0.9, 0.5])) == pytest.approx([1.0, 1.9, 1.9 + 0.45])
-
-
 @pytest.mark.parametrize("true", [0.3, 0.6, 0.9])
 def test_what_it_claims_is_calibrated_at_every_level(true: float) -> None:
     own = taught([0.8] * 4, [true] * 4)
     best = [1.0 + sum(true**level for level in range(1, depth + 1)) for depth in range(5)]
     assert own.expected(chain([0.8] * 4)) == pytest.approx(best, rel=0.12)
     assert own.gains(4) == pytest.approx(best[1:], rel=0.12)
-
-
-def test_a_level_that_fails_is_known_apart_from_those_above_it() -> None:
-    own = taught([0.8] * 4, [0.8, 0.8, 0.0, 0.0])
-    first, second, third, fourth = (later - before for before, later in pairwise([1.0, *own.gains(4)]))
-    assert first > 0.65 and second > 0.45 and third < 0.1 and fourth < 0.1
-
-
-def test_a_useless_model_is_known_after_a_few_drafts_and_a_good_one_stays_believed() -> None:
-    assert taught([0.8] * 8, [0.0] * 8, drafts=12).gains(1)[0] < 1.05
-    assert taught([0.8] * 8, [0.8] * 8, drafts=12).gains(1)[0] > 1.6
-
-
-def test_one_level_more_is_worth_less_behind_a_doubtful_leaf() -> None:
-    own = taught([0.7] * 6, [0.7] * 6)
-    sure, doubtful = own.further(chain([0.9, 0.9])), own.further(chain([0.9, 0.1]))
-    assert sure == pytest.approx(9.0 * doubtful) and sure == pytest.approx(0.81 * 0.7, rel=0.15)
-    assert own.further(chain([1.0] * OWN_DEPTH)) == 0.0
 
 
 @given(

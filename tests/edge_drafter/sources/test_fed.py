@@ -10,7 +10,6 @@ import pytest
 from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
 from edge_drafter.controller import Controller
 from edge_drafter.sources.fed import FedSource
-from edge_drafter.sources.model import ModelSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin, TokenTree
 from speculation.cancellation import Abandoned
@@ -90,84 +89,6 @@ def test_it_begins_when_it_is_fed() -> None:
     assert tree[tree.likeliest_path(tree.root, 1)[0]].token == target([])
 
 
-def test_without_the_prompts_end_it_begins_with_the_first_commit() -> None:
-    source, model, tree = begun(hashed_target(1))
-    source.commit(tree.reroot([4]), commit(0, [4]))
-    assert source.ready
-    source.grow([tree.root])
-    assert model.taken == [([4], 1)]
-    assert tree[tree.root].proposals is not None
-
-
-def test_features_that_are_late_come_in_front() -> None:
-    source, model, tree = begun(hashed_target(1))
-    source.feed(prompt())
-    source.commit(tree.reroot([4]), commit(0, [4]))
-    source.grow([tree.root])
-    assert model.taken == [(PROMPT_END, 0), ([4], 1)] and model.fed == 1
-
-
-def test_the_roots_children_are_rated_anew_with_the_targets_feature() -> None:
-    """Before: the fake's own view, which is the end. After: the target's token, beside what was there."""
-    target = hashed_target(2, eos_rate=0.0)
-    source, model, tree = begun(target, width=1)
-    source.feed(prompt())
-    source.grow([tree.root])
-    first = tree.likeliest_path(tree.root, 1)[0]
-    model.fed = -1  # what stands behind the first token is drafted without its feature
-    source.grow([first])
-    named = tree.raise_branch(first, 5, 0.9, layer=1)
-    source.commit(tree.reroot([tree[first].token]), commit(0, [tree[first].token], b""))
-    before = {token: tree[node].chance for token, node in tree[tree.root].children.items()}
-    right = target(model.root)
-    assert set(before) == {EOS, 5} and right not in before
-    source.feed(prompt(1, [tree[tree.root].token]))
-    source.grow([named])
-    deeper = tree.likeliest_path(named, 1)[0]
-    forwards = model.forwards
-    source.grow([deeper])
-    after = {token: tree[node].chance for token, node in tree[tree.root].children.items()}
-    assert after[right] == pytest.approx(np.exp(3) / (np.exp(3) + 7))
-    assert after[EOS] == pytest.approx(1 / (np.exp(3) + 7)) != before[EOS], "what was drafted is rated by the new view"
-    assert after[5] == before[5], "what an exit named is not rated down"
-    assert (tree[tree.root].proposals or ())[0][0] == right
-    assert model.forwards == forwards + 1, "the root rides along"
-
-
-def test_features_wait_where_they_would_double_a_forward() -> None:
-    """A child of the root needs the root's new output, one level more; other leaves share a level with the root."""
-    source, model, tree = begun(hashed_target(3, eos_rate=0.0))
-    source.feed(prompt())
-    source.grow([tree.root])
-    first = tree.likeliest_path(tree.root, 1)[0]
-    source.grow([first])
-    source.commit(tree.reroot([tree[first].token]), commit(0, [tree[first].token]))
-    children = list(tree[tree.root].children.values())
-    assert tree[tree.root].proposals is not None and len(children) == 2
-    source.grow(children[:1])
-    assert model.taken == [(PROMPT_END, 0)] and tree[children[0]].proposals is not None
-    deeper = tree.likeliest_path(children[0], 1)[0]
-    source.grow([deeper, children[1]])
-    assert len(model.taken) == 2 and tree[deeper].proposals is not None
-    assert tree[children[1]].proposals is None, "the less likely child waits in its turn"
-    source.grow([children[1]])
-    assert tree[children[1]].proposals is not None
-
-
-def test_a_forward_feeds_one_level_of_what_others_proposed() -> None:
-    """A draft model takes a looked-up chain at once; to a head each of its tokens is a forward of its own."""
-    source, _, tree = begun(hashed_target(3, eos_rate=0.0))
-    source.feed(prompt())
-    source.grow([tree.root])
-    chain, node = [], tree.root
-    for token in (4, 5, 6):
-        node = tree.add(node, token, 0.9, Origin.LOOKUP)
-        chain.append(node)
-    for fed in range(1, 4):
-        source.grow([chain[-1]])
-        assert [tree[each].proposals is not None for each in chain] == [True] * fed + [False] * (3 - fed)
-
-
 def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
     """What a look-up proposed keeps its chance where the head does not know the token."""
     target = hashed_target(2, eos_rate=0.0)
@@ -197,21 +118,6 @@ def test_features_that_do_not_fit_are_left_out(caplog: pytest.LogCaptureFixture)
     source.grow([tree.root])
     assert model.taken == [] and tree[tree.root].proposals is not None
     assert caplog.text.count("features of the target are left out") == 1
-
-
-def test_a_new_step_forgets_what_the_old_one_was_fed() -> None:
-    source, _, _ = begun(hashed_target(1))
-    source.feed(prompt())
-    source.begin(Step(DraftingConfig(), StepRequest(2, "p", b"j", (EOS,)), Controller(None), FakeClock()))
-    assert not source.ready
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_it_takes_the_draft_models_place_wherever_a_verifier_feeds_it(mode: Mode) -> None:
-    config, model = DraftingConfig.of(mode), FakeModel(hashed_target(1))
-    kinds = {type(each) for each in sources_of(config, model, fed=FakeFed(hashed_target(1)))}
-    assert (FedSource in kinds) == mode.drafts
-    assert (ModelSource in kinds) == (mode is Mode.EDGE)
 
 
 class FeedingLink(FakeLink):

@@ -6,13 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, StepRequest
-from edge_drafter.calibration import FIRST_FIT
 from edge_drafter.controller import Controller
 from edge_drafter.sources.model import ModelSource, propose
 from edge_drafter.step import Step
-from edge_drafter.tree import Origin, Rerooting, TokenTree
+from edge_drafter.tree import Rerooting, TokenTree
 from speculation.distributions import Distributions
-from speculation.sampling import GREEDY, Coupled, SamplingScheme
+from speculation.sampling import GREEDY, SamplingScheme
 from tests.edge_drafter.fakes import EOS, FakeClock, FakeModel, hashed_target
 from tests.speculation.test_predictor import network
 
@@ -70,41 +69,6 @@ def test_whatever_survives_commits_is_what_the_model_says_from_scratch(
             assert proposals is None or proposals[0][0] == model(prefix)
 
 
-def test_unfed_ancestors_ride_in_the_same_forward() -> None:
-    model = FakeModel(hashed_target(1))
-    source = ModelSource(model)
-    tree = begun(source)
-    named = tree.raise_branch(tree.root, 3, 0.9, layer=1)
-    deeper = tree.add(named, 4, 0.5, Origin.DRAFT)
-    source.grow([deeper])
-    assert model.forwards == 1 and model.nodes == [[3], [3, 4]]
-    assert tree[named].proposals is not None
-
-
-def test_a_fed_node_that_becomes_the_root_keeps_what_was_drafted_behind_it() -> None:
-    model = FakeModel(hashed_target(1))
-    source = ModelSource(model)
-    tree = begun(source)
-    source.grow([tree.root])
-    (first,) = tree.likeliest_path(tree.root, 1)
-    source.grow([first])
-    (second,) = tree.likeliest_path(first, 1)
-    source.grow([second])
-    before = model.forwards
-    source.commit(tree.reroot([tree[first].token]), None)
-    assert tree.likeliest_path(tree.root, 5)[0] == second
-    source.grow([tree.likeliest_path(tree.root, 5)[-1]])
-    assert model.forwards == before + 1
-
-
-def test_proposals_are_the_softmax_of_the_logits() -> None:
-    logits = np.array([1.0, 4.0, 2.0])
-    (((token, probability),),) = propose(Distributions(logits[None]), [1], [()])
-    assert token == 1
-    assert probability == pytest.approx(np.exp(4.0) / np.exp(logits).sum())
-    assert propose(Distributions(np.array([[1000.0, 2000.0]])), [1], [()]) == [((1, 1.0),)]
-
-
 @given(
     st.lists(st.lists(st.integers(-30, 30), min_size=5, max_size=5), min_size=1, max_size=6),
     st.integers(1, 7),
@@ -131,79 +95,7 @@ def test_rows_propose_what_each_would_alone(
         assert [chance for _, chance in found] == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_predictors_chances_multiply_to_the_reach() -> None:
-    predictor = network(4)
-    source = ModelSource(FakeModel(hashed_target(2)), predictor)
-    tree = begun(source)
-    node, reach = tree.root, 1.0
-    for depth in (1, 2, 3):
-        source.grow([node])
-        (node,) = tree[node].children.values()
-        row = np.zeros(8)
-        row[tree[node].token] = 3.0
-        chance = predictor.chance(row, depth)
-        reach *= chance
-        assert tree[node].chance == pytest.approx(chance)
-        assert tree[node].reach == pytest.approx(reach)
-
-
 def committed(source: ModelSource, tree: TokenTree, tokens: list[int]) -> None:
     """Commit as `StepDrafter` does: the verdict while the tree stands, what follows it afterwards."""
     source.judge(tokens)
     source.commit(tree.reroot(tokens), None)
-
-
-@given(st.integers(0, 1000), st.lists(st.tuples(st.lists(st.integers(0, 20), max_size=4), st.booleans()), max_size=9))
-def test_a_verdict_is_learned_at_every_fed_place_of_its_path_and_at_no_other(
-    seed: int, rounds: list[tuple[list[int], bool]]
-) -> None:
-    """The twin looks at all fed places of the tree, and asks which are on the path, with what proposed there."""
-    source = ModelSource(FakeModel(hashed_target(seed)))
-    tree = begun(source, width=2)
-    learned: list[tuple[list[int], int]] = []
-    source._calibration.learn = lambda named, cells, token: learned.append(  # type: ignore[method-assign]
-        ([each for each, _ in named], token)
-    )
-    for fed, agrees in rounds:
-        for place in fed:
-            node = list(tree.ids())[place % len(tree)]
-            if tree[node].proposals is None:
-                source.grow([node])
-        path = tree.likeliest_path(tree.root, 2)
-        tokens = [*(tree[node].token for node in path), 3] if agrees else [6, 3]
-        expected = []
-        for node in tree.ids():
-            above = [tree[each].token for each in tree.path_to(node)]
-            named = tree[node].proposals
-            if named is not None and len(above) < len(tokens) and tokens[: len(above)] == above:
-                expected.append(([each for each, _ in named], tokens[len(above)]))
-        committed(source, tree, tokens)
-        assert sorted(learned) == sorted(expected)
-        learned.clear()
-
-
-def test_chances_follow_what_is_committed_for_as_long_as_answers_are_sampled_alike() -> None:
-    """A draft that is flat, and always right: at first its token is one of eight, then nearly sure."""
-    source = ModelSource(FakeModel(hashed_target(3), sureness=lambda prefix: 0.1))
-    tree = begun(source)
-
-    def next_chance() -> float:
-        if tree[tree.root].proposals is None:
-            source.grow([tree.root])
-        (child,) = tree[tree.root].children.values()
-        return tree[child].chance
-
-    first = next_chance()
-    assert first == pytest.approx(np.exp(0.1) / (7 + np.exp(0.1)))
-    for count in range(2 * FIRST_FIT):
-        before = next_chance()
-        assert count >= FIRST_FIT or before == first
-        committed(source, tree, [tree[tree.likeliest_path(tree.root, 1)[0]].token])
-    assert next_chance() > 0.7
-    tree = begun(source)
-    assert next_chance() > 0.7, "it lives as long as its source"
-    tree = begun(source, calibrate=False)
-    assert next_chance() == first
-    tree = begun(source, Coupled(temperature=0.7))
-    tree = begun(source)
-    assert next_chance() == first, "what was learned of other answers holds no longer"

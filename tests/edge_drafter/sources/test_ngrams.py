@@ -6,7 +6,7 @@ import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
 from edge_drafter.controller import Controller
-from edge_drafter.sources.ngrams import LEAST_REACH, MOST_TOKENS, NgramSource
+from edge_drafter.sources.ngrams import NgramSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.ngrams import PRIOR
@@ -42,28 +42,6 @@ def test_what_followed_in_an_earlier_answer_is_proposed_up_to_its_end() -> None:
     assert proposed(step, step.tree.root) == list(ANSWER), "nothing follows the end of an answer"
     (first,) = step.tree[step.tree.root].children.values()
     assert step.tree[first].chance == 0.5 and step.tree[first].proposals is None
-
-
-@pytest.mark.parametrize(("max_tokens", "count"), [(64, MOST_TOKENS), (4, 3)])
-def test_proposals_are_no_longer_than_a_draft_may_be(max_tokens: int, count: int) -> None:
-    source = NgramSource()
-    source.end([n % EOS for n in range(40)])
-    step = begun(source, max_tokens)
-    source.propose(step.tree.root)
-    assert len(proposed(step, step.tree.root)) == count
-
-
-def test_unlikely_places_are_not_looked_up_nor_those_that_left_the_tree() -> None:
-    source = NgramSource()
-    source.end(ANSWER)
-    step = begun(source)
-    likely, unlikely = (
-        step.tree.add(step.tree.root, token, reach, Origin.DRAFT)
-        for token, reach in ((1, LEAST_REACH), (2, LEAST_REACH / 2))
-    )
-    for node in (likely, unlikely, 99):
-        source.propose(node)
-    assert proposed(step, likely) == list(ANSWER[1:]) and proposed(step, unlikely) == []
 
 
 def test_verdicts_decide_how_likely_the_next_proposals_are_and_whether_there_are_any() -> None:

@@ -105,14 +105,6 @@ def frames_after_a_loss(lossy: int, frames: int) -> list[int]:
 
 
 @on_loopback
-def test_after_a_loss_no_frame_is_shown_before_the_next_key_frame() -> None:
-    """A decoder conceals what is missing; such a frame must not be taken for a view."""
-    lossy, frames = KEY_FRAME_EVERY + 3, 3 * KEY_FRAME_EVERY
-    damaged = range(lossy, 2 * KEY_FRAME_EVERY)
-    assert frames_after_a_loss(lossy, frames) == [number for number in range(frames) if number not in damaged]
-
-
-@on_loopback
 def test_a_stream_without_key_frames_is_shown_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multicast, "SMEARED_S", 0.0)
     lossy = KEY_FRAME_EVERY + 3

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from itertools import pairwise
-from types import SimpleNamespace
 
 import cv2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.cameras import videohub
-from spec_vlm_nav.cameras.videohub import REQUESTS, Videohub, check_topic, write
+from spec_vlm_nav.cameras.videohub import REQUESTS, Videohub, check_topic
 from tests.cameras import assert_is_frame, first, frame
 
 
@@ -57,16 +53,6 @@ def test_a_call_that_is_lost_is_given_up_and_another_is_made() -> None:
     assert len(service.asked) == 3
 
 
-def test_answers_to_other_programs_are_not_kept_while_nobody_reads() -> None:
-    """They come on the same topic, each with an image, also while the node is not active."""
-    service = Service()
-    image = b"of another program"
-    before = sys.getrefcount(image)
-    service.hub.answered(7, 0, image)
-    assert sys.getrefcount(image) == before
-    assert_is_frame(first(service.hub.open()))
-
-
 def test_one_call_is_in_flight() -> None:
     service = Service(timeout_s=10.0)
     service.silent = 99
@@ -74,25 +60,6 @@ def test_one_call_is_in_flight() -> None:
     for _ in range(3):
         assert not source.grab()
     assert len(service.asked) == 1
-
-
-def test_calls_are_no_more_frequent_than_max_hz(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, times = [50.0], list[float]()
-    clock = SimpleNamespace(
-        monotonic=lambda: now[0],
-        monotonic_ns=lambda: int(now[0] * 1e9),
-        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
-    )
-    monkeypatch.setattr(videohub, "time", clock)
-
-    def ask(identity: int) -> None:
-        times.append(now[0])
-        hub.answered(identity, 0, jpeg())
-
-    hub = Videohub(ask, 20.0, 0.3)
-    while len(times) < 4:
-        hub.grab()
-    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([0.05] * 3)
 
 
 def test_a_late_or_foreign_answer_is_no_frame() -> None:
@@ -115,12 +82,6 @@ def test_a_refusal_and_a_broken_image_are_errors() -> None:
         pass
     with pytest.raises(ValueError):
         service.hub.retrieve()
-
-
-def test_a_request_asks_for_an_image() -> None:
-    message = SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace()))
-    write(5, message)
-    assert (message.header.identity.id, message.header.identity.api_id) == (5, 1001)
 
 
 @pytest.mark.parametrize("name", [REQUESTS.name, "/dog1/api/videohub/request"])

@@ -34,12 +34,6 @@ def test_decisions_are_the_newest_and_a_step_has_one() -> None:
     assert [each["goal"] for each in view.snapshot(0.0)["decisions"]][:2] == [2, 1], "another goal counts anew"
 
 
-def test_what_was_understood_is_shown() -> None:
-    view = View(())
-    view.progress = Progress(understood="find the red ball")
-    assert view.snapshot(0.0)["understood"] == "find the red ball"
-
-
 def test_a_goal_of_another_client_counts_as_running() -> None:
     view = View(())
     assert not view.snapshot(0.0)["running"]

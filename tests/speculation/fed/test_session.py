@@ -82,47 +82,6 @@ def test_it_is_its_slow_twin(committed: list[int], todo: list[tuple[str, object]
     np.testing.assert_allclose(fast.root_logits(), slow.root_logits(), atol=1e-9)
 
 
-def test_the_targets_features_replace_the_heads_own() -> None:
-    session = prompted()
-    before = session.root_logits()
-    session.extend([5], [ROOT])
-    session.commit([], 5)
-    assert not session.root_is_new
-    own = session.root_logits()
-    session.feed([5], 1, features(7, 1))
-    assert session.root_is_new and not np.array_equal(own, session.root_logits())
-    other = prompted()
-    other.commit([], 5)
-    other.feed([5], 1, features(7, 1))
-    np.testing.assert_allclose(session.root_logits(), other.root_logits(), atol=1e-12)
-    assert np.isneginf(before[0]) and np.isfinite(before[3]), "it drafts the short list alone"
-
-
-def test_a_prompt_that_comes_late_is_as_good_as_one_in_time() -> None:
-    late = FedSession(HEAD)
-    late.begin("prompt", b"jpeg")
-    late.commit([], 5)
-    late.commit([], 6)
-    late.feed([1, 2, 3, 4], 0, features(0, 4))
-    late.feed([5, 6], 2, features(1, 2))
-    early = prompted()
-    early.commit([], 5)
-    early.commit([], 6)
-    early.feed([5, 6], 2, features(1, 2))
-    np.testing.assert_allclose(late.root_logits(), early.root_logits(), atol=1e-12)
-
-
-def test_what_is_not_committed_yet_is_left_out() -> None:
-    session, other = prompted(), prompted()
-    session.commit([], 5)
-    other.commit([], 5)
-    session.feed([5, 6, 7], 3, features(1, 3))
-    other.feed([5], 1, features(1, 3)[: 4 + CONFIG.size])
-    np.testing.assert_array_equal(session.root_logits(), other.root_logits())
-    session.feed([6], 2, features(2, 1))
-    assert not session.root_is_new
-
-
 @pytest.mark.parametrize(
     ("tokens", "end", "size", "complaint"),
     [

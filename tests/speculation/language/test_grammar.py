@@ -23,7 +23,6 @@ from speculation.language.grammar import (
     actions_of,
     expression,
     grammar_for,
-    masked,
 )
 from speculation.language.prompts import (
     ACTIONS,
@@ -39,7 +38,6 @@ from speculation.language.prompts import (
     compose,
     format_answer,
     in_vain,
-    listed,
     parse_answer,
     recent,
 )
@@ -286,13 +284,6 @@ def test_what_leads_nowhere_is_no_action(
     assert plain.form_1 and plain.lacks == ("TURN" if set(lacked) == set(TURNS) else "")
 
 
-@given(st.lists(st.sampled_from([*MOTIONS, *map(Blocked, MOTIONS)]), max_size=12))
-def test_something_that_moves_is_always_left(done: list[Past]) -> None:
-    for memory in ((), ("Seen: here 1/8",)):
-        found = grammar_for(compose("find it", done, memory=memory))
-        assert any(action.kind.moves for action in actions_of(found)) and STOP in actions_of(found)
-
-
 @given(st.data())
 def test_behind_a_bump_a_robot_goes_ahead_soon_and_another_way(data: st.DataObject) -> None:
     done: list[Past] = [*data.draw(st.lists(st.sampled_from(MOTIONS), max_size=6)), BLOCKED]
@@ -341,14 +332,6 @@ def test_a_search_that_walks_in_circles_says_not_here(
     assert actions_of(grammar_for(compose("find it", done, order, memory=circles))) == (NOT_HERE,)
 
 
-def test_what_a_prompt_lists_is_what_was_done() -> None:
-    done = (L2, R2, R2, BLOCKED, L1)
-    assert listed(compose("find it", done)) == list(done)
-    assert listed(compose("find it", (F, *done))) == list(done) == recent((F, *done))
-    assert listed("find it") == listed("Done: stop") == []
-    assert len(listed(f"find it\nDone: {L2.text} x{'9' * 5000}")) == 9999
-
-
 @pytest.mark.parametrize("order", ResponseOrder)
 def test_a_model_of_form_1_is_not_offered_not_here(order: ResponseOrder) -> None:
     text = format_answer("It is nowhere.", NOT_HERE, order)
@@ -395,20 +378,6 @@ def test_what_is_settled_is_named() -> None:
     more, parents = Constraint(known, first).spelled([word, *newline], [ROOT, ROOT], 8)
     assert TOKENIZER.decode(more).startswith("Action:") and parents[0] == 1 and word not in more
     assert len(Constraint(known, first).spelled([word, *newline], [ROOT, ROOT], 1)[0]) == 1
-
-
-def test_tokens_that_are_no_text_are_never_allowed() -> None:
-    known = automaton(Grammar.REASON_FIRST)
-    mask = known.allowed(known.start(100)).mask
-    assert not any(mask[token] for token in TOKENIZER.get_added_vocab().values())
-
-
-def test_rows_are_masked_by_their_own_masks() -> None:
-    rows = np.arange(6.0).reshape(2, 3)
-    mask = np.array([True, False, True])
-    assert masked(rows, [mask, None]).tolist() == [[0.0, -np.inf, 2.0], [3.0, 4.0, 5.0]]
-    assert masked(rows[:, 1:], [mask, None], np.array([1, 2])).tolist() == [[-np.inf, 2.0], [4.0, 5.0]]
-    assert np.isfinite(rows).all(), "the model keeps its own"
 
 
 def test_what_cannot_be_constrained_is_refused(target: Vlm) -> None:

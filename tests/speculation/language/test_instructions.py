@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from speculation.language.instructions import Relation, Understood, is_sentence, is_stop, sentence_for, understand
+from speculation.language.instructions import is_sentence, is_stop, sentence_for, understand
 from speculation.language.names import Language, phrase
 from speculation.language.prompts import MAX_INSTRUCTION_CHARS, Vocabulary
 from speculation.language.wordings import DEVELOPED, HELD_OUT, Spelling, Wording
@@ -301,12 +301,6 @@ def test_any_text_is_understood_or_refused_with_what_is_known(text: str) -> None
         assert "known colours" in str(problem)
 
 
-@given(colours, classes)
-def test_the_canonical_sentence_is_understood_as_itself(colour: str, object_class: str) -> None:
-    for instruction in (f"find the {colour} {object_class}", f"find a {object_class}", f"find something {colour}"):
-        assert asked(instruction) == instruction
-
-
 # -- what is asked
 
 
@@ -316,13 +310,6 @@ def test_a_model_without_a_list_is_asked_the_instruction_itself() -> None:
     for text in (" ", "x" * (MAX_INSTRUCTION_CHARS + 1)):
         with pytest.raises(ValueError, match="empty or longer than 1000 characters"):
             sentence_for(text, ONE)
-
-
-def test_what_was_understood_has_words() -> None:
-    assert Understood("silver", "bottle").text == "the silver bottle"
-    assert Understood("", "bottle").instruction == "find a bottle"
-    assert Understood("red", "").text == "something red"
-    assert Understood("", "chair", Relation("left of", "", "lamp")).text == "the chair left of the lamp"
 
 
 def test_a_bare_name_is_no_sentence() -> None:

@@ -29,14 +29,6 @@ def circle(memory: SearchMemory, x: float, y: float) -> None:
         memory.look(x, y, turn * math.tau / SECTORS)
 
 
-def test_a_circle_shows_all_directions_of_a_place() -> None:
-    memory = SearchMemory()
-    memory.look(0.0, 0.0, 0.0)
-    assert memory.lines() == ("Seen: here 1/8",)
-    circle(memory, 0.0, 0.0)
-    assert memory.lines() == ("Seen: here 8/8",)
-
-
 def test_places_and_doors_are_given_as_seen_from_here() -> None:
     memory = SearchMemory()
     circle(memory, 0.0, 0.0)
@@ -58,15 +50,6 @@ def test_a_doorway_is_passed_when_the_way_led_through_it() -> None:
     assert memory.lines()[1] == "Doors: behind 0 m passed"
 
 
-def test_a_doorway_that_is_seen_again_is_one_doorway_at_its_newer_place() -> None:
-    memory = SearchMemory()
-    memory.look(0.0, 0.0, 0.0)
-    memory.door(0.0, 4.0)
-    memory.look(2.0, 0.0, 0.0)
-    memory.door(0.1, 1.5)
-    assert memory.lines()[1:] == ("Doors: ahead 2 m",)
-
-
 @pytest.mark.parametrize("side", SIDE_PHRASES)
 def test_every_phrase_of_a_side_is_read(side: str) -> None:
     for phrase in SIDE_PHRASES[side]:
@@ -76,15 +59,6 @@ def test_every_phrase_of_a_side_is_read(side: str) -> None:
         assert memory.last is not None
         assert math.dist(memory.last, (GO2_CAMERA, 0.0)) == pytest.approx(1.5)
         assert math.copysign(1.0, memory.last[1]) == (1.0 if "left" in side else -1.0) or abs(memory.last[1]) < 1e-9
-
-
-def test_an_object_of_any_colour_is_noted_but_no_other_class() -> None:
-    memory = SearchMemory()
-    memory.look(0.0, 0.0, 0.0)
-    memory.read("I see the red ball on the left, about 1 m away.", "", "bottle")
-    assert memory.last is None
-    memory.read("I see the red bottle on the left, about 1 m away.", "", "bottle")
-    assert memory.last is not None
 
 
 def test_a_place_that_is_looked_at_again_in_vain_is_forgotten() -> None:
@@ -97,33 +71,6 @@ def test_a_place_that_is_looked_at_again_in_vain_is_forgotten() -> None:
     memory.look(0.0, 0.0, 0.0)
     memory.missed()
     assert memory.lines() == ("Seen: here 2/8",)
-
-
-def test_a_copy_notes_for_itself() -> None:
-    memory = SearchMemory()
-    memory.look(0.0, 0.0, 0.0)
-    memory.door(0.0, 2.0)
-    lines, copy = memory.lines(), memory.copy()
-    assert copy.lines() == lines
-    copy.look(0.0, 0.0, math.pi)
-    copy.door(0.0, 2.0)
-    copy.look(3.0, 0.0, math.pi)
-    copy.found(0.0, 1.0)
-    assert memory.lines() == lines
-    memory.look(0.0, 0.0, math.pi / 2)
-    assert copy.lines() == (
-        "Seen: here 1/8, ahead 3 m 2/8",
-        "Doors: ahead 5 m, ahead 1 m passed",
-        "Last seen: ahead 1 m",
-    )
-
-
-def test_a_copy_has_its_camera_in_the_same_place() -> None:
-    memory = SearchMemory(camera=1.0)
-    memory.look(0.0, 0.0, 0.0)
-    copy = memory.copy()
-    copy.found(0.0, 2.0)
-    assert copy.last == (3.0, 0.0)
 
 
 def test_nothing_is_written_before_the_first_look() -> None:

@@ -13,24 +13,20 @@ from speculation.language.prompts import (
     ACTIONS,
     MAX_INSTRUCTION_CHARS,
     MOTIONS,
-    NOT_HERE,
     STOP,
     VOCABULARY_FILE,
     ActionKind,
     ActionSize,
     Blocked,
-    Guidance,
     NavigationAction,
     ResponseOrder,
     Vocabulary,
-    chat,
     committed_action,
     compose,
     format_answer,
     history,
     nearest_action,
     parse_answer,
-    to_navigation_action,
     to_past,
 )
 from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
@@ -49,21 +45,11 @@ def test_every_action_survives_its_answer(action: NavigationAction, reasoning: s
     assert parsed.reasoning == reasoning.strip()
 
 
-def test_there_are_nine_motions_and_two_ends() -> None:
-    assert (*MOTIONS, STOP, NOT_HERE) == ACTIONS and len({action.text for action in ACTIONS}) == 11
-    assert STOP.metres == STOP.radians == NOT_HERE.metres == NOT_HERE.radians == 0.0
-
-
 def test_left_is_counter_clockwise() -> None:
     left = NavigationAction(ActionKind.TURN_LEFT, ActionSize.MEDIUM)
     right = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
     assert left.radians == pytest.approx(math.radians(30)) == -right.radians
     assert NavigationAction(ActionKind.FORWARD, ActionSize.LARGE).metres == 0.75
-
-
-@pytest.mark.parametrize("text", ["  Action:  Turn LEFT\n small. ", "x Action: y Action: turn left small"])
-def test_spelling_is_forgiven(text: str) -> None:
-    assert parse_answer(text).action == NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +127,6 @@ def test_the_longest_prompt_fits_the_wire(order: ResponseOrder, guide: bool) -> 
     assert decode(encode(message)) == message
 
 
-def test_models_without_a_vocabulary_are_guided_unless_told_otherwise() -> None:
-    assert [choice.applies(None) for choice in Guidance] == [True, True, False]
-    assert [choice.applies(WORDS) for choice in Guidance] == [False, True, False]
-
-
 @given(st.text(max_size=60))
 def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
     parsed = parse_answer(text)
@@ -160,12 +141,6 @@ def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
 def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
     with pytest.raises(ValueError, match="motions have a size, stop and not here have none"):
         NavigationAction(kind, size)
-
-
-def test_the_frame_comes_before_the_instruction() -> None:
-    (message,) = chat("  find the silver bottle ")
-    assert [part["type"] for part in message["content"]] == ["image", "text"]
-    assert message["content"][1]["text"] == "find the silver bottle"
 
 
 def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
@@ -190,16 +165,6 @@ def test_a_list_of_objects_that_no_message_could_carry_is_refused(tmp_path: Path
     (tmp_path / VOCABULARY_FILE).write_text(text)
     with pytest.raises(ValueError, match=sentence):
         Vocabulary.load(tmp_path)
-
-
-def test_a_verifier_without_a_list_takes_any_instruction() -> None:
-    assert Vocabulary.of(WORDS.colours, WORDS.classes) == WORDS
-    assert Vocabulary.of([], []) is None
-
-
-def test_action_texts_are_read_back() -> None:
-    assert [to_navigation_action(action.text) for action in ACTIONS] == list(ACTIONS)
-    assert to_navigation_action("") is None and to_navigation_action("forward") is None
 
 
 PIECES = st.sampled_from([
@@ -291,11 +256,6 @@ def test_what_was_blocked_is_listed_as_blocked() -> None:
     assert history(done) == "stop, forward large, forward large blocked x2"
     assert tuple(to_past(past.text) for past in done) == done
     assert to_past("forward huge blocked") is None is to_past(" blocked")
-
-
-def test_the_memory_of_the_search_stands_behind_what_was_done() -> None:
-    prompt = compose("find a ball", (STOP,), ResponseOrder.ACTION_FIRST, memory=("Seen: here 1/8", "Doors: left 2 m"))
-    assert prompt == "find a ball\nDone: stop\nSeen: here 1/8\nDoors: left 2 m\nAction first"
 
 
 @pytest.mark.parametrize("form", [1, 2])

@@ -9,13 +9,6 @@ from speculation.language.wordings import DEVELOPED, HELD_OUT, Spelling, Wording
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 
-@pytest.mark.parametrize("wordings", [DEVELOPED, HELD_OUT])
-def test_there_are_thirty_english_wordings_and_some_in_every_language(wordings: tuple[Wording, ...]) -> None:
-    assert sum(wording.language is Language.ENGLISH for wording in wordings) >= 30
-    assert {wording.language for wording in wordings} == set(Language)
-    assert {wording.spelling for wording in wordings} == set(Spelling)
-
-
 def test_what_is_held_out_is_in_no_training_wording() -> None:
     # One sentence may hold another ('{target}, please' and 'look for {target}, please'), but none is the other.
     for colour, object_class in (("red", "ball"), ("silver", "bottle")):
@@ -53,7 +46,3 @@ def test_every_wording_can_be_written_for_every_object_of_the_simulator() -> Non
             for object_class in ("", *CLASSES):
                 if colour or object_class:
                     assert "{" not in wording.text(colour, object_class)
-
-
-def test_a_short_name_is_not_misspelt() -> None:
-    assert Wording("find {target}", spelling=Spelling.SWAPPED).text("red", "box") == "find the red box"

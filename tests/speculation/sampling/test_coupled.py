@@ -73,11 +73,6 @@ def test_columns_of_a_list_are_drawn_by_their_tokens(
         assert part.confidence == pytest.approx(entire.confidence)
 
 
-def test_broken_logits_are_refused_by_both_rules() -> None:
-    with pytest.raises(ValueError, match="logits after node -1 are not finite"):
-        Coupled(1.0).judge([], [], np.array([[0.0, np.nan]]))
-
-
 @given(SETTINGS, KEYS, st.lists(st.integers(0, 9), max_size=5))
 def test_a_draft_row_is_perturbed_at_its_own_answer_position(settings: Coupled, key: int, answer: list[int]) -> None:
     row, prefix = np.random.default_rng(0).normal(size=10), Prefix(3, bytes(8))

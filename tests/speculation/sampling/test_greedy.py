@@ -60,10 +60,6 @@ def test_chain_is_accepted_up_to_the_first_difference() -> None:
     assert GREEDY.text == "greedy"
 
 
-def test_no_draft_decodes_one_token() -> None:
-    assert Greedy().judge([], [], np.array([[0.0, 1.0]])).token == 1
-
-
 def test_huge_logits_do_not_overflow() -> None:
     assert Greedy().judge([], [], np.array([[1e5, -1e5]], dtype=np.float32)).confidence == 1.0
 

@@ -19,10 +19,6 @@ def test_the_target_samples_as_if_coupled(
     assert point.alone == coupled
 
 
-def test_the_draft_keeps_its_own_order() -> None:
-    assert Point(1.0).sampler(7) is None
-
-
 def test_a_token_is_accepted_as_often_as_the_target_has_it() -> None:
     logits = np.log([[0.2, 0.8], [0.5, 0.5]])
     stood = sum(Point(1.0).judge([0], [-1], logits, StepDraws(key)).path == (0,) for key in range(2000))

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from speculation.sampling import GREEDY, Coupled, Distribution, Prefix, SamplingScheme, Sparse, Split, Whole
+from speculation.sampling import Coupled, Distribution, Prefix, SamplingScheme, Sparse, Split, Whole
 from speculation.sampling.masses import pack
 from speculation.sampling.rejection import Drawn, Purpose, Rejection, RejectionScheme, uniform
 from speculation.wire import Draft, Masses, decode, encode
@@ -83,14 +83,6 @@ def test_a_draft_without_what_its_scheme_needs_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         scheme.read(draft(**fields), 4)
-
-
-def test_a_draft_says_how_its_tokens_were_drawn() -> None:
-    assert GREEDY.read(draft(), 4) == ()
-    assert [each.chance for each in SPLIT.read(draft(chosen=[0.25, 0.5]), 4)] == [0.25, 0.5]
-    whole = draft(tokens=[1, 3], whole=[Masses(WEIGHTS, 4.0)] * 2)
-    found = Whole(1.0).read(decode(encode(whole)), 4)  # type: ignore[arg-type]
-    assert [each.chance for each in found] == [0.25, 0.5] and all(each.source is not None for each in found)
 
 
 @pytest.mark.parametrize("scheme", [Whole(0.9, 6), Split(0.9), Sparse(0.9, keep=2)], ids=lambda scheme: scheme.name)

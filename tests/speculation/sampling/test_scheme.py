@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation import sampling
 from speculation.sampling import (
     GREEDY,
     SCHEMES,
@@ -35,10 +31,8 @@ from speculation.wire import (
     Idle,
     Masses,
     extend_digest,
-    parents_of,
 )  # fmt: skip
 
-FOLDER = Path(str(sampling.__file__)).parent
 SETTINGS = st.builds(Coupled, st.floats(0.01, 100.0), st.integers(0, 8), st.floats(0.0, 1.0, exclude_min=True))
 
 
@@ -117,31 +111,6 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> SamplingScheme:
     return SamplingScheme.parse("second")
 
 
-def test_a_new_scheme_has_a_text_and_is_named_in_help_and_errors(toy: SamplingScheme) -> None:
-    assert toy == Second() and toy.text == "second"
-    with pytest.raises(ValueError, match=r"give greedy, .*second, coupled\(temperature"):
-        SamplingScheme.parse("third")
-    with pytest.raises(ValueError, match="second has temperature 0, not 1"):
-        Second(1.0)
-
-
-def test_a_new_scheme_drafts_and_judges(toy: SamplingScheme) -> None:
-    """Draft and target are one model: all is accepted, and the answer is what the model alone gives."""
-    model = np.random.default_rng(0).normal(size=(8, 8))
-    sampler, prefix = toy.sampler(0), Prefix(0, bytes(8))
-    assert sampler is not None
-    tokens = [3]
-    for _ in range(4):
-        tokens.append(int(np.argmax(sampler.rank(model[tokens[-1]], prefix))))
-        prefix = prefix.after(tokens[-1])
-    assert all(token == second(model[before]) != int(np.argmax(model[before])) for before, token in pairwise(tokens))
-    draft = sampler.attach(Draft(1, 1, 0, bytes(8), tokens[1:]))
-    rule = toy.rule(draft.digest, toy.read(draft, 8))
-    verdict = rule.judge(draft.tokens, parents_of(draft), model[tokens])
-    assert verdict.path == (0, 1, 2, 3) and verdict.token == second(model[tokens[-1]])
-    assert rule.judge([int(np.argmax(model[3]))], [-1], model[[3, 0]]).path == ()
-
-
 def test_a_new_scheme_takes_trees_and_hints_and_is_judged_on_the_host(toy: SamplingScheme) -> None:
     toy.check_begin(BeginStep(1, "p", b"j", idle=Idle.LEDGER, hints=[[1]], self_draft=2))
     assert not toy.on_device and not toy.one_chain and toy.alone == toy and toy.draft_limit(151_936) == MAX_DRAFT_TOKENS
@@ -163,21 +132,3 @@ def test_a_prefix_is_named_as_its_tokens_are(tokens: list[int], data: st.DataObj
         if data.draw(st.booleans()):
             assert prefix.digest == extend_digest(bytes(8), tokens[: place + 1])
     assert prefix.digest == extend_digest(bytes(8), tokens) and prefix.position == 2 + len(tokens)
-
-
-# --- who knows whom
-
-
-def test_greedy_and_coupled_answers_need_no_other_scheme() -> None:
-    """What their files import, followed to the end, is none of the others."""
-    others = {"point", "rejection", "masses", "whole", "split", "sparse"}
-    for name in ("greedy", "coupled"):
-        reached, new = set(), {name}
-        while new:
-            reached |= new
-            files = [FOLDER / f"{each}.py" for each in new]
-            found = {
-                word for file in files for word in re.findall(r"from speculation\.sampling\.(\w+)", file.read_text())
-            }
-            new = found - reached
-        assert not reached & others and {"scheme", "noise"} <= reached

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.sampling import Distribution, Point, Sparse, Split, Whole
+from speculation.sampling import Distribution, Split
 from speculation.sampling.masses import unpack
 from speculation.sampling.rejection import draw_rest
 from speculation.wire import Masses
@@ -37,8 +37,3 @@ def test_a_part_is_not_enough() -> None:
     draft = Distribution(np.array([0.5, 0.5], dtype=np.float32), 1.0)
     with pytest.raises(ValueError, match="this is a part of a distribution"):
         SPLIT.finish(Masses(np.float32(1.0).tobytes(), 2.0, np.uint32(0).tobytes(), 0.5), draft, bytes(8))
-
-
-def test_who_chooses_it_reads_of_the_patent() -> None:
-    assert "CN2025108856278" in SPLIT.note and SPLIT.note == Sparse(1.0).note
-    assert Whole(1.0).note == Point(1.0).note == ""

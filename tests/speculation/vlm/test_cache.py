@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.vlm.blocks import BLOCK
-from speculation.vlm.cache import PADDING, PADDING_PAIRS, CacheFull, KVCache, visible_slots
+from speculation.vlm.cache import PADDING, PADDING_PAIRS, KVCache
 from speculation.vlm.forward import Chunk, forward
 from speculation.vlm.load import Vlm
 
@@ -23,28 +23,6 @@ def trees(draw: st.DrawFn, most: int = 12) -> list[int]:
 
 def ancestors(parents: list[int], node: int) -> set[int]:
     return set() if node < 0 else {node} | ancestors(parents, parents[node])
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), trees(), st.data()), min_size=1, max_size=3))
-def test_visible_slots_are_prefix_ancestors_and_self(rows: list[tuple[int, list[int], st.DataObject]]) -> None:
-    capacity = 20
-    fed = [data.draw(st.integers(1, len(tree))) for _, tree, data in rows]
-    width = max(fed)
-    parents = np.full((len(rows), capacity), -1, dtype=np.int64)
-    slots = np.full((len(rows), width), capacity, dtype=np.int64)
-    for row, (length, tree, _) in enumerate(rows):
-        parents[row, length : length + len(tree)] = [length + p if p >= 0 else length - 1 for p in tree]
-        slots[row, : fed[row]] = np.arange(length + len(tree) - fed[row], length + len(tree))
-    view = max(length + len(tree) for length, tree, _ in rows)
-    visible = visible_slots(parents, slots, np.array([length for length, _, _ in rows]), view)
-
-    for row, (length, tree, _) in enumerate(rows):
-        for token in range(fed[row]):
-            node = len(tree) - fed[row] + token
-            expected = set(range(length)) | {length + each for each in ancestors(tree, node)}
-            assert set(np.flatnonzero(visible[row, token])) == expected
-        for padding in range(fed[row], width):
-            assert set(np.flatnonzero(visible[row, padding])) == (set(range(length)) or {0})
 
 
 @given(
@@ -111,14 +89,6 @@ def test_keep_renumbers_path_then_survivors(target: Vlm) -> None:
     assert (cache.length, cache.used) == ([6], [6])
 
 
-def test_keep_without_a_path_drops_or_thins_the_scratch(target: Vlm) -> None:
-    cache = KVCache(target, 1, 16)
-    feed(target, cache, [-1, -1, 1])
-    assert cache.keep(0, [], [1, 2]) == {1: 0, 2: 1}
-    assert cache.keep(0, []) == {}
-    assert (cache.length, cache.used) == ([0], [0])
-
-
 @pytest.mark.parametrize(
     ("path", "survivors", "sentence"),
     [
@@ -150,25 +120,6 @@ def test_truncate_forgets_scratch_and_then_prefix(target: Vlm) -> None:
     assert (cache.length, cache.used) == ([0], [0])
     with pytest.raises(ValueError, match="cannot truncate row 0 to 1 slots, it has 0"):
         cache.truncate(0, 1)
-
-
-def test_clear_leaves_no_number_behind(target: Vlm) -> None:
-    cache = KVCache(target, 2, 8)
-    feed(target, cache, [-1, 0], row=1)
-    assert cache._kv[0].abs().sum() > 0
-    cache.clear(1)
-    assert cache._kv[0].abs().sum() == 0
-    assert (cache.length, cache.used, cache.delta) == ([0, 0], [0, 0], [0, 0])
-
-
-def test_full_row_says_so_and_stays_as_it_was(target: Vlm) -> None:
-    cache = KVCache(target, 1, 4)
-    feed(target, cache, [-1, 0, 1])
-    with pytest.raises(CacheFull, match="row 0 holds 3 of 4 tokens and cannot take 2 more; use a larger capacity"):
-        feed(target, cache, [-1, -1])
-    assert (cache.length, cache.used) == ([0], [3])
-    feed(target, cache, [-1])
-    assert cache.used == [4]
 
 
 @pytest.mark.parametrize(

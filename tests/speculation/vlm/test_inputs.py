@@ -35,17 +35,6 @@ def test_prompt_is_chat_with_one_image(target: Vlm) -> None:
     assert inputs.positions[:, -1].tolist() == [len(inputs.ids) - 1 + inputs.delta] * 3
 
 
-def test_jpeg_equals_its_pixels(target: Vlm) -> None:
-    data = jpeg(frame(1))
-    from_bytes, from_pixels = prepare(target, "go", data), prepare(target, "go", decode_jpeg(data))
-    np.testing.assert_array_equal(from_bytes.pixel_values, from_pixels.pixel_values)
-
-
-def test_larger_frame_is_scaled_to_the_trained_size(target: Vlm) -> None:
-    inputs = prepare(target, "go", np.zeros((96, 128, 3), dtype=np.uint8))
-    assert inputs.grids[0][1] * inputs.grids[0][2] * 14 * 14 <= IMAGE_SIZE**2
-
-
 @pytest.mark.parametrize(
     "data",
     [b"", b"no image", jpeg(frame(0))[:200], b"\x89PNG\r\n\x1a\n" + bytes(50)],
@@ -109,12 +98,6 @@ def test_a_question_of_too_many_frames_or_none(target: Vlm) -> None:
     for count in (0, 5):
         with pytest.raises(ValueError, match=f"a question has {count} frames; give 1 to 4"):
             prepare(target, "go", (jpeg(frame(0)),) * count)
-
-
-def test_a_language_model_alone_refuses_several_frames(tmp_path: Path) -> None:
-    words = load_vlm(tiny_text_model(tmp_path / "words"))
-    with pytest.raises(ValueError, match="model words is a language model alone and sees no images; give it none"):
-        prepare(words, "go", (jpeg(frame(0)), jpeg(frame(1))))
 
 
 def test_frames_are_sent_in_the_size_that_a_model_sees_and_to_a_language_model_as_they_are(

@@ -13,9 +13,9 @@ from speculation.vlm.__main__ import main
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
-from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table, this_machine
+from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table
 from speculation.vlm.load import load_vlm
-from speculation.vlm.memory import gigabytes, loaded_bytes
+from speculation.vlm.memory import loaded_bytes
 from tests.models import tiny_model, tiny_text_model
 
 
@@ -70,12 +70,6 @@ def test_table_names_what_people_ask(tiny_target: Path, tmp_path: Path) -> None:
     assert "generation_config asks for repetition_penalty=1.05" in text
 
 
-def test_several_gpus_are_also_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("speculation.vlm.inspect.available_bytes", lambda device: 5 if device == "cpu" else 10)
-    assert this_machine().free == {"cpu": 5, "cuda:0": 10, "cuda:1": 10, "cuda:0,cuda:1": 20}
-
-
 def test_command_line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tiny_target), str(tiny_draft)]) == 0
     assert "can be a pair" in capsys.readouterr().out
@@ -89,8 +83,3 @@ def test_command_line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, capsy
         error = capsys.readouterr().err
         assert error.startswith("speculation.vlm: ")
         assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(("count", "words"), [(15_200_000_000, "15.2 GB"), (46e6, "46 MB"), (3.55e6, "3.5 MB")])
-def test_sizes_are_read_at_a_glance(count: float, words: str) -> None:
-    assert gigabytes(count) == words

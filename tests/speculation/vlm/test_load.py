@@ -23,7 +23,6 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm, model_fingerprint, tokenizer_fingerprint
-from speculation.vlm.session import VlmSession
 from tests.models import frame, tiny_model, tiny_tokenizer
 
 WEIGHTS = "model.safetensors"
@@ -57,16 +56,6 @@ def test_progress_bars_are_for_a_terminal_without_a_log(
     load_vlm(tiny_target)
     printed = capsys.readouterr()
     assert printed.out == "" and bool(printed.err) == (terminal and not logs)
-
-
-def test_the_libraries_log_where_the_program_does(tiny_target: Path, caplog: pytest.LogCaptureFixture) -> None:
-    library = logging.getLogger("transformers")
-    library.addHandler(logging.StreamHandler())
-    load_vlm(tiny_target)
-    # another test may have made the library quiet
-    with caplog.at_level(logging.WARNING, "transformers"):
-        library.warning("a word of the library's")
-    assert library.handlers == [] and "a word of the library's" in caplog.text
 
 
 def test_published_checkpoint_layout_is_the_same_model(folder: Path, target: Vlm) -> None:
@@ -254,12 +243,6 @@ def test_a_transformers_that_was_not_tested_is_said_once(
     assert all(f"transformers {version} is installed, tested are 5.20 to 5." in each for each in said)
 
 
-def test_missing_shard_is_named(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
-    with pytest.raises(ModelFolderError, match=r"lacks its weights, part-1\.safetensors"):
-        load_vlm(folder)
-
-
 def test_shards_are_one_model(folder: Path, target: Vlm) -> None:
     whole = load_file(str(folder / WEIGHTS))
     (folder / WEIGHTS).unlink()
@@ -272,16 +255,6 @@ def test_shards_are_one_model(folder: Path, target: Vlm) -> None:
     assert vlm.fingerprint != target.fingerprint  # the same words from other files
     for mine, expected in zip(vlm.model.parameters(), target.model.parameters(), strict=True):
         torch.testing.assert_close(mine, expected, rtol=0, atol=0)
-
-
-def test_sizes_of_a_family_pad_their_vocabulary_differently(tmp_path: Path, target: Vlm) -> None:
-    """As Qwen2-VL 2B (151936 rows) and 7B (152064) do for the same 151657 tokens."""
-    draft = load_vlm(tiny_model(tmp_path, layers=2, padding=256), dtype="float64")
-    assert draft.text.embed_tokens.num_embeddings != target.text.embed_tokens.num_embeddings
-    assert (draft.vocabulary, draft.tokenizer_fingerprint) == (target.vocabulary, target.tokenizer_fingerprint)
-    session = VlmSession(draft, 96)
-    session.begin("find the silver bottle", frame(0))
-    assert session.extend([target.vocabulary - 1], [-1]).shape == (1, target.vocabulary)
 
 
 def test_too_little_memory_is_said_before_loading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,13 +65,6 @@ def test_no_other_cut_leaves_more_for_keys_and_values(
     assert counts in every and left(counts) == room == max(map(left, every))
 
 
-def test_equal_devices_get_as_much_whatever_else_the_first_and_the_last_hold() -> None:
-    assert cut([10] * 8, 0, 0, [100, 100])[0] == [4, 4]
-    assert cut([10] * 8, 30, 0, [100, 100])[0] == [3, 5]
-    assert cut([10] * 8, 0, 30, [100, 100])[0] == [5, 3]
-    assert cut([10] * 9, 0, 0, [100, 100, 40])[0] == [4, 4, 1]
-
-
 # --- settings
 
 
@@ -92,11 +85,6 @@ def test_devices_that_cannot_be_together_are_refused_by_name(device: str, words:
         ModelSettings(device=device)
     with pytest.raises(StartError, match=f"^--device '{device}'.*{words}"):
         ServerConfig.of(Path("m"), device=device)
-
-
-def test_devices_are_named_in_the_order_of_their_layers() -> None:
-    assert ModelSettings(device="cuda:1, cuda:0").devices == ("cuda:1", "cuda:0")
-    assert ModelSettings(device="cuda").devices == ("cuda",)
 
 
 def test_a_device_that_is_not_there_is_named_and_those_that_are(
@@ -181,9 +169,7 @@ def walk(vlm: Vlm) -> list[Logits]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("dtype", "attention", "device"), [("float32", "sdpa", FOUR), ("float64", "sdpa", TWO), ("float64", "eager", TWO)]
-)
+@pytest.mark.parametrize(("dtype", "attention", "device"), [("float32", "sdpa", FOUR), ("float64", "eager", TWO)])
 def test_logits_are_bit_for_bit_those_of_one_device(tiny_target: Path, dtype: str, attention: str, device: str) -> None:
     host, alone, spread = (
         walk(load_vlm(tiny_target, dtype=dtype, attention=attention, device=each)) for each in ("cpu", ONE, device)
@@ -215,16 +201,6 @@ def test_a_pass_copies_once_a_device_and_one_device_copies_nothing(tiny_target: 
     one, two, four = map(between, (ONE, TWO, FOUR))
     # Hidden states, two of rotary embedding, mask, and where to write and read; the head is on the last device.
     assert (one, two, four) == (0, 6, 18)
-
-
-def test_a_forgotten_copy_is_noticed(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The devices here refuse what GPUs refuse, or these tests would hold nothing."""
-    vlm = load_vlm(tiny_target, device=TWO)
-    with pytest.raises(devices.WrongDevice, match="lazy:0 and lazy:1"):
-        vlm.text.layers[0].mlp.up_proj.weight + vlm.text.layers[3].mlp.up_proj.weight
-    monkeypatch.setattr("speculation.vlm.cache.CacheWriter.enter", lambda *_: None)
-    with pytest.raises((devices.WrongDevice, IndexError)):
-        walk(vlm)
 
 
 # --- keys and values

@@ -59,11 +59,6 @@ def test_several_images_equal_get_rope_index(target: Vlm, images: list[tuple[int
     assert delta == int(expected_delta)
 
 
-def test_two_images_may_follow_each_other() -> None:
-    positions, _ = mrope_positions(np.array([9] * 8, dtype=np.int64), 9, [(1, 4, 4), (1, 4, 4)], 2)
-    np.testing.assert_array_equal(positions[:, 4:], positions[:, :4] + 2)
-
-
 @pytest.mark.parametrize("ids", [[9] * 4 + [1] + [9] * 5, [9] * 5 + [1] + [9] * 3, [9] * 4])
 def test_refuses_runs_that_do_not_fit_their_images(ids: list[int]) -> None:
     with pytest.raises(ValueError, match=r"need 4 \+ 4 in one run each"):

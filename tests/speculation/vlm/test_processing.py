@@ -55,12 +55,6 @@ def test_patchify_refuses_frames_that_need_a_resize(target: Vlm) -> None:
         target.processor.patchify(np.zeros((1, 60, 60, 3), dtype=np.uint8))
 
 
-def test_template_without_an_image_place(target: Vlm) -> None:
-    blind = build_processor(target.tokenizer, 56, template="{{ messages[0].content[1].text }}")
-    with pytest.raises(ValueError, match="renders 0 image places, one is needed"):
-        blind.encode_text("go", 4)
-
-
 @pytest.mark.parametrize("size", [0, 14, 100])
 def test_image_size_must_fit_merged_patches(target: Vlm, size: int) -> None:
     with pytest.raises(ValueError, match="multiple of 28"):
@@ -86,7 +80,7 @@ def test_what_a_frame_is_reduced_to_is_resized_as_the_frame_itself(
 BOUNDS = ((12544, 12544), (3136, 12845056), (50176, 50176), (4 * 28 * 28, 16384 * 28 * 28), (200704, 401408))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.sampled_from(BOUNDS), st.integers(1, 8000), st.integers(1, 400), st.booleans())
 @example(BOUNDS[0], 140, 84, False)
 @example(BOUNDS[2], 420, 84, False)
@@ -127,12 +121,6 @@ def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
         monkeypatch.setattr(processing, "qwen_fetch", refuse)
         monkeypatch.setattr(processor.images, "resize", refuse)
     assert processor.encode_image(decode_jpeg(small))[1] == grid, "it has as many tokens as before"
-
-
-@pytest.mark.parametrize("size", [(224, 224), (168, 280), (200, 100), (28, 28), (20, 900)])
-def test_a_frame_is_never_enlarged_nor_encoded_again_for_nothing(target: Vlm, size: tuple[int, int]) -> None:
-    data = picture(*size)
-    assert reduced(data, *build_processor(target.tokenizer, 224).sizes) is data
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", picture(600, 600)[:400], picture(5, 1100)])

@@ -147,8 +147,9 @@ def test_every_mode_answers_as_the_target_alone(folders: dict[str, Path], target
             assert edge.answers == [tuple(token for token, _ in alone)], mode
 
 
-@pytest.mark.parametrize("order", ResponseOrder)
-@pytest.mark.parametrize(("target", "draft"), PAIRS)
+@pytest.mark.parametrize(
+    ("target", "draft", "order"), [(*pair, order) for pair, order in zip(PAIRS, ResponseOrder, strict=True)]
+)
 def test_guide_and_grammar_make_every_answer_readable(
     folders: dict[str, Path], target: str, draft: str, order: ResponseOrder
 ) -> None:

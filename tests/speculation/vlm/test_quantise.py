@@ -98,15 +98,6 @@ def test_missing_package_is_named(tiny_target: Path, monkeypatch: pytest.MonkeyP
         load_vlm(tiny_target, quantisation="nf4")
 
 
-def test_int8_logs_nothing_at_each_multiplication(tiny_target: Path, caplog: pytest.LogCaptureFixture) -> None:
-    # of checkpoints that are stored so, too, which nothing is rounded for
-    assert logging.getLogger("bitsandbytes.autograd._functions").level == logging.ERROR
-    vlm = load(tiny_target, Quantisation.INT8)
-    caplog.clear()
-    logits(vlm, [7, 8, 9])
-    assert not [record for record in caplog.records if record.name.startswith("bitsandbytes")]
-
-
 BITSANDBYTES = """
 import ctypes, sys
 
@@ -151,11 +142,6 @@ def test_a_gpu_that_has_no_place_for_a_trial_is_a_warning(
     else:
         quantise.check_kernels("cpu")
         assert "device cpu: whether bitsandbytes works on it was not found out: RuntimeError: CUDA" in caplog.text
-
-
-def test_bitsandbytes_computes_on_the_cpu() -> None:
-    pytest.importorskip("bitsandbytes")
-    quantise.check_kernels("cpu")
 
 
 @pytest.mark.parametrize(("device", "asked"), [("cpu", []), ("cuda:0,cuda:1", ["cuda:0", "cuda:1"])])

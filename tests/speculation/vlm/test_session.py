@@ -17,7 +17,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from edge_drafter import DraftModel
 from speculation.cancellation import Stop
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
@@ -63,11 +62,6 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_satisfies_the_drafting_protocol(session: VlmSession) -> None:
-    model: DraftModel = session
-    assert model.root_logits().shape == (session.vlm.vocabulary,)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_alone_it_is_greedy_generate(target: Vlm, seed: int) -> None:
     session = VlmSession(target, 128)
@@ -77,22 +71,6 @@ def test_alone_it_is_greedy_generate(target: Vlm, seed: int) -> None:
     expected = generated[0, arguments["input_ids"].shape[1] :].tolist()
     answer = [token for token, _ in session.greedy(PROMPT, frame(seed), 40)]
     assert answer == expected
-
-
-def test_answer_depends_on_the_image(target: Vlm) -> None:
-    answers = set()
-    for seed in range(3):
-        session = VlmSession(target, 128)
-        session.begin(PROMPT, frame(seed))
-        answers.add(tuple(greedy(session, 8)))
-    assert len(answers) == 3
-
-
-def test_begin_with_a_committed_answer_resumes(session: VlmSession) -> None:
-    answer = greedy(session, 6)
-    resumed = VlmSession(session.vlm, 128)
-    resumed.begin(PROMPT, frame(0), answer[:4])
-    assert greedy(resumed, 2) == answer[4:]
 
 
 @pytest.mark.parametrize("constrained", [False, True])

@@ -58,11 +58,6 @@ def test_greedy_is_generate(build: Callable[..., Path], family: str) -> None:
     assert [token for token, _ in VlmSession(vlm, 128).greedy(PROMPTS[0], None, 24)] == expected
 
 
-def test_scaled_rotary_embeddings_are_kept(build: Callable[..., Path]) -> None:
-    scaled = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
-    expect_exact(load_vlm(build(rope_parameters=scaled), dtype="float64"))
-
-
 def test_a_model_with_eyes_may_be_asked_without_an_image(target: Vlm) -> None:
     expect_exact(target)
 
