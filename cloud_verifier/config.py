@@ -82,6 +82,10 @@ class Target(Settings, frozen=True):
     text_only: Annotated[
         bool, Meta(description="serve a language model alone, to edges that send no frames (benchmarks)")
     ] = False
+    cuda_graphs: Annotated[
+        Literal["on", "off"],
+        Meta(description="on: a GPU runs small passes as captured graphs, compiled at the start, which takes a minute"),
+    ] = "on"
     profile: Annotated[
         str, Meta(description="device profile of config/profiles.json, whose target time is waited for")
     ] = "raw"

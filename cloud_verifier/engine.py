@@ -36,6 +36,7 @@ from speculation.vlm.forward import (
     to_numpy,
     words_before_image,
 )
+from speculation.vlm.graphs import graphs_of
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import ModelFolderError, Vlm
 from speculation.vlm.memory import available_bytes, gigabytes
@@ -148,11 +149,13 @@ class VlmEngine:
         draws_on_device: bool | None = None,
         blocks: int | None = None,
         encoder: FeatureEncoder | None = None,
+        captured: bool = True,
     ) -> None:
-        """`draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host.
+        """`captured`: on a GPU small passes are CUDA graphs, see `speculation.vlm.graphs`.
 
-        `blocks` of the cache for all rows together; None: what all can fill. `encoder` makes the features that rows may
-        ask for; None: they get none.
+        `draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host. `blocks` of the
+        cache for all rows together; None: what all can fill. `encoder` makes the features that rows may ask for; None:
+        they get none.
         """
         self._vlm = vlm
         self._encoder = encoder
@@ -161,6 +164,8 @@ class VlmEngine:
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
         self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
         self._cache = KVCache(vlm, rows, capacity, blocks)
+        read = {*self._exit_layers, *(encoder.config.layers if encoder is not None else ())}
+        self._graphs = graphs_of(vlm, self._cache, sorted(read)) if captured else None
         self._roots = [0] * rows
         self._prefills: dict[int, Prefill] = {}
         self._max_draft = max_draft
@@ -242,11 +247,11 @@ class VlmEngine:
         judged = [place for place, row in enumerate(rows) if not row.chunk]
         asking = [place for place in judged if rows[place].exits]
         collected = _Collected(self._encoder, rows)
-        for output in forward_layers(self._vlm, self._cache, chunks):
+        for output in forward_layers(self._vlm, self._cache, chunks, self._graphs):
             collected.take(output)
             if output.layer == last and judged:
                 hidden = torch.cat([output.hidden[place] for place in judged])
-                verdicts = self._judge([rows[place] for place in judged], final_logits(self._vlm, hidden))
+                verdicts = self._judge([rows[place] for place in judged], final_logits(self._vlm, hidden), last)
                 yield replace(verdicts, features=collected.features(verdicts.verdicts, self._following))
             elif self._exits is not None and asking and output.layer in self._exit_layers:
                 hidden = torch.cat([output.hidden[place] for place in asking])
@@ -298,8 +303,14 @@ class VlmEngine:
 
     def _judge_early(self, exits: ExitHeads, layer: int, rows: Sequence[Row], hidden: Tensor) -> LayerVerdicts:
         """Return an exit's verdicts; none for a row about which it knows nothing, or that it fails on."""
+        logits = exits.logits(layer, hidden)
+        if self._draws_on_device and exits.head is Head.FULL:
+            found = self._judge(rows, logits, layer)
+            for error in found.failures.values():
+                _log.warning("the exit after layer %d failed on a row: %s", layer, error)
+            return LayerVerdicts(layer, found.verdicts)
         verdicts = {}
-        for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
+        for row, part in _by_row(rows, to_numpy(logits)):
             try:
                 verdict = exits.judge(
                     row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws, masks=row.masks()
@@ -311,7 +322,9 @@ class VlmEngine:
                 verdicts[row.index] = verdict
         return LayerVerdicts(layer, verdicts)
 
-    def _judge(self, rows: Sequence[Row], logits: Tensor) -> LayerVerdicts:
+    def _judge(self, rows: Sequence[Row], logits: Tensor, layer: int) -> LayerVerdicts:
+        """Return the verdicts by the logits behind a layer, an exit's or the last."""
+        early = layer < self._vlm.num_layers - 1
         # Where a verdict takes more than one sampled token a row, its logits come to the host in any case.
         parts = list(zip(rows, torch.split(logits, [1 + len(row.tokens) for row in rows]), strict=True))
         there = [(row, part) for row, part in parts if self._draws_on_device and row.sampling.on_device]
@@ -324,14 +337,14 @@ class VlmEngine:
             for row, part in _by_row([row for row, _ in here], host):
                 masks = row.masks()
                 part = part if masks is None else masked(part, masks)
-                judges.append((row, partial(row.rule().judge, row.tokens, row.parents, part, row.draws)))
+                judges.append((row, partial(row.rule(early).judge, row.tokens, row.parents, part, row.draws)))
         verdicts, failures = {}, {}
         for row, judge in judges:
             try:
                 verdicts[row.index] = judge()
             except Exception as error:
                 failures[row.index] = error
-        return LayerVerdicts(self._vlm.num_layers - 1, verdicts, failures)
+        return LayerVerdicts(layer, verdicts, failures)
 
 
 @dataclass

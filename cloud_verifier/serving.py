@@ -99,7 +99,10 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             models = [vlm] if beside is None else [vlm, beside]
             blocks = cache_blocks(limits, models)
             rows, most = limits.max_sessions, limits.max_draft
-            engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder)
+            engine = VlmEngine(
+                vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder,
+                captured=config.target.cuda_graphs == "on",
+            )  # fmt: skip
             compile_grammars(engine.model)
             check_welcome(engine.model, most, profile.name)
             self_draft = None

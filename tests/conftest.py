@@ -26,9 +26,14 @@ settings.load_profile("calm")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what takes minutes, unless it is asked for."""
+    """Leave out what takes minutes, unless it is asked for, and what needs a GPU where there is none."""
     if item.get_closest_marker("slow") and os.environ.get("SLOW") != "1":
         pytest.skip("takes minutes: SLOW=1 runs it")
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU")
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,8 @@ def verifier(model: Path, *flags: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "verifier.log"
         with log.open("w") as sink:
-            environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+            paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             process = subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=sink)
         try:
             end = time.monotonic() + START_LIMIT_S

@@ -29,6 +29,7 @@ from speculation.vlm.forward import (
     prefill,
     to_numpy,
 )
+from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
@@ -91,6 +92,7 @@ class Profiler:
     def _median(self, configuration: Configuration) -> float:
         rows = configuration.rows
         cache = KVCache(self._vlm, len(rows), configuration.longest)
+        graphs = graphs_of(self._vlm, cache, [])
         prompts = [self._tokens(cached + 1) for _, cached in rows]
         for row, (_, cached) in enumerate(rows):
             if cached:
@@ -108,15 +110,15 @@ class Profiler:
                     chunks.append(draft_chunk(cache, row, int(tokens[0]), tokens[1:].tolist(), range(-1, new - 2)))
                 else:
                     chunks.append(PrefillChunk(row, tokens, text_positions(new), NO_PLACES))
-            times.append(self._timed(partial(self._run, cache, chunks)))
+            times.append(self._timed(partial(self._run, cache, chunks, graphs)))
             for row, (_, cached) in enumerate(rows):
                 cache.truncate(row, cached)
         return median(times[-self._config.runs :])
 
     @torch.no_grad()
-    def _run(self, cache: KVCache, chunks: Sequence[Chunk | PrefillChunk]) -> None:
+    def _run(self, cache: KVCache, chunks: Sequence[Chunk | PrefillChunk], graphs: PassGraphs | None) -> None:
         hidden: list[torch.Tensor] = []
-        for output in forward_layers(self._vlm, cache, chunks):
+        for output in forward_layers(self._vlm, cache, chunks, graphs):
             hidden = output.hidden
         verified = [part for part, chunk in zip(hidden, chunks, strict=True) if isinstance(chunk, Chunk)]
         if verified:

@@ -14,7 +14,8 @@ for the first, and not in float64, in which exactness is proven.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -26,13 +27,15 @@ from torch import Tensor
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.load import Vlm
 from speculation.vlm.placement import Span
-from speculation.vlm.plan import Plan
+from speculation.vlm.plan import Fed, Plan, TreePlan
 
 PADDING = 1.25
 PADDING_PAIRS = 1.6
 """Tokens that a padded forward may compute for each one that it feeds, and query-key pairs that it may score for each
 pair of its rows' own; rows less alike are packed."""
 NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
+Pad: TypeAlias = Callable[[int, int, int, int], tuple[int, int, int, int]]
+"""To which rows, tokens a row, blocks a row and slots behind a prefix a forward of so many is padded."""
 _Layout: TypeAlias = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
 ]
@@ -201,6 +204,62 @@ class KVCache:
         neither the prefix's end nor a scratch slot before its child, or a prefix behind scratch; CacheFull where a row
         has no room.
         """
+        fed = self._feed(rows, parents, prefixes)
+        slots, blocks, positions, visible = (
+            self._packed(rows, fed.counts, prefixes) if fed.packed else self._padded(rows, fed.counts)
+        )
+        device = self._device
+        return Plan(
+            **vars(fed),
+            slots=torch.from_numpy(slots).to(device),
+            start=self._start(rows[0]) if len(rows) == 1 else None,
+            blocks=torch.from_numpy(blocks).to(device),
+            view=blocks.size * BLOCK if fed.packed and len(rows) > 1 else max(fed.ends),
+            positions=torch.from_numpy(positions).to(device),
+            mask=None if visible is None else torch.from_numpy(visible[:, None]).to(device),
+        )
+
+    def plan_trees(self, rows: Sequence[int], parents: Sequence[Sequence[int]], pad: Pad) -> TreePlan:
+        """Plan a forward of token trees, as `plan` without prefixes, padded to the shape that `pad` returns."""
+        fed = replace(self._feed(rows, parents, NO_PREFIXES), packed=False)
+        starts = np.array([self.used[row] for row in rows])
+        committed = np.array([self.length[row] for row in rows])
+        scratch = max(end - self.length[row] for row, end in zip(rows, fed.ends, strict=True))
+        most = blocks_for(max(fed.ends))
+        count, width, number, seen = pad(len(rows), max(fed.counts), most, scratch)
+        slots = np.full((count, width), self._pool.size * BLOCK)
+        blocks = np.full((count, number), self._tables[rows[0]][0])
+        positions = np.zeros((3, count, width), dtype=np.int64)
+        lengths = np.ones(count, dtype=np.int64)
+        lengths[: len(rows)] = committed
+        tree = np.zeros((count, width, seen), dtype=np.bool_)
+        for place, (row, own) in enumerate(zip(rows, fed.counts, strict=True)):
+            table, at = self._tables[row], slice(starts[place], starts[place] + own)
+            blocks[place] = table[0]
+            blocks[place, : len(table)] = table
+            slots[place, :own] = self._pooled(row, np.arange(at.start, at.stop))
+            positions[:, place, :own] = self._logical[row, at] + self.delta[row]
+            for token, slot in enumerate(range(at.start, at.stop)):
+                parent = int(self._parent[row, slot])
+                if parent >= at.start:
+                    tree[place, token] = tree[place, parent - at.start]
+                elif parent >= self.length[row]:
+                    tree[place, token] = self._ancestors(row, parent, seen)
+                tree[place, token, slot - self.length[row]] = True
+        return TreePlan(**vars(fed), slots=slots, blocks=blocks, positions=positions, lengths=lengths, tree=tree)
+
+    def _ancestors(self, row: int, slot: int, seen: int) -> npt.NDArray[np.bool_]:
+        """Return which of the `seen` slots behind the prefix are a scratch slot or its ancestors."""
+        found, length = np.zeros(seen, dtype=np.bool_), self.length[row]
+        while slot >= length:
+            found[slot - length] = True
+            slot = int(self._parent[row, slot])
+        return found
+
+    def _feed(
+        self, rows: Sequence[int], parents: Sequence[Sequence[int]], prefixes: Mapping[int, npt.NDArray[np.int64]]
+    ) -> Fed:
+        """Make room for what a forward feeds, and note what its tokens follow. Raises as `plan`."""
         if not rows or len(set(rows)) != len(rows):
             raise ValueError(f"a forward needs distinct rows, got {list(rows)}")
         for row in rows:
@@ -211,28 +270,18 @@ class KVCache:
                 self._append_prefix(row, len(each))
             else:
                 self._append(row, each)
-        counts = [len(each) for each in parents]
+        counts = tuple(len(each) for each in parents)
         ends = tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True))
-        packed = bool(prefixes) or len(rows) == 1 or not _alike(counts, ends)
-        layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
-        slots, blocks, positions, visible = layout
-        device = self._device
-        return Plan(
+        return Fed(
             rows=tuple(rows),
-            counts=tuple(counts),
+            counts=counts,
             ends=ends,
             committed=tuple(row in prefixes for row in rows),
-            packed=packed,
-            slots=torch.from_numpy(slots).to(device),
-            start=self._start(rows[0]) if len(rows) == 1 else None,
-            blocks=torch.from_numpy(blocks).to(device),
-            view=blocks.size * BLOCK if packed and len(rows) > 1 else max(ends),
-            positions=torch.from_numpy(positions).to(device),
-            mask=None if visible is None else torch.from_numpy(visible[:, None]).to(device),
             epochs=tuple(self._epoch[row] for row in rows),
+            packed=bool(prefixes) or len(rows) == 1 or not _alike(counts, ends),
         )
 
-    def advance(self, plan: Plan) -> None:
+    def advance(self, plan: Fed) -> None:
         """Count the tokens of a finished forward, as scratch or as committed prefix.
 
         Raises RuntimeError if one of the rows was changed while the forward ran; its tokens are then void.
@@ -244,6 +293,12 @@ class KVCache:
             if committed:
                 self.length[row] = self.used[row]
             self._epoch[row] += 1
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and the values of a decoder layer, each [heads, slots, head_dim], to read and to write to."""
+        place = next(number for number, span in enumerate(self.spans) if index in span.layers)
+        keys, values = self._kv[place][:, index - self.spans[place].first]
+        return keys, values
 
     def writer(self, plan: Plan) -> CacheWriter:
         """Return what the model's attention layers write to and read from during one forward."""

@@ -19,9 +19,10 @@ from torch.nn import Module
 
 from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.cache import KVCache
+from speculation.vlm.graphs import PassGraphs
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
-from speculation.vlm.plan import Plan
+from speculation.vlm.plan import Fed, Plan
 from speculation.vlm.positions import Ints
 
 Logits = npt.NDArray[np.floating]
@@ -140,8 +141,12 @@ def _abandoning(stop: Stop) -> Callable[[Module, Any], None]:
 
 
 @torch.no_grad()
-def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk | PrefillChunk]) -> Iterator[LayerOutput]:
+def forward_layers(
+    vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk | PrefillChunk], graphs: PassGraphs | None = None
+) -> Iterator[LayerOutput]:
     """Feed the chunks (distinct rows, any lengths) in one pass; yield after each decoder layer.
+
+    A pass that `graphs` takes is run by them, and yields after the layers that they end at alone.
 
     The tokens count, as scratch or as committed prefix, from the moment the last layer's output is yielded. A pass that
     is abandoned before leaves the cache as it was; the rows of a running pass must not be changed (RuntimeError at its
@@ -155,20 +160,28 @@ def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk | PrefillChu
         else:
             _check_tokens(vlm, chunk)
             parents.append(chunk.parents)
-    plan = cache.plan([chunk.row for chunk in chunks], parents, prefixes)
-    for layer, hidden in _layers(vlm, cache, plan, _embeds(vlm, plan, chunks)):
+    rows = [chunk.row for chunk in chunks]
+    if graphs is not None and not prefixes and graphs.takes([len(chunk.tokens) for chunk in chunks]):
+        fed: Fed = (trees := cache.plan_trees(rows, parents, graphs.pad))
+        outputs = graphs.layers(trees, [list(chunk.tokens) for chunk in chunks])
+    else:
+        fed = plan = cache.plan(rows, parents, prefixes)
+        outputs = _layers(vlm, cache, plan, _embeds(vlm, plan, chunks))
+    for layer, hidden in outputs:
         if layer == vlm.num_layers - 1:
-            cache.advance(plan)
-        yield LayerOutput(layer, plan.split(hidden))
+            cache.advance(fed)
+        yield LayerOutput(layer, fed.split(hidden))
 
 
-def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Stop | None = None) -> list[Logits]:
+def forward(
+    vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Stop | None = None, graphs: PassGraphs | None = None
+) -> list[Logits]:
     """Feed the chunks and return the logits after each of their tokens [n_b, vocabulary], float64 or float32.
 
     `stop` is called between layers; Abandoned, with nothing fed, where it returns True.
     """
     hidden: list[Tensor] = []
-    for output in forward_layers(vlm, cache, chunks):
+    for output in forward_layers(vlm, cache, chunks, graphs):
         hidden = output.hidden
         if stop is not None and output.layer < vlm.num_layers - 1 and stop():
             raise Abandoned

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Where one forward writes and what it may see.
-
-    Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
-    sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
-    packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
-    """
+class Fed:
+    """What one forward feeds to which rows of a cache."""
 
     rows: tuple[int, ...]
     counts: tuple[int, ...]
@@ -23,7 +20,26 @@ class Plan:
     """Slots of each row that are in use once its tokens are written."""
     committed: tuple[bool, ...]
     """Which rows lengthen their prefix; the tokens of the others are scratch."""
+    epochs: tuple[int, ...]
     packed: bool
+    """Whether the rows lie one behind the other as one sequence; else one below the other, padded to the longest."""
+
+    def split(self, tokens: Tensor) -> list[Tensor]:
+        """Return each row's part [n_b, ...] of what a forward has made of its tokens, [B, width, ...] or packed."""
+        if self.packed:
+            return list(torch.split(tokens[0], list(self.counts)))
+        return [tokens[index, :count] for index, count in enumerate(self.counts)]
+
+
+@dataclass(frozen=True)
+class Plan(Fed):
+    """Where one forward writes and what it may see.
+
+    Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
+    sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
+    packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
+    """
+
     slots: Tensor
     """Where the tokens go in the pool, [B, width], packed [1, width]; padding goes to the spare block."""
     start: int | None
@@ -36,10 +52,20 @@ class Plan:
     """M-RoPE positions [3, B, width], packed [3, 1, width]."""
     mask: Tensor | None
     """bool [B, 1, width, view], packed [1, 1, width, view]; None where plain causal attention is right."""
-    epochs: tuple[int, ...]
 
-    def split(self, tokens: Tensor) -> list[Tensor]:
-        """Return each row's part [n_b, ...] of what a forward has made of its tokens, [B, width, ...] or packed."""
-        if self.packed:
-            return list(torch.split(tokens[0], list(self.counts)))
-        return [tokens[index, :count] for index, count in enumerate(self.counts)]
+
+@dataclass(frozen=True)
+class TreePlan(Fed):
+    """The same of rows that feed token trees, on the host and small: what each token sees is its row's prefix, and of
+    the slots behind it those of its ancestors and its own. Shapes are those to which the forward is padded."""
+
+    slots: npt.NDArray[np.int64]
+    """Where the tokens go in the pool [B, width]; padding goes to the spare block."""
+    blocks: npt.NDArray[np.int64]
+    """The rows' tables [B, n]; what follows a shorter one is the row's own first block."""
+    positions: npt.NDArray[np.int64]
+    """M-RoPE positions [3, B, width]."""
+    lengths: npt.NDArray[np.int64]
+    """Slots of the rows' prefixes [B]."""
+    tree: npt.NDArray[np.bool_]
+    """Which of the S slots behind its row's prefix each token sees [B, width, S]."""

@@ -23,7 +23,7 @@ def choose_rows(
     found: list[tuple[int, float]] = [(0, 0.0)] * len(logits)
     for each in dict.fromkeys(settings):
         rows = [index for index, own in enumerate(settings) if own == each]
-        values = logits[rows].double()
+        values = (logits if len(rows) == len(logits) else logits[rows]).double()
         if not each.greedy:
             outside = _outside(values / each.temperature, each)
             noise = gumbel_rows([draws[index] for index in rows], values.shape[1], values.device)
@@ -33,8 +33,9 @@ def choose_rows(
         places = torch.arange(values.shape[1], device=values.device)
         first = torch.where(values == peaks, places, values.shape[1]).amin(-1)
         chances = 1.0 / (values - peaks).exp().sum(-1)
-        for index, column, chance in zip(rows, first.tolist(), chances.tolist(), strict=True):
-            found[index] = (column, chance)
+        # In one copy to the host: float64 holds every column.
+        for index, (column, chance) in zip(rows, torch.stack([first.double(), chances], -1).tolist(), strict=True):
+            found[index] = (int(column), chance)
     return found
 
 

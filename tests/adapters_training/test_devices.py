@@ -90,8 +90,6 @@ def test_losses_make_no_tensor_on_another_device(processor: Processor) -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_has_the_losses_of_the_cpu(processor: Processor) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     found = []
     for device in ("cpu", "cuda"):
         model = build_model(TINY, processor.tokenizer, seed=0).to(device)

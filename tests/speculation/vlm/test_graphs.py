@@ -1,0 +1,149 @@
+"""Forwards that are padded to few shapes and run by fused layers equal those of transformers' own layers."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import draft_chunk, forward, forward_layers, prefill
+from speculation.vlm.fused import NotFusable, fuse
+from speculation.vlm.graphs import MOST_TOKENS, PassGraphs, graphs_of
+from speculation.vlm.inputs import prepare
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.speed import text_inputs
+from tests.models import frame, tiny_model, tiny_text_model
+
+EXACT = 1e-9
+Tree = tuple[list[int], list[int]]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Tree:
+    """Tokens and parents of a draft."""
+    count = draw(st.integers(0, 8))
+    return [draw(st.integers(0, 300)) for _ in range(count)], [draw(st.integers(-1, node - 1)) for node in range(count)]
+
+
+@pytest.fixture(scope="module")
+def caches(target: Vlm) -> tuple[KVCache, KVCache, PassGraphs]:
+    """Two caches with the same four prompts, and captured forwards over the second."""
+    plain, graphed = KVCache(target, 4, 96), KVCache(target, 4, 96)
+    for row in range(4):
+        for cache in (plain, graphed):
+            prefill(target, cache, row, prepare(target, "find the ball " * (row + 1), frame(row)))
+    return plain, graphed, PassGraphs(target, graphed, [1])
+
+
+@settings(max_examples=30)
+@given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
+def test_padded_forwards_of_trees_equal_those_of_their_own_shape(
+    target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
+) -> None:
+    plain, graphed, graphs = caches
+    found = []
+    for cache, own in ((plain, None), (graphed, graphs)):
+        chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in batch.items()]
+        found.append(forward(target, cache, chunks, graphs=own))
+        for row in batch:
+            assert cache.used[row] == cache.length[row] + 1 + len(batch[row][0])
+            cache.truncate(row, cache.length[row])
+    for expected, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=EXACT)
+
+
+def test_an_answer_grows_as_without_graphs(target: Vlm) -> None:
+    """What is committed was written by a captured forward, and read by the next."""
+    answers = []
+    for captured in (False, True):
+        cache = KVCache(target, 1, 128)
+        graphs = PassGraphs(target, cache, []) if captured else None
+        token, answer = prefill(target, cache, 0, prepare(target, "find the ball", frame(1))), list[int]()
+        for _ in range(20):
+            tokens = [5, 6, *range(len(answer) % 3)]
+            (logits,) = forward(target, cache, [draft_chunk(cache, 0, token, tokens, range(-1, len(tokens) - 1))],
+                                graphs=graphs)  # fmt: skip
+            cache.keep(0, [cache.length[0]])
+            token = int(logits[0].argmax())
+            answer.append(token)
+        answers.append(answer)
+    assert answers[0] == answers[1]
+
+
+def test_only_layers_that_are_read_are_yielded(target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs]) -> None:
+    _, cache, graphs = caches
+    outputs = list(forward_layers(target, cache, [draft_chunk(cache, 0, 7, [8], [-1])], graphs))
+    assert [output.layer for output in outputs] == [1, target.num_layers - 1]
+    assert all(len(output.hidden[0]) == 2 for output in outputs)
+    cache.truncate(0, cache.length[0])
+
+
+FAMILIES = [*itertools.product(["qwen2_vl", "qwen2_5_vl"], [False]),
+            *itertools.product(["llama", "mistral", "qwen2", "qwen3"], [True])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "words_only"), FAMILIES)
+def test_every_family_is_fused(family: str, words_only: bool, tmp_path: Path) -> None:
+    changes = {"attention_bias": False} if family == "llama" else {}
+    folder = tiny_text_model(tmp_path, family=family, **changes) if words_only else tiny_model(tmp_path, family=family)
+    vlm = load_vlm(folder, dtype="float64")
+    found = []
+    for captured in (False, True):
+        cache = KVCache(vlm, 2, 64)
+        for row in range(2):
+            prefill(vlm, cache, row, text_inputs(10 + row) if words_only else prepare(vlm, "stop", frame(row)))
+        graphs = PassGraphs(vlm, cache, []) if captured else None
+        chunks = [draft_chunk(cache, 0, 3, [4, 5, 6], [-1, 0, 0]), draft_chunk(cache, 1, 3, [], [])]
+        found.append(np.concatenate(forward(vlm, cache, chunks, graphs=graphs)))
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=EXACT)
+
+
+def test_fused_weights_are_held_once(tmp_path: Path) -> None:
+    vlm = load_vlm(tiny_model(tmp_path), dtype="float32")
+    before = sum(weight.numel() for weight in vlm.model.parameters())
+    layers = fuse(vlm)
+    whole = layers[0].qkv.untyped_storage().data_ptr()
+    assert vlm.text.layers[0].self_attn.k_proj.weight.untyped_storage().data_ptr() == whole
+    assert sum(weight.numel() for weight in vlm.model.parameters()) == before
+
+
+def test_layers_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    biased = load_vlm(tiny_text_model(tmp_path / "biased"), dtype="float32")
+    with pytest.raises(NotFusable, match=r"o_proj has a bias"):
+        fuse(biased)
+    other = load_vlm(tiny_model(tmp_path / "other"), dtype="float32")
+    other.text.layers[1].mlp.gate = nn.Linear(2, 2)
+    with pytest.raises(NotFusable, match=r"MLP has gate"):
+        fuse(other)
+
+
+def test_large_forwards_are_not_captured(target: Vlm) -> None:
+    graphs = PassGraphs(target, KVCache(target, 1, 64), [])
+    assert graphs.takes([MOST_TOKENS]) and graphs.takes([MOST_TOKENS // 2, 1])
+    assert not graphs.takes([MOST_TOKENS + 1]) and not graphs.takes([64] * 5)
+    assert graphs_of(target, KVCache(target, 1, 64), []) is None  # on a CPU
+
+
+@pytest.mark.gpu
+def test_captured_forwards_equal_those_that_are_not(tiny_target: Path) -> None:
+    vlm = load_vlm(tiny_target, dtype="float32", device="cuda")
+    plain, graphed = KVCache(vlm, 2, 96), KVCache(vlm, 2, 96)
+    for cache, row in itertools.product((plain, graphed), range(2)):
+        prefill(vlm, cache, row, prepare(vlm, "find the ball", frame(row)))
+    graphs = PassGraphs(vlm, graphed, [1])
+    for trees in ([([5, 6, 7], [-1, 0, 0])], [([5], [-1]), ([8, 9, 10], [-1, 0, 1])], [([], []), ([1], [-1])]):
+        found = []
+        for cache, own in ((plain, None), (graphed, graphs)):
+            chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in enumerate(trees)]
+            found.append(np.concatenate(forward(vlm, cache, chunks, graphs=own)))
+            for row in range(len(trees)):
+                cache.truncate(row, cache.length[row])
+        np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-3)
+    torch.cuda.synchronize()
