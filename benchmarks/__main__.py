@@ -30,7 +30,7 @@ PROGRAMS = {
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
-    "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
+    "fleet": "many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
 }
 COMMANDS = {
     "tune": ["benchmarks.tune", "--rtt-ms", "40,240"],

@@ -1,15 +1,12 @@
-"""The papers' settings: SpecEdge's depths, placements on replicas, and the command."""
+"""The papers' settings: SpecEdge's depths, WISP's ratios, and the command."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from speculation.pass_cost import Load
 from vlm_nav_evaluation.__main__ import main
@@ -17,10 +14,8 @@ from vlm_nav_evaluation.fleet import specedge
 from vlm_nav_evaluation.fleet.candidates import MODELS, tokens_of
 from vlm_nav_evaluation.fleet.figures import Window, run
 from vlm_nav_evaluation.fleet.plots import COLOURS
-from vlm_nav_evaluation.fleet.replicas import ALLOWED, BOUND, capacity_of, placed_by_hash, placed_least_loaded, together
-from vlm_nav_evaluation.fleet.systems import Exit, Setting
-from vlm_nav_evaluation.fleet.wisp import CLASSES, GOALS, MEANING, capacity_table, ratios, systems, times_of
-from vlm_nav_evaluation.fleet.workload import Workload
+from vlm_nav_evaluation.fleet.systems import Exit
+from vlm_nav_evaluation.fleet.wisp import GOALS, MEANING, capacity_table, ratios, systems
 
 
 def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
@@ -96,52 +91,6 @@ def test_equal_latency_is_read_between_batches() -> None:
     assert specedge.at_equal_latency(dict(reversed(rows.items())), {})["ours, batch 1"] == found["ours, batch 1"]
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 400), st.integers(1, 12), st.integers(0, 5))
-def test_every_robot_has_one_replica_and_none_too_many(robots: int, replicas: int, seed: int) -> None:
-    for bound in (None, BOUND, 1.0):
-        loads = placed_by_hash(robots, replicas, bound, seed)
-        assert sum(loads) == robots and len(loads) == replicas
-        if bound is not None:
-            assert max(loads) <= bound * robots / replicas + 1
-    even = placed_least_loaded(robots, replicas)
-    assert sum(even) == robots and max(even) - min(even) <= 1
-    with pytest.raises(ValueError, match=r"bound 0\.5"):
-        placed_by_hash(robots, replicas, 0.5)
-
-
-def test_a_replica_more_moves_few_robots() -> None:
-    before = placed_by_hash(2000, 20, None)
-    after = placed_by_hash(2000, 21, None)
-    assert sum(max(0, new - old) for old, new in zip(before, after, strict=False)) == 0
-    assert after[-1] < 3 * 2000 / 21
-
-
-def test_alike_replicas_add_up() -> None:
-    setting = Setting(systems()["full_budget"], times_of("appendix C"), Workload(answer=(16, 32)), CLASSES)
-    fleet = run(setting, 5, 0, Window(2.0, 4.0))
-    row = together([5, 5, 5], {5: fleet})
-    assert row["robots"] == 15 and row["goodput"] == pytest.approx(3 * fleet.goodput)
-    assert row["violations"] == pytest.approx(fleet.violations) and row["fullest"] == 5
-
-
-@pytest.mark.parametrize(
-    ("late_from", "simulated", "found"),
-    [(130, 200, (128, False)), (200, 150, (150, True)), (151, 150, (150, True)), (150, 150, (148, False)),
-     (100, 200, (0, False)), (150, 90, (0, False))],
-)  # fmt: skip
-def test_capacity_is_searched_among_what_was_simulated(late_from: int, simulated: int, found: tuple[int, bool]) -> None:
-    def placed(mean: int) -> dict[str, float] | None:
-        return {"violations": 0.5 if mean >= late_from else ALLOWED} if mean <= simulated else None
-
-    assert capacity_of(placed, range(100, 201, 2)) == found
-
-
-def test_a_replica_fuller_than_any_simulated_fleet_has_no_figures() -> None:
-    with pytest.raises(ValueError, match="a replica of 6 robots: fleets of at most 5"):
-        together([5, 6], {5: Mock(goodput=1.0, violations=0.0)})
-
-
 def test_ratios_compare_with_each_baseline() -> None:
     capacities = {
         name: {"interactive": {"robots": robots}}
@@ -164,9 +113,8 @@ def test_the_command_prints_goals_and_keeps_a_plot(
     assert "server_sd" in printed and "goal, Qwen3 32B/1.7B, stretches: tokens/s 2.50x server_sd" in printed
     assert "settings: setting specedge" in printed and "quick True" in printed
     assert (tmp_path / "fleet_specedge.png").stat().st_size > 1000
-    assert main(["fleet", "replicas", "--per-replica", "999", "--quick", "--out", str(tmp_path)]) == 2
     assert main(["fleet", "specedge", "--jobs", "0", "--out", str(tmp_path)]) == 2
     assert main(["fleet", "wisp", "--loads", "8", "0", "--out", str(tmp_path)]) == 2
     errors = capsys.readouterr().err
-    assert "--per-replica 999" in errors and "--loads 8 0: give at least 1" in errors
+    assert "--loads 8 0: give at least 1" in errors
     json.dumps(specedge.layer_split(specedge.PAIRS["Qwen3 14B/1.7B"]))
