@@ -16,8 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decoding.common import VIRTUAL
-from benchmarks.recordings import COUNT, QUICK_COUNT, add_cost, add_recording, changed, fields_help, recorded
+from benchmarks.recordings import COUNT, QUICK_COUNT, VIRTUAL, add_cost, add_recording, changed, fields_help, recorded
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
