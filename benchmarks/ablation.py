@@ -20,7 +20,7 @@ from benchmarks.recordings import VIRTUAL, add_cost, add_recording, recorded
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.tables import Column, markdown
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
@@ -147,7 +147,9 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], way: str, cost: str
     for axes, (title, rows) in zip(panels, sources.items(), strict=True):
         places = np.arange(len(rows))
         low, middle, high = 100.0 * (np.array([row["slower"] for row in rows]).T - 1.0)
-        axes.barh(places, middle, 0.66, color=[COLOURS[FULL if value > 0 else Mode.EDGE.value] for value in middle])
+        axes.barh(
+            places, middle, 0.66, color=[MODE_COLOURS[FULL if value > 0 else Mode.EDGE.value] for value in middle]
+        )
         axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
         for place, value in zip(places, middle, strict=True):
             label = f"{round(value):+d} %" if round(value) else "0 %"

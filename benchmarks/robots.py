@@ -40,7 +40,7 @@ from vlm_nav_evaluation.experiment.questions import in_words, text_flags, warmed
 from vlm_nav_evaluation.experiment.run import Answer, Question, Run
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread
-from vlm_nav_evaluation.plots import COLOURS, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, several, verifier
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 
@@ -299,7 +299,7 @@ def plot(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
         arms = list(next(iter(by_robots.values())))
         colours = iter(LINE_COLOURS)
         for arm in arms:
-            colour = COLOURS[arm] if arm in COLOURS else next(colours)
+            colour = MODE_COLOURS[arm] if arm in MODE_COLOURS else next(colours)
             for axes, name in zip(row, ("tokens_per_s", "step_p95_s"), strict=True):
                 spreads = [by_robots[count][arm][name] for count in by_robots]
                 axes.plot(counts, [each["median"] for each in spreads], "o-", color=colour, label=arm, ms=4)

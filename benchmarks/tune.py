@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--steps", type=int, help=f"answers, 3 of 10 but at most 12 to tune on (default: {COUNT}, with "
                       f"--quick {QUICK_COUNT})")  # fmt: skip
     line.add_argument("--name", help="of the results, tuned_NAME.json (default: the setting)")
+    line.add_argument("--fed", action="store_true", help="the recording's fed head drafts, in the draft model's place")
     add_drafting(line)
     add_cost(line)
     add_outputs(line)
@@ -79,7 +80,8 @@ def run(options: argparse.Namespace) -> None:
     found = []
     for rtt_ms in options.rtt_ms or [2e3 * timings.one_way_s]:
         at = replace(timings, one_way_s=rtt_ms / 2e3)
-        entry = {"rtt_s": rtt_ms / 1e3, **at_best(options.modes, first, shown, at, options.drafting, options.gamma)}
+        how = {"gamma": options.gamma, "fed": options.fed}
+        entry = {"rtt_s": rtt_ms / 1e3, **at_best(options.modes, first, shown, at, options.drafting, **how)}
         print(f"\n{options.setting}, round trip {rtt_ms:g} ms\n\n{report(entry)}", flush=True)
         found.append(entry)
     if options.save:
@@ -97,10 +99,10 @@ def answers_file(name: str) -> Path:
 
 
 def at_best(
-    modes: Sequence[str], first: Recording, shown: Recording, timings: Timings, base: str = "", gamma: int | str = 4
+    modes: Sequence[str], first: Recording, shown: Recording, timings: Timings, base: str = "", **changes: Any
 ) -> dict[str, Any]:
     """Return the figures of every arm on `shown`, and what those that were tuned on `first` draft."""
-    arms, drafting = arms_at_best(modes, first, timings, base, gamma=gamma)
+    arms, drafting = arms_at_best(modes, first, timings, base, **changes)
     run: Run = VirtualTime(shown, timings).run(arms)
     figures = compare({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
     return {"modes": figures, "drafting": drafting}

@@ -22,7 +22,7 @@ def test_tokens_come_with_their_commit() -> None:
     assert [count for _, count in arrivals(spans[:1], 10.0)] == [1]
 
 
-@pytest.mark.parametrize("mode", ["cloud", "full", "edge", "layer_split"])
+@pytest.mark.parametrize("mode", ["cloud", "full", "edge"])
 def test_on_virtual_time_the_last_token_comes_with_the_answer(mode: str) -> None:
     recording = Synthetic(tokens=20).draw(2)
     backend = VirtualTime(recording, load_timings("go2"), with_arrivals=True)

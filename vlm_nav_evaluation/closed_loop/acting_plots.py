@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vlm_nav_evaluation.plots import COLOURS, new_figure
+from vlm_nav_evaluation.plots import MODE_COLOURS, new_figure
 
 DASHES = {"wait": ":", "wait-action": "-.", "early": "--", "ahead": "-"}
 
@@ -27,7 +27,7 @@ def write_acting_plots(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
                 if behaviour == "wait-action" or not some:
                     continue
                 places = [row["rtt_ms"] for row in some]
-                ax.plot(places, [row[name] for row in some], dashes, color=COLOURS[mode], marker="o", markersize=4,
+                ax.plot(places, [row[name] for row in some], dashes, color=MODE_COLOURS[mode], marker="o", markersize=4,
                         label=f"{mode}, {behaviour}")  # fmt: skip
         ax.set_xlabel("round trip, ms")
         ax.set_title(title, fontsize=10)

@@ -54,7 +54,7 @@ class VirtualTime:
 def timed(results: Sequence[StepResult], spans: Iterable[Span]) -> list[Answer]:
     """Return results of virtual time with their arrivals; the trace has steps 1, 2, ... in their order.
 
-    Modes without commits in the trace (edge, layer_split) get one token a forward of a declared time: evenly.
+    Mode edge, without commits in the trace, gets one token a forward of a declared time: evenly.
     """
     begun: dict[object, float] = {}
     commits: dict[object, list[Span]] = defaultdict(list)
