@@ -105,9 +105,9 @@ SPECEDGE = Marker(
 def markers() -> list[Marker]:
     """Return the papers' systems, and an Orin against fast servers. WISP and DSSD print too little."""
     found = []
-    for name, (pair, *label) in EARLY_EXITS.items():
+    for name, (pair, label, offset, align) in EARLY_EXITS.items():
         own, table = PAPERS[name], f"{pair}: Early Exits, Table {'8(a)' if name == 'go2' else '5'}"
-        found.append(Marker("Early Exits", label[0], own.draft_s, own.verify_s, own.one_way_s, table, *label[1:]))
+        found.append(Marker("Early Exits", label, own.draft_s, own.verify_s, own.one_way_s, table, offset, align))
     for model, pair, drafting_s, rate, waiting_s in PICOSPEC:
         times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
         found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
