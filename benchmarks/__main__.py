@@ -30,6 +30,7 @@ PROGRAMS = {
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
+    "robots_declared": "the same at the Go2's times divided by ten",
     "fleet": "many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
 }
 COMMANDS = {
@@ -44,6 +45,7 @@ COMMANDS = {
     ],
     "latency": ["benchmarks.latency", "--rtt-ms", "4"],
     "latency_raw": ["benchmarks.latency", "--profile", "raw"],
+    "robots_declared": ["benchmarks.robots", "--profile", "go2_a100_scaled"],
     "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
     "fleet": ["vlm_nav_evaluation", "fleet", "all"],
 }

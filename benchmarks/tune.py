@@ -21,17 +21,18 @@ from edge_drafter import Mode
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Run
+from vlm_nav_evaluation.figures import with_ratios
 from vlm_nav_evaluation.plots import add_outputs
 from vlm_nav_evaluation.setting import add_drafting, drafted_as, milliseconds, several
 from vlm_nav_evaluation.tables import MS, Column, markdown
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
-from vlm_nav_evaluation.virtual_time.figures import compare, figures_of
+from vlm_nav_evaluation.virtual_time.figures import figures_of
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
 
 MODES = ("cloud", *(mode.value for mode in Mode if is_tuned(mode.value)))
 COLUMNS = (
-    Column("as shipped, x cloud", "shipped.times_cloud"),
-    Column("tuned, x cloud", "tuned.times_cloud"),
+    Column("as shipped, x cloud", "shipped.speed_up"),
+    Column("tuned, x cloud", "tuned.speed_up"),
     Column("ms a step", "tuned.total_s.median", ".0f", MS),
     Column("tokens a pass", "tokens_per_pass"),
     Column("busy", "tuned.target_busy"),
@@ -104,7 +105,7 @@ def at_best(
     """Return the figures of every arm on `shown`, and what those that were tuned on `first` draft."""
     arms, drafting = arms_at_best(modes, first, timings, base, **changes)
     run: Run = VirtualTime(shown, timings).run(arms)
-    figures = compare({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
+    figures = with_ratios({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
     return {"modes": figures, "drafting": drafting}
 
 

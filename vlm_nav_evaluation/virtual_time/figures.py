@@ -1,11 +1,11 @@
-"""Figures of runs on virtual time: modes compared at one round trip."""
+"""Figures of a mode on virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from edge_drafter import Mode, StepResult
+from edge_drafter import StepResult
 from vlm_nav_evaluation.figures import summary
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -21,13 +21,4 @@ def figures_of(results: Sequence[StepResult], timings: Timings) -> dict[str, Any
     return summary(stats) | {
         **{name: sum(getattr(each, name) for each in stats) for name in ("hits", "misses", "rounds")},
         "target_busy": passes_s / sum(each.total_s for each in stats),
-    }
-
-
-def compare(modes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the modes' figures with ratios of their medians to those of `cloud` and `sd`, where these are there."""
-    bases = {base: modes[base]["total_s"]["median"] for base in (Mode.CLOUD.value, Mode.SD.value) if base in modes}
-    return {
-        mode: {**entry, **{f"times_{base}": seconds / entry["total_s"]["median"] for base, seconds in bases.items()}}
-        for mode, entry in modes.items()
     }

@@ -60,3 +60,14 @@ def test_busy_over_passes_a_token_is_the_time_of_a_token() -> None:
         assert 0.0 < found["target_busy"] <= 1.0
         per_token = sum(run.seconds(mode)) / found["tokens"]
         assert found["passes_per_token"] * timings.verify_s / found["target_busy"] == pytest.approx(per_token)
+
+
+@pytest.mark.parametrize("mode", ["cloud", "full", "edge"])
+def test_on_virtual_time_the_last_token_comes_with_the_answer(mode: str) -> None:
+    recording = Synthetic(tokens=20).draw(2)
+    backend = VirtualTime(recording, load_timings("go2"), with_arrivals=True)
+    for result in backend.run([Arm(mode, mode)]).answers[mode]:
+        came = result.more["arrivals"]
+        assert sum(count for _, count in came) == len(result.tokens)
+        assert came[-1][0] == pytest.approx(result.stats.total_s)
+        assert came[0][0] == pytest.approx(result.stats.first_commit_s)
