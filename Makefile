@@ -23,7 +23,7 @@ benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH=
 	@$(RUN) python -m benchmarks $(BENCH)
 
 figures: setup  ## of them the modes' tables, as shipped and at their best (README); BENCH="--save" keeps them
-	@$(RUN) python -m benchmarks --only tune,tune_synthetic,tune_fast_server,latency,latency_raw,decoding,peers $(BENCH)
+	@$(RUN) python -m benchmarks --only tune,tune_synthetic,tune_fast_server,latency,latency_raw,ablation,peers $(BENCH)
 
 lint: setup  ## ruff, codespell and mypy --strict
 	@$(RUN) ruff check .

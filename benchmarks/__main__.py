@@ -26,11 +26,12 @@ PROGRAMS = {
     "latency_raw": "the same over real sockets, at this machine's own times",
     "peers": "transformers' own generation on the same pair",
     "sampling": "sampling schemes, and their bytes",
-    "decoding": "each technique off and on; threads, draft lengths and exits",
+    "ablation": "each technique of full off, and of sd on",
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
-    "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
+    "robots_declared": "the same at the Go2's times divided by ten",
+    "fleet": "many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
 }
 COMMANDS = {
     "tune": ["benchmarks.tune", "--rtt-ms", "40,240"],
@@ -44,7 +45,7 @@ COMMANDS = {
     ],
     "latency": ["benchmarks.latency", "--rtt-ms", "4"],
     "latency_raw": ["benchmarks.latency", "--profile", "raw"],
-    "decoding": ["benchmarks.decoding", "all"],
+    "robots_declared": ["benchmarks.robots", "--profile", "go2_a100_scaled"],
     "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
     "fleet": ["vlm_nav_evaluation", "fleet", "all"],
 }

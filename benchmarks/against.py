@@ -33,15 +33,9 @@ CHILD = """
 import base64, json, sys
 from argparse import Namespace
 from pathlib import Path
-try:
-    from edge_drafter.decoder import EdgeDecoder
-    from vlm_nav_evaluation.experiment.sockets import edge_config
-    from vlm_nav_evaluation.setting import verifier
-except ImportError:  # a checkout of 0.1.0
-    from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-    from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, verifier
-    def edge_config(given, address):
-        return EdgeConfig(**vars(given), verifier=address, resume_s=CONNECT_LIMIT_S)
+from edge_drafter.decoder import EdgeDecoder
+from vlm_nav_evaluation.experiment.sockets import edge_config
+from vlm_nav_evaluation.setting import verifier
 target, draft, dtype, tokens = json.loads(sys.stdin.readline())
 given = {"draft_model": Path(draft), "dtype": dtype, "max_tokens": tokens}
 with verifier(Path(target), "--dtype", dtype) as address:

@@ -28,10 +28,9 @@ from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import spread
-from vlm_nav_evaluation.formulas import SYSTEMS
-from vlm_nav_evaluation.plots import COLOURS, add_outputs, keep, new_figure
+from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure
 from vlm_nav_evaluation.tables import Column, figures_table
-from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime
 from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
 
 VERIFY_S = 0.020
@@ -81,16 +80,16 @@ class Marker(NamedTuple):
         return self.draft_s / self.verify_s, self.one_way_s / self.verify_s
 
 
-EARLY_EXITS: Mapping[str, tuple[str, tuple[float, float], str]] = {
-    "go2": ("Go2", (-6.0, 7.0), "right"),
-    "jetson_vicuna_7b": ("Jetson, 7B", (6.0, 5.0), "left"),
-    "rtx_vicuna_7b": ("RTX, 7B", (-2.0, -13.0), "center"),
-    "jetson_vicuna_13b": ("Jetson, 13B", (7.0, -3.0), "left"),
-    "rtx_vicuna_13b": ("RTX, 13B", (7.0, -4.0), "left"),
-    "jetson_llama2_7b": ("", (0.0, 0.0), "left"),
-    "rtx_llama2_7b": ("", (0.0, 0.0), "left"),
+EARLY_EXITS: Mapping[str, tuple[str, str, tuple[float, float], str]] = {
+    "go2": ("Go2 (Orin), Qwen2-VL 2B/7B", "Go2", (-6.0, 7.0), "right"),
+    "jetson_vicuna_7b": ("Jetson, Vicuna 68M/7B", "Jetson, 7B", (6.0, 5.0), "left"),
+    "rtx_vicuna_7b": ("RTX, Vicuna 68M/7B", "RTX, 7B", (-2.0, -13.0), "center"),
+    "jetson_vicuna_13b": ("Jetson, Vicuna 160M/13B", "Jetson, 13B", (7.0, -3.0), "left"),
+    "rtx_vicuna_13b": ("RTX, Vicuna 160M/13B", "RTX, 13B", (7.0, -4.0), "left"),
+    "jetson_llama2_7b": ("Jetson, 68M/Llama2-7B", "", (0.0, 0.0), "left"),
+    "rtx_llama2_7b": ("RTX, 68M/Llama2-7B", "", (0.0, 0.0), "left"),
 }
-"""Label, its offset in points and its alignment, by system."""
+"""Device and pair of models, label, its offset in points and its alignment, by system."""
 PICOSPEC = (
     ("Qwen3 32B", "Qwen3 0.6B/32B, GSM8K", 0.09746, 13.89, 0.11981),
     ("Llama 70B", "Llama 1B/70B, GSM8K", 0.17105, 6.87, 0.19468),
@@ -106,10 +105,9 @@ SPECEDGE = Marker(
 def markers() -> list[Marker]:
     """Return the papers' systems, and an Orin against fast servers. WISP and DSSD print too little."""
     found = []
-    for name, label in EARLY_EXITS.items():
-        own = SYSTEMS[name]
-        table = f"{own.label}: Early Exits, Table {'8(a)' if name == 'go2' else '5'}"
-        found.append(Marker("Early Exits", label[0], own.draft_s, own.verify_s, own.one_way_s, table, *label[1:]))
+    for name, (pair, label, offset, align) in EARLY_EXITS.items():
+        own, table = PAPERS[name], f"{pair}: Early Exits, Table {'8(a)' if name == 'go2' else '5'}"
+        found.append(Marker("Early Exits", label, own.draft_s, own.verify_s, own.one_way_s, table, offset, align))
     for model, pair, drafting_s, rate, waiting_s in PICOSPEC:
         times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
         found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
@@ -117,7 +115,7 @@ def markers() -> list[Marker]:
     for verify_s in (0.010, 0.020):
         server, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
         assumed = f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: assumed; T_p: Early Exits, Table 8(a)"
-        times = (SYSTEMS["go2"].draft_s, verify_s, way_s)
+        times = (PAPERS["go2"].draft_s, verify_s, way_s)
         found.append(Marker("Orin, fast server", server, *times, assumed, (0.0, 8.0), "center"))
     return found
 
@@ -217,8 +215,10 @@ def plot(
     for name, style in ((FSD, "-"), (SD, "--")):
         best = grid(cells, len(drafts), f"{name}_best")
         if best.min() < 1.0 < best.max():
-            axes.contour(drafts, ways, best, levels=[1.0], colors=COLOURS[name], linewidths=2.6, linestyles=style)
-        axes.plot([], [], style, color=COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud right of it")
+            axes.contour(drafts, ways, best, levels=[1.0], colors=MODE_COLOURS[name], linewidths=2.6, linestyles=style)
+        axes.plot(
+            [], [], style, color=MODE_COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud right of it"
+        )
     has_head = FED in cells[0]
     if has_head:
         fed = grid(cells, len(drafts), FED)

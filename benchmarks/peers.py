@@ -30,7 +30,7 @@ from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Backend, Question, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
-from vlm_nav_evaluation.plots import COLOURS, add_outputs, bar_plot, keep
+from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
 
 STEPS, QUICK_STEPS = 60, 2
@@ -51,7 +51,7 @@ FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
 OURS = (Mode.CLOUD.value, Mode.SD.value, Mode.FULL.value, FORGETFUL)
 PEER_COLOUR = "#bab0ac"
-OWN_COLOURS = {**COLOURS, ALONE: "#79706e", FORGETFUL: COLOURS[Mode.FULL.value]}
+OWN_COLOURS = {**MODE_COLOURS, ALONE: "#79706e", FORGETFUL: MODE_COLOURS[Mode.FULL.value]}
 COLUMNS = (
     *spread_columns("total_s"),
     Column("tokens/s", "tokens_per_s", ".0f"),

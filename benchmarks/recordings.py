@@ -21,13 +21,11 @@ from vlm_nav_evaluation.virtual_time import Recording, Synthetic
 from vlm_nav_evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 
 EMBEDDED = PROJECT / "out" / "embedded.npz"
-MANY_EXITS = PROJECT / "benchmarks" / "results" / "many_exits.npz"
-"""A target of 26 layers with an exit after all but the last, made of the embedded one by `pair --layers 26` and
-`exits`. Its weights are not kept."""
 COUNT, QUICK_COUNT = 40, 8
 """Frames of the embedded pair that are recorded where there is no recording; no command needs more by itself."""
 TOP = 5
 """Draft tokens kept for each place."""
+VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 PROMPTING = ("frames", "seed", "response_order", "guide", "max_tokens", "dtype")
 """Options that shape what is recorded, beside the models."""
 
@@ -132,35 +130,6 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
         write_recording(options, path, frames)
     recording = Recording.load(path)
     return replace(recording, steps=recording.steps[:count])
-
-
-def add_recorded(line: argparse.ArgumentParser) -> None:
-    """Register --recorded and --recorded-in, of commands whose answers are else sampled."""
-    which = f"the first N answers of {MANY_EXITS.name} in place of sampled ones"
-    line.add_argument("--recorded", type=int, default=0, metavar="N", help=which)
-    where = "answers of this file of `python -m benchmarks.virtual_time record`, with --recorded the first N"
-    line.add_argument("--recorded-in", type=Path, metavar="FILE", help=where)
-
-
-def recorded_file(options: argparse.Namespace) -> Path | None:
-    """Return the file that --recorded and --recorded-in name; None where answers are to be sampled."""
-    given: Path | None = options.recorded_in
-    return given or (MANY_EXITS if options.recorded else None)
-
-
-def suffix(path: Path | None) -> str:
-    """Return what names the results about such a file's answers; empty for sampled ones."""
-    return "" if path is None else "_recorded" if path == MANY_EXITS else f"_{path.stem}"
-
-
-def first_answers(path: Path, count: int = 0) -> Recording:
-    """Return a recording's first `count` answers, all for 0. Raises ValueError, naming the option, for more than it
-    has.
-    """
-    recording = Recording.load(path)
-    if not 0 <= count <= len(recording.steps):
-        raise ValueError(f"--recorded {count}: {path.name} has {len(recording.steps)} answers; give 1 to as many")
-    return replace(recording, steps=recording.steps[: count or None])
 
 
 def recording_file(options: argparse.Namespace) -> Path:

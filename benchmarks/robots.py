@@ -31,16 +31,15 @@ from cloud_verifier.policies import POLICIES
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
-from speculation.profiles import load_profile, load_profiles
 from speculation.progress import progress
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
 from vlm_nav_evaluation.experiment.questions import in_words, text_flags, warmed_up
-from vlm_nav_evaluation.experiment.run import Answer, Question, Run
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread
-from vlm_nav_evaluation.plots import COLOURS, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, several, verifier
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 
@@ -51,7 +50,6 @@ ROUNDS = 3
 QUICK_POLICIES = (PLAIN_POLICY, "full_budget")
 WAITING = dict.fromkeys(("static_batch", "pipeline"), ("--collect-s", "0.1"))
 """About a pass: policies that are nothing without waiting would else be first come, first served."""
-PROFILES = ("raw", "go2_a100_scaled")
 MOST_ROBOTS = 64
 COLUMNS = (
     Column("tokens/s", "tokens_per_s", ".0f"),
@@ -71,19 +69,6 @@ LINE_COLOURS = ("#e45756", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#eeca3b"
 
 
 @dataclass(frozen=True)
-class FleetArm:
-    """One way to serve a fleet: all robots in a mode, the verifier under a policy."""
-
-    mode: str
-    policy: str
-
-    @property
-    def name(self) -> str:
-        """How tables call it."""
-        return self.mode if self.mode == Mode.CLOUD.value else f"{self.mode} {self.policy}"
-
-
-@dataclass(frozen=True)
 class Served:
     """One answer that one robot got; times are seconds of one clock."""
 
@@ -95,10 +80,14 @@ class Served:
     stats: DecodingStats
 
 
-def arms_of(policies: Sequence[str]) -> list[FleetArm]:
-    """Return the arms: decoding alone, and drafting robots under each policy, the plain one first."""
-    rest = [policy for policy in policies if policy != PLAIN_POLICY]
-    return [FleetArm(Mode.CLOUD.value, PLAIN_POLICY), *(FleetArm(Mode.FULL.value, p) for p in (PLAIN_POLICY, *rest))]
+def arms_of(policies: Sequence[str]) -> list[Arm[Any]]:
+    """Return the arms: decoding alone, and drafting robots under each policy of the verifier, the plain one first."""
+    cloud, full = Mode.CLOUD.value, Mode.FULL.value
+    every = dict.fromkeys((PLAIN_POLICY, *policies))
+    return [
+        Arm(cloud, cloud, {"policy": PLAIN_POLICY}),
+        *(Arm(f"{full} {policy}", full, {"policy": policy}) for policy in every),
+    ]
 
 
 def split_cores(cores: Collection[int]) -> tuple[set[int], set[int]]:
@@ -245,10 +234,18 @@ class Fleets:
     asked: Sequence[Question]
     truths: Sequence[Answer]
 
-    def measure(self, profile: str) -> tuple[dict[str, dict[str, Any]], list[tuple[str, Served]]]:
+    def measure(self) -> tuple[dict[str, dict[str, Any]], list[tuple[str, Served]]]:
         """Return every arm's figures by the number of robots, and the answers, by arm, that are not the target's."""
         options, arms = self.options, arms_of(self.options.policies)
-        own = ["--profile", profile, "--dtype", options.dtype, "--threads", "1", *text_flags(in_words(options.frames))]
+        own = [
+            "--profile",
+            options.profile,
+            "--dtype",
+            options.dtype,
+            "--threads",
+            "1",
+            *text_flags(in_words(options.frames)),
+        ]
         own += ["--max-sessions", str(2 * max(options.robots)), "--max-batch", str(options.max_batch)]
         robot_cores, verifier_cores = split_cores(os.sched_getaffinity(0))
         wrong: list[tuple[str, Served]] = []
@@ -259,14 +256,14 @@ class Fleets:
                     policy: stack.enter_context(
                         verifier(options.target_model, *own, "--policy", policy, *WAITING.get(policy, ()))
                     )
-                    for policy in dict.fromkeys(arm.policy for arm in arms)
+                    for policy in dict.fromkeys(arm.changes["policy"] for arm in arms)
                 }
             stack.enter_context(pinned(robot_cores))
             turns = list(itertools.product(range(options.rounds), options.robots))
-            for number, robots in progress(turns, desc=profile, unit="round"):
+            for number, robots in progress(turns, unit="round"):
                 found = {}
                 for arm in random.Random(f"{options.seed} {number} {robots}").sample(arms, len(arms)):
-                    config = edge_config(options, addresses[arm.policy], mode=arm.mode, profile=profile)
+                    config = edge_config(options, addresses[arm.changes["policy"]], mode=arm.mode)
                     served = self._serve(config, robots)
                     found[arm.name] = figures(served, options.steps, [truth.tokens for truth in self.truths])
                     wrong += [(arm.name, each) for each in served if each.tokens != self.truths[each.question].tokens]
@@ -290,32 +287,26 @@ class Fleets:
         return found
 
 
-def plot(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """Return tokens per second and the slow steps over the number of robots, a row of plots for each profile."""
-    figure = new_figure(3.6 * len(results))
-    panels = figure.subplots(len(results), 2, squeeze=False)
-    for row, (profile, by_robots) in zip(panels, results.items(), strict=True):
-        counts = [int(count) for count in by_robots]
-        arms = list(next(iter(by_robots.values())))
-        colours = iter(LINE_COLOURS)
-        for arm in arms:
-            colour = COLOURS[arm] if arm in COLOURS else next(colours)
-            for axes, name in zip(row, ("tokens_per_s", "step_p95_s"), strict=True):
-                spreads = [by_robots[count][arm][name] for count in by_robots]
-                axes.plot(counts, [each["median"] for each in spreads], "o-", color=colour, label=arm, ms=4)
-                low, high = ([each[end] for each in spreads] for end in ("min", "max"))
-                axes.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0)
-        for axes, label in zip(
-            row, ("tokens per second, all robots", "95th percentile of a step, seconds"), strict=True
-        ):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(counts, [str(count) for count in counts])
-            axes.set_ylim(bottom=0.0)
-            axes.set_xlabel("robots")
-            axes.set_ylabel(label)
-            axes.set_title(f"profile {profile}", fontsize=11)
-            plain(axes)
-        row[0].legend(fontsize=8)
+def plot(by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], profile: str) -> Figure:
+    """Return tokens per second and the slow steps over the number of robots."""
+    figure = new_figure(3.6)
+    panels = figure.subplots(1, 2)
+    numbers, colours = [int(count) for count in by_robots], iter(LINE_COLOURS)
+    for arm in next(iter(by_robots.values())):
+        colour = MODE_COLOURS[arm] if arm in MODE_COLOURS else next(colours)
+        for axes, name in zip(panels, ("tokens_per_s", "step_p95_s"), strict=True):
+            spreads = [by_robots[count][arm][name] for count in by_robots]
+            axes.plot(numbers, [each["median"] for each in spreads], "o-", color=colour, label=arm, ms=4)
+            low, high = ([each[end] for each in spreads] for end in ("min", "max"))
+            axes.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
+    labels = ("tokens per second, all robots", "95th percentile of a step, seconds")
+    for axes, label in zip(panels, labels, strict=True):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(numbers, [str(count) for count in numbers])
+        axes.set_ylim(bottom=0.0)
+        axes.set(xlabel="robots", ylabel=label, title=f"profile {profile}")
+        plain(axes)
+    panels[0].legend(fontsize=8)
     return figure
 
 
@@ -323,11 +314,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     quick = f"{QUICK_STEPS} with --quick"
     line = command.experiment_line(
-        "benchmarks.robots", __doc__, None, steps_default=f"{STEPS}, {quick}", journal=False, drafting=True,
-        predictor=True, save=False,
+        "benchmarks.robots", __doc__, None, steps_default=f"{STEPS}, {quick}", journal=False, profile="raw",
+        drafting=True, predictor=True, save=False,
     )  # fmt: skip
-    shown = f"declared delays, one table each (default: {','.join(PROFILES)}; --quick: {PROFILES[0]})"
-    line.add_argument("--profiles", type=several(list(load_profiles())), help=shown)
     line.add_argument("--policies", type=several(list(POLICIES)), help=f"of the verifier, beside "
                       f"{PLAIN_POLICY}, which always runs (default: all; --quick: {QUICK_POLICIES[-1]})")  # fmt: skip
     line.add_argument("--robots", type=counts, help="fleets, e.g. 1,4,16 (default: 1,2,4,8,16; --quick: 4)")
@@ -352,23 +341,8 @@ def set_defaults(options: argparse.Namespace) -> None:
     options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)
     options.rounds = (1 if quick else ROUNDS) if options.rounds is None else options.rounds
     options.policies = options.policies or [each for each in POLICIES if not quick or each in QUICK_POLICIES]
-    options.profiles = options.profiles or list(PROFILES[:1] if quick else PROFILES)
     if options.rounds < 1:
         raise ValueError(f"--rounds {options.rounds}: give at least 1")
-
-
-def report(name: str, by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], rounds: int) -> str:
-    """Return a profile's tables, one for each fleet."""
-    profile = load_profile(name)
-    declared = (
-        f"declared: {MS * profile.draft_s:g} ms a draft forward, {MS * profile.verify_s:g} ms a pass; where a column "
-        "has more, this machine was too slow for so many robots"
-    )
-    lines = [f"profile {name} ({'nothing declared' if profile.is_raw else declared})"]
-    for count, entries in by_robots.items():
-        shown = entries if rounds > 1 else {arm: medians(entry) for arm, entry in entries.items()}
-        lines.append(figures_table(f"{count} robots", shown, COLUMNS))
-    return "\n\n".join(lines)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -382,24 +356,25 @@ def run(options: argparse.Namespace) -> int:
     vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
     fleets = Fleets(options, vlm, before, asked, [target.decode(question) for question in asked])
     ours, theirs = split_cores(os.sched_getaffinity(0))
-    print(f"{command.described(options)}; a fleet runs until one robot has {options.steps} answers; {options.rounds} "
-          f"rounds: median (min-max)\nall robots share {len(ours)} core(s) and one process, the verifier has "
-          f"{len(theirs)}: a real robot brings a computer of its own")  # fmt: skip
-    results: dict[str, dict[str, dict[str, Any]]] = {}
-    wrong: list[tuple[str, Served]] = []
-    for profile in options.profiles:
-        results[profile], others = fleets.measure(profile)
-        wrong += others
-        print("\n" + report(profile, results[profile], options.rounds))
-    every = [entry for by_robots in results.values() for arms in by_robots.values() for entry in arms.values()]
+    print(
+        f"{command.described(options)}; a fleet runs until one robot has {options.steps} answers; {options.rounds} "
+        f"rounds: median (min-max)\nall robots share {len(ours)} core(s) and one process, the verifier has "
+        f"{len(theirs)}: a real robot brings a computer of its own; where a forward takes longer than is declared, "
+        "this machine was too slow for so many robots"
+    )
+    by_robots, wrong = fleets.measure()
+    for count, entries in by_robots.items():
+        shown = entries if options.rounds > 1 else {arm: medians(entry) for arm, entry in entries.items()}
+        print("\n" + figures_table(f"{count} robots", shown, COLUMNS))
+    every = [entry for entries in by_robots.values() for entry in entries.values()]
     answers, flips = sum(int(entry["answers"]) for entry in every), fleets.flips(target, wrong)
     near = ", ".join(
         f"{arm}: {list(map('{:.1e}'.format, each))}" for arm, each in margins(flips, {*dict(wrong)}).items()
     )
     print(f"\nanswers that are not the target's own: {len(wrong)} of {answers}" + (f"; margins {near}" if near else ""))
-    keep(plot(results), "robots", options)
+    keep(plot(by_robots, options.profile), f"robots_{options.profile}", options)
     flipped = [{"arm": flip.mode, "position": flip.position, "margin": flip.margin} for flip in flips]
-    command.finish(options, "robots", {"answers": answers, "flips": flipped, "profiles": results})
+    command.finish(options, "robots", {"answers": answers, "flips": flipped, "robots": by_robots})
     return int(bool(bugs(flips, options.dtype, [flip.mode for flip in flips])))
 
 

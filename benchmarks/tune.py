@@ -16,23 +16,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decoding.common import VIRTUAL
-from benchmarks.recordings import COUNT, QUICK_COUNT, add_cost, add_recording, changed, fields_help, recorded
+from benchmarks.recordings import COUNT, QUICK_COUNT, VIRTUAL, add_cost, add_recording, changed, fields_help, recorded
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import Run
+from vlm_nav_evaluation.figures import with_ratios
 from vlm_nav_evaluation.plots import add_outputs
 from vlm_nav_evaluation.setting import add_drafting, drafted_as, milliseconds, several
 from vlm_nav_evaluation.tables import MS, Column, markdown
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
-from vlm_nav_evaluation.virtual_time.figures import compare, figures_of
+from vlm_nav_evaluation.virtual_time.figures import figures_of
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
 
 MODES = ("cloud", *(mode.value for mode in Mode if is_tuned(mode.value)))
 COLUMNS = (
-    Column("as shipped, x cloud", "shipped.times_cloud"),
-    Column("tuned, x cloud", "tuned.times_cloud"),
+    Column("as shipped, x cloud", "shipped.speed_up"),
+    Column("tuned, x cloud", "tuned.speed_up"),
     Column("ms a step", "tuned.total_s.median", ".0f", MS),
     Column("tokens a pass", "tokens_per_pass"),
     Column("busy", "tuned.target_busy"),
@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--steps", type=int, help=f"answers, 3 of 10 but at most 12 to tune on (default: {COUNT}, with "
                       f"--quick {QUICK_COUNT})")  # fmt: skip
     line.add_argument("--name", help="of the results, tuned_NAME.json (default: the setting)")
+    line.add_argument("--fed", action="store_true", help="the recording's fed head drafts, in the draft model's place")
     add_drafting(line)
     add_cost(line)
     add_outputs(line)
@@ -80,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
     found = []
     for rtt_ms in options.rtt_ms or [2e3 * timings.one_way_s]:
         at = replace(timings, one_way_s=rtt_ms / 2e3)
-        entry = {"rtt_s": rtt_ms / 1e3, **at_best(options.modes, first, shown, at, options.drafting, options.gamma)}
+        how = {"gamma": options.gamma, "fed": options.fed}
+        entry = {"rtt_s": rtt_ms / 1e3, **at_best(options.modes, first, shown, at, options.drafting, **how)}
         print(f"\n{options.setting}, round trip {rtt_ms:g} ms\n\n{report(entry)}", flush=True)
         found.append(entry)
     if options.save:
@@ -98,12 +100,12 @@ def answers_file(name: str) -> Path:
 
 
 def at_best(
-    modes: Sequence[str], first: Recording, shown: Recording, timings: Timings, base: str = "", gamma: int | str = 4
+    modes: Sequence[str], first: Recording, shown: Recording, timings: Timings, base: str = "", **changes: Any
 ) -> dict[str, Any]:
     """Return the figures of every arm on `shown`, and what those that were tuned on `first` draft."""
-    arms, drafting = arms_at_best(modes, first, timings, base, gamma=gamma)
+    arms, drafting = arms_at_best(modes, first, timings, base, **changes)
     run: Run = VirtualTime(shown, timings).run(arms)
-    figures = compare({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
+    figures = with_ratios({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
     return {"modes": figures, "drafting": drafting}
 
 

@@ -1,13 +1,9 @@
-"""Both policies on virtual time: run modes, record a pair of models, check against real sockets.
-
-See docs/benchmarks.md.
-"""
+"""Virtual time's recordings of a pair of models, and its check against real sockets; see docs/benchmarks.md."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,19 +11,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks import recordings
-from benchmarks.recordings import TOP, add_as_shipped, changed, fields_help
+from benchmarks.recordings import TOP
 from edge_drafter import Mode
 from speculation.profiles import DeviceProfile, load_profile
-from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
-from vlm_nav_evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
+from vlm_nav_evaluation.setting import add_drafting, drafted_as, machine, several
 from vlm_nav_evaluation.tables import MS, Column, figures_table
-from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Timings, VirtualTime, load_timings
-from vlm_nav_evaluation.virtual_time.figures import at_round_trip, report
-from vlm_nav_evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
+from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
 
-MODES = (*(mode.value for mode in Mode), LAYER_SPLIT)
 CHECKED = [mode.value for mode in Mode if mode not in (Mode.EDGE, Mode.SERVER_SD)]
 """A verifier's durations do not separate its own draft forwards from the target's, so server_sd cannot be checked."""
 SHOWN = ["cloud", "sd", "fsd", "full"]
@@ -58,20 +50,6 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     top = command_line("benchmarks.virtual_time", __doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="every mode at every round trip, on a recording or a synthetic one")
-    recordings.add_source(run)
-    run.add_argument("--timings", default="go2", help=f"{', '.join(PAPERS)}, or a device profile (default: go2)")
-    run.add_argument("--times", default="", metavar="NAME=VALUE,...", help=fields_help(Timings(), "changes of these"))
-    recordings.add_cost(run)
-    add_as_shipped(run)
-    run.add_argument("--split", default="", metavar="NAME=VALUE,...", help=fields_help(LayerSplit(), "layer_split"))
-    run.add_argument("--modes", type=several(MODES), default=SHOWN, help=f"of {','.join(MODES)}")
-    run.add_argument("--rtt-ms", type=milliseconds, help="round trips, e.g. 0,40,200 (default: the timings' own)")
-    add_drafting(run)
-    run.add_argument("--fed", action="store_true", help="the recording's fed head drafts, in the draft model's place")
-    run.add_argument("--edges", type=int, default=1, help="robots that share the verifier and the steps (default: 1)")
-    run.add_argument("--save", metavar="NAME", help="write the figures to benchmarks/results/virtual_time_NAME.json")
-    run.set_defaults(action=run_modes)
     record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
     recordings.add_models(record)
     recordings.add_recorded_head(record)
@@ -89,38 +67,6 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--save", metavar="NAME", help="write them to benchmarks/results/virtual_time_NAME.json")
     check.set_defaults(action=check_time)
     return top
-
-
-def run_modes(options: argparse.Namespace) -> int:
-    """Print a table for every round trip, and write them where asked."""
-    if options.edges < 1:
-        raise ValueError(f"--edges {options.edges}: give at least 1")
-    recording = recordings.source(options)
-    timings: Timings = changed(load_timings(options.timings, options.cost), options.times, "--times")
-    split: LayerSplit = changed(LayerSplit(), options.split, "--split")
-    timings.layer_ends(recording.layers)
-    if Mode.SERVER_SD.value in options.modes and not timings.server_draft_s:
-        raise ValueError(
-            f"timings {timings.name} declare no server_draft_s, so server_sd would draft for nothing; give one with "
-            "--times, e.g. server_draft_s=0.011"
-        )
-    started = time.perf_counter()
-    round_trips = [None] if options.rtt_ms is None else [each / 1e3 for each in options.rtt_ms]
-    changes = {"gamma": options.gamma, "text": options.drafting, "fed": options.fed}
-    entries = [
-        at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, not options.as_shipped, **changes)
-        for rtt_s in progress(round_trips, unit="round trip")
-    ]
-    name = options.recording.name if options.recording is not None else recording.notes["synthetic"]
-    print(f"{len(recording.steps)} steps of {name}\n{timings}\nvirtual time, {drafted_as(options)}")
-    for entry in entries:
-        tuned = f"; tuned on {entry['tuned_on']} answers that are not among these" if entry["tuned_on"] else ""
-        print(f"\nround trip {1e3 * entry['rtt_s']:g} ms, {entry['modes'][options.modes[0]]['steps']} answers{tuned}\n")
-        print(report(entry))
-    print(f"\n{time.perf_counter() - started:.1f} s of real time")
-    if options.save:
-        _save(options, {"timings": asdict(timings), "source": dict(recording.notes), "round_trips": entries})
-    return 0
 
 
 def write(options: argparse.Namespace) -> int:
@@ -156,7 +102,8 @@ def check_time(options: argparse.Namespace) -> int:
     print(figures_table("mode", found, COLUMNS))
     print(machine())
     if options.save:
-        _save(options, {"machine": machine(), "timings": asdict(timings), "modes": found})
+        data = {"machine": machine(), "timings": asdict(timings), "modes": found}
+        write_result(f"virtual_time_{options.save}", {"settings": settings_of(options), **data})
     return int(any(abs(each["error"]) > options.within or each["different"] for each in found.values()))
 
 
@@ -200,10 +147,6 @@ def agree(real: Run, recording: Recording, timings: Timings, **changes: Any) -> 
             "virtual": declared.figures()[mode],
         }
     return found
-
-
-def _save(options: argparse.Namespace, data: dict[str, object]) -> None:
-    write_result(f"virtual_time_{options.save}", {"settings": settings_of(options), **data})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -53,8 +53,8 @@ def test_the_readme_names_every_mode() -> None:
     assert set(MODES) <= set(quoted(section))
 
 
-def test_the_page_on_decoding_has_every_mode_once_and_the_one_of_virtual_time() -> None:
-    assert sorted(row[0].strip("`") for row in table("docs/decoding.md", "Modes")) == sorted([*MODES, "layer_split"])
+def test_the_page_on_decoding_has_every_mode_once() -> None:
+    assert sorted(row[0].strip("`") for row in table("docs/decoding.md", "Modes")) == MODES
 
 
 def test_the_readme_has_five_figures_each_with_its_command() -> None:

@@ -28,7 +28,6 @@ MODE_COLOURS = {mode.value: "#17becf" for mode in Mode} | {
     "cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b", "server_sd": "#b279a2",
     "proactive": "#eeca3b", "pipelined": "#72b7b2", "full": "#e45756",
 }  # fmt: skip
-COLOURS = {**MODE_COLOURS, "layer_split": "#9c755f"}
 PAPER = "#222222"
 """Values printed in a paper: black diamonds, never a line."""
 

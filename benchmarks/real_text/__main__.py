@@ -1,7 +1,7 @@
 """A published text pair end to end: SmolLM2-135M's weights, drafts, exits and a fed head made here, and their figures.
 
     python -m benchmarks.real_text all --out out/smollm2 --plan      # what would be done, and how long it takes
-    python -m benchmarks.real_text all --out out/smollm2 --save      # two and a quarter hours; the same command goes on
+    python -m benchmarks.real_text all --out out/smollm2 --save      # two hours; the same command goes on
 
 Weights and conversations come out of installed Python packages (docs/benchmarks.md has the command). Every stage
 makes a file or folder; one that is there is not made again: delete it to make it anew.

@@ -95,16 +95,6 @@ class Setup:
         return self.out / "draft"
 
     @property
-    def untrained(self) -> Path:
-        """The folder of the target's first layers as they are."""
-        return self.out / "first_layers_untrained"
-
-    @property
-    def first_layers(self) -> Path:
-        """The folder of the target's first layers, distilled."""
-        return self.out / "first_layers"
-
-    @property
     def exits(self) -> Path:
         """The folder of exits."""
         return self.out / "exits"

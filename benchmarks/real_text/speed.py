@@ -9,10 +9,8 @@ import torch
 import transformers
 
 from benchmarks import peers
-from benchmarks.generation import Generate
 from benchmarks.real_text.setup import Setup
 from edge_drafter import Mode
-from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import TargetAlone, bugs
 from vlm_nav_evaluation.experiment.questions import warmed_up
@@ -20,27 +18,17 @@ from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.setting import machine
 
-DISTILLED, FIRST, UNTRAINED, FED = "distilled draft", "first layers, distilled", "first layers", "fed head"
+DISTILLED, FED = "distilled draft", "fed head"
 CLOUD, SD, FSD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.FULL))
 
 
-def drafted(name: str, draft: str) -> str:
-    """Return the name of an arm that another draft than the distilled one drafts for."""
-    return f"{name}, {draft}"
-
-
 def arms_of(setup: Setup, options: Any, target: Any, draft: Any, alone: TargetAlone) -> list[Arm[Question]]:
-    """Return all that is compared; the distilled draft drafts where no other is named."""
-    others = {FIRST: setup.first_layers, UNTRAINED: setup.untrained}
-    first = load_vlm(setup.first_layers, dtype=options.dtype, threads=options.threads)
-    assisted = Generate(target, options.max_tokens, first)
+    """Return all that is compared; the distilled draft drafts where the fed head is not named."""
     sockets_arms = modes_as_arms((CLOUD, SD, FSD, FULL), rtt_s=0.0)
     sockets_arms.append(Arm(peers.FORGETFUL, FULL, {"rtt_s": 0.0, "drafting": "ngrams=off"}))
-    sockets_arms += [Arm(drafted(SD, name), SD, {"rtt_s": 0.0, "draft_model": each}) for name, each in others.items()]
-    sockets_arms.append(Arm(drafted(SD, FED), SD, {"rtt_s": 0.0, "fed_head": str(setup.fed_head.resolve())}))
+    sockets_arms.append(Arm(f"{SD}, {FED}", SD, {"rtt_s": 0.0, "fed_head": str(setup.fed_head.resolve())}))
     return [
         *peers.peers_of(target, draft, options.max_tokens, options.gamma),
-        Arm(drafted(peers.ASSISTED, FIRST), decode=assisted, optional=True),
         alone.arm(peers.ALONE),
         *sockets_arms,
     ]

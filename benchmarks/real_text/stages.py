@@ -13,8 +13,6 @@ from benchmarks.real_text.speed import compare
 
 EXIT_LAYERS = (1, 5, 9, 13, 17, 21, 25, 28)
 """Of 30 layers. An exit after every layer would take a training of hours, each with a head over 49,152 tokens."""
-FIRST_LAYERS = (0, 1, 2, 3)
-"""That the target's own draft is made of."""
 CONTEXT = 256
 SPARE = 4
 """Prompts beyond those that are measured: they warm up."""
@@ -73,30 +71,6 @@ def _corpus(setup: Setup) -> None:
     write_json(setup.corpus / "corpus.json", {"records": records, "tokenizer, decode(encode(text)) == text": checked})
 
 
-def _untrained(setup: Setup) -> None:
-    from adapters_training.fed_head.measuring import measure_draft
-    from adapters_training.frozen_target.preparation import prepare
-    from adapters_training.settings import make
-    from adapters_training.shapes import parameters
-    from adapters_training.text_draft.config import TextDraftConfig
-    from adapters_training.text_draft.model import build, write
-    from adapters_training.text_draft.training import TextDraftTrainer
-    from speculation.vlm.load import load_vlm
-
-    words = {"target": str(setup.target), "data": [str(setup.held_answers)], "held_out": [str(setup.held_answers)]}
-    config = make(TextDraftConfig, {**words, "out": str(setup.untrained), "layers": FIRST_LAYERS, "device": "cpu"})
-    prepared = prepare(TextDraftTrainer, config)
-    model = build(prepared.vlm, config)
-    write(model, prepared.vlm, setup.untrained)
-    found = measure_draft(
-        prepared.vlm,
-        load_vlm(setup.untrained, threads=setup.threads),
-        prepared.held_out(setup.sizes.held_answers),
-        config.gamma,
-    )
-    write_json(setup.untrained / "results.json", {"weights of the draft": parameters(model), **found})
-
-
 def _speed(setup: Setup) -> None:
     write_json(setup.speed, compare(setup))
 
@@ -124,9 +98,11 @@ def _length(setup: Setup, epochs: float, steps: int = 0) -> list[str]:
     return ["--steps", str(steps)] if steps else ["--epochs", f"{epochs:g}"]
 
 
-def _distil(setup: Setup, out: Path, *more: str) -> list[str]:
+def _draft(setup: Setup) -> list[str]:
     length = _length(setup, setup.sizes.draft_epochs)
-    return _training(setup, "text-draft", setup.answers, setup.held_answers, out, *length, *more)
+    return _training(
+        setup, "text-draft", setup.answers, setup.held_answers, setup.draft, *length, "--learning-rate", "2e-3"
+    )
 
 
 def _exits(setup: Setup) -> list[str]:
@@ -163,13 +139,7 @@ STAGES: Sequence[Stage] = (
           lambda setup: _answers(setup, corpus.QUESTIONS, setup.answers, setup.sizes.answers)),
     Stage("held-answers", "and others, to measure on", 1, lambda setup: setup.held_answers,
           lambda setup: _answers(setup, corpus.QUESTIONS_HELD_OUT, setup.held_answers, setup.sizes.held_answers)),
-    Stage("untrained", "the target's first layers as they are, a draft that costs no training", 1,
-          lambda setup: setup.untrained / "results.json", run=_untrained),
-    Stage("first-layers", "the same, distilled", 12, lambda setup: setup.first_layers / "results.json",
-          lambda setup: _distil(setup, setup.first_layers, "--layers", *map(str, FIRST_LAYERS),
-                                "--learning-rate", "3e-4")),
-    Stage("draft", "a small draft, distilled", 9, lambda setup: setup.draft / "results.json",
-          lambda setup: _distil(setup, setup.draft, "--learning-rate", "2e-3")),
+    Stage("draft", "a small draft, distilled", 9, lambda setup: setup.draft / "results.json", _draft),
     Stage("exits", "early exits, on real conversations", 11, lambda setup: setup.exits / "results.json", _exits),
     Stage("verdicts", "exits' verdicts on real drafts, their short list and cost", 7,
           lambda setup: setup.exits / "measured.json", _verdicts),

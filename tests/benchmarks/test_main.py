@@ -30,12 +30,12 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     programs = [line[0] for line in ran if "record" not in line]
     assert programs == [
         "benchmarks.tune", "benchmarks.tune", "benchmarks.tune", "benchmarks.latency", "benchmarks.latency",
-        "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
-        "benchmarks.break_even", "benchmarks.robots", "vlm_nav_evaluation",
+        "benchmarks.peers", "benchmarks.sampling", "benchmarks.ablation", "benchmarks.break_even",
+        "benchmarks.break_even", "benchmarks.robots", "benchmarks.robots", "vlm_nav_evaluation",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
-    assert "failed, exit code 2" in printed and printed.count("done") == 11
+    assert "failed, exit code 2" in printed and printed.count("done") == 12
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -54,7 +54,7 @@ def test_a_recording_that_is_needed_is_made_first(
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
 
 
-NAMES = ("break_even", "peers", "robots", *(name for name in __main__.COMMANDS if name != "fleet"))
+NAMES = ("ablation", "break_even", "peers", "robots", *(name for name in __main__.COMMANDS if name != "fleet"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,7 +62,7 @@ def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
     """Every command line can be read, with what this one adds; --quick decides over steps."""
     options = __main__.parser().parse_args(["--quick", "--out", str(tmp_path)])
     *_, line = __main__.commands(name, options)
-    module = import_module(line[2] if line[2] != "benchmarks.decoding" else "benchmarks.decoding.__main__")
+    module = import_module(line[2])
     read = module.parser().parse_args(line[3:])
     assert read.quick and read.out == tmp_path
     assert not getattr(read, "steps", None)

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.robots import (
-    FleetArm,
     Fleets,
     Served,
     arms_of,
@@ -100,7 +99,9 @@ def test_ratios_are_of_arms_within_a_round() -> None:
 
 def test_cloud_and_fcfs_always_run_and_each_policy_once() -> None:
     assert [arm.name for arm in arms_of(["wisp", "fcfs"])] == ["cloud", "full fcfs", "full wisp"]
-    assert arms_of([]) == [FleetArm("cloud", "fcfs"), FleetArm("full", "fcfs")]
+    assert [(arm.mode, arm.changes) for arm in arms_of([])] == [
+        (mode, {"policy": "fcfs"}) for mode in ("cloud", "full")
+    ]
 
 
 @given(st.sets(st.integers(0, 63), min_size=1))
@@ -168,12 +169,12 @@ def test_the_whole_command_serves_robots_their_own_answers(
     monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
     monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
-    few = "--profiles raw --policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
+    few = "--policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
     assert main(f"{models} {few}".split()) == 0
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
-    saved = json.loads((tmp_path / "robots_float64.json").read_text())
+    saved = json.loads((tmp_path / "robots_raw_float64.json").read_text())
     assert saved["flips"] == [] and saved["answers"] >= 4 and "cores" in saved["machine"]
-    assert list(saved["profiles"]["raw"]["2"]) == ["cloud", "full fcfs"]
-    assert (tmp_path / "robots.png").stat().st_size > 10_000
+    assert list(saved["robots"]["2"]) == ["cloud", "full fcfs"]
+    assert (tmp_path / "robots_raw.png").stat().st_size > 10_000
     assert main(["--rounds", "0"]) == 2 and "--rounds 0: give at least 1" in capsys.readouterr().err

@@ -59,6 +59,11 @@ def test_the_saved_figures_are_those_of_this_code(name: str) -> None:
     [
         ("--setting orin", "orin"),
         ("--times speed=2", "speed"),
+        ("--times draft_s=fast", "draft_s=fast"),
+        ("--times verify_token_s=0.1", "--cost 0"),
+        ("--times link=string", "unknown link 'string'"),
+        ("--synthetic miss=2", "miss"),
+        ("--synthetic tokens=12 --steps 4 --fed", "declare draft_s and no fed_s"),
         ("--synthetic tokens=12 --steps 1", "two at least"),
         ("--steps 0", "--steps 0"),
         ("--recording config/links.json", "config/links.json"),

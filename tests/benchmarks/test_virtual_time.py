@@ -1,8 +1,7 @@
-"""The command: run, record, check."""
+"""The command: record and check."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,32 +9,10 @@ import pytest
 
 from benchmarks import virtual_time
 from speculation.profiles import DeviceProfile
-from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Run
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
-
-
-def test_run_prints_a_table_and_writes_the_figures(
-    few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
-    flags = "run --synthetic tokens=12,layers=6,mean_exit=2 --steps 2 --modes cloud,sd,layer_split --rtt-ms 0,100"
-    assert virtual_time.main([*flags.split(), "--times", "verify_s=0.5", "--cost", "0", "--save", "trial"]) == 0
-    printed = capsys.readouterr().out
-    assert "round trip 100 ms, 1 answers; tuned on 1 answers that are not among these" in printed
-    assert "| layer_split" in printed and "| sd, tuned" in printed
-    saved = json.loads((tmp_path / "virtual_time_trial.json").read_text())
-    assert [entry["rtt_s"] for entry in saved["round_trips"]] == pytest.approx([0.0, 0.1])
-    cloud = saved["round_trips"][1]["modes"]["cloud"]
-    assert cloud["total_s"]["median"] == pytest.approx(0.1 + 12 * 0.5)
-    assert "machine" not in saved, "virtual times depend on none"
-    assert virtual_time.main([*flags.split()[:5], "--modes", "cloud,sd", "--as-shipped", "--save", "trial"]) == 0
-    priced = json.loads((tmp_path / "virtual_time_trial.json").read_text())
-    assert list(priced["round_trips"][0]["modes"]) == ["cloud", "sd"]
-    assert priced["timings"]["name"] == "go2+wisp-32b"
-    assert "each further token 0.00223" in capsys.readouterr().out
 
 
 def test_the_check_sets_medians_side_by_side() -> None:
@@ -76,20 +53,6 @@ def test_record_and_check_from_the_command_line(
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ("run --synthetic miss=2", "miss"),
-        ("run --synthetic speed=2", "speed"),
-        ("run --times draft_s=fast", "draft_s=fast"),
-        ("run --split share=2", "share"),
-        ("run --timings orin", "orin"),
-        ("run --times verify_token_s=0.1", "--cost 0"),
-        ("run --cost 0.175", "wisp-32b-main"),
-        ("run --steps 0", "--steps"),
-        ("run --steps 1", "two at least (--steps)"),
-        ("run --recording none.npz", "none.npz"),
-        ("run --edges 0", "--edges"),
-        ("run --modes server_sd", "server_draft_s=0.011"),
-        ("run --times link=string", "unknown link 'string'"),
-        ("run --times layer_shares=1+2", "2 weights"),
         ("record --out recording.json", ".npz"),
         ("record --out recording.npz --count 0", "--count"),
         ("record --out recording.npz --target-model none", "none"),

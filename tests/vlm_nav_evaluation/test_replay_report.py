@@ -44,7 +44,7 @@ def test_a_report_says_when_a_declared_time_was_not_kept() -> None:
     (sentence,) = overruns(slow)
     assert "a target forward took 200 ms where 60 ms are declared" in sentence
     assert sentence in headlines(slow) and any("lost 1 times" in line for line in headlines(slow))
-    assert "2.00x" in text(slow) and "288" in text(slow)
+    assert "2.00x" in text(slow)
 
 
 def test_an_emulated_link_is_named_and_its_queues_are_no_overrun() -> None:

@@ -32,13 +32,13 @@ from speculation.processes import worker_pool
 from speculation.progress import progress
 from speculation.settings import path_flag
 from vlm_nav_evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, run_acting
-from vlm_nav_evaluation.closed_loop.acting_plots import write_acting_plots
 from vlm_nav_evaluation.closed_loop.command import MAX_PROCESSES, RANDOM, seeds
+from vlm_nav_evaluation.closed_loop.plots import write_acting_plots
 from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
 from vlm_nav_evaluation.closed_loop.timelines import Timelines
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.setting import machine, milliseconds, several
+from vlm_nav_evaluation.setting import add_answers, add_pair, machine, milliseconds, several
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.virtual_time.record import Models
 from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, WITH_COST, load_timings
@@ -95,22 +95,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--blackout", default="", metavar="PERIOD:LENGTH", help="seconds, e.g. 15:3 (default: none)")
     times = f"go2_a100_scaled{WITH_COST}{DEFAULT_COST}"
     line.add_argument("--timings", default=times, help="declared times, and what loads cost (default: %(default)s)")
-    line.add_argument("--target-model", type=path_flag, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=path_flag, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--max-tokens", type=int, default=96)
     line.add_argument("--max-actions", type=int, default=60)
-    line.add_argument(
-        "--answers",
-        choices=[CONSTRAINED, FREE],
-        default=CONSTRAINED,
-        help="as the robot's parameter (default: %(default)s)",
-    )
+    add_answers(line)
     line.add_argument("--processes", type=int, default=1, help="rooms at once; changes no figure (default: 1)")
     line.add_argument(
         "--out", type=path_flag, default=PROJECT / "out" / "acting", help="the same command goes on there"
     )
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
-    line.set_defaults(run=run)
+    line.set_defaults(run=run, answers=CONSTRAINED)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,1 +1,1 @@
-"""Many robots and one verifier, or many, on virtual time: production's scheduler decides."""
+"""Many robots and one verifier on virtual time: production's scheduler decides."""

@@ -15,15 +15,10 @@ import numpy as np
 from speculation.wire import MAX_ANSWER_TOKENS
 from vlm_nav_evaluation.fleet.trees import Shape, best_tree, expected_tokens
 from vlm_nav_evaluation.fleet.workload import Workload
-from vlm_nav_evaluation.virtual_time import Recording
 
 ANSWERS = 24
 """Answers over which tokens a verification are averaged."""
 MOST_POWER = 16.0
-SURE = (0.5, 0.9)
-"""Probabilities of a draft's first candidate between which kinds of positions lie."""
-MOST_RANKS = 6
-"""Candidates of a position that count; behind them the draft model foresees nothing."""
 
 
 @dataclass(frozen=True)
@@ -62,30 +57,6 @@ class Candidates:
         return self.scaled((low * high) ** 0.5)
 
 
-def measured(recording: Recording, source: str, sure: Sequence[float] = SURE) -> Candidates:
-    """Return the ranks of the target's tokens among the recorded candidates of the draft, a kind of position for each
-    range of the draft's probability of its first candidate, from the least sure one on.
-
-    Raises ValueError where a kind has no position.
-    """
-    places, kinds, same = [], [], []
-    for step in recording.steps:
-        found = step.draft_tokens == np.asarray(step.tokens)[:, None]
-        places.append(np.where(found.any(axis=1), found.argmax(axis=1), MOST_RANKS))
-        kinds.append(np.digitize(step.draft_probabilities[:, 0], sure))
-        same.append(kinds[-1][1:] == kinds[-1][:-1])
-    ranks, kind = np.concatenate(places), np.concatenate(kinds)
-    shares = np.bincount(kind, minlength=len(sure) + 1) / len(kind)
-    if not shares.all():
-        raise ValueError(f"no position where the draft's first candidate has a probability between {sure}")
-    by_chance = float(shares @ shares)
-    stay = (float(np.mean(np.concatenate(same))) - by_chance) / max(1e-9, 1.0 - by_chance)
-    chances = [np.bincount(ranks[kind == each], minlength=MOST_RANKS + 1)[:MOST_RANKS] for each in range(len(shares))]
-    table = tuple(tuple(float(n) for n in np.trim_zeros(each / (kind == number).sum(), "b"))
-                  for number, each in enumerate(chances))  # fmt: skip
-    return Candidates(source, table, tuple(shares.tolist()), min(0.99, max(0.0, stay)))
-
-
 def _raised(kind: Sequence[float], power: float) -> tuple[float, ...]:
     missed = np.maximum(0.0, 1.0 - np.cumsum([0.0, *kind])) ** power
     return tuple((missed[:-1] - missed[1:]).tolist())
@@ -94,37 +65,21 @@ def _raised(kind: Sequence[float], power: float) -> tuple[float, ...]:
 @lru_cache(maxsize=1024)
 def tokens_of(candidates: Candidates, size: int, depth: int) -> float:
     """Return the tokens that a verification of the best trees commits on average, the target's own included."""
-    return float(np.mean([expected for expected, _ in _walked(candidates, size, depth)]))
-
-
-def spread_of(candidates: Candidates, size: int, depth: int) -> float:
-    """Return their standard deviation."""
-    return float(np.std([tokens for _, tokens in _walked(candidates, size, depth)]))
-
-
-def _walked(candidates: Candidates, size: int, depth: int) -> list[tuple[float, int]]:
-    """Return the expected and the found tokens of every verification on the way through `ANSWERS` answers."""
-    found: list[tuple[float, int]] = []
+    found: list[float] = []
     for number in range(ANSWERS):
         request, position = candidates.workload(MAX_ANSWER_TOKENS).request(0, number), 0
         while position + depth < MAX_ANSWER_TOKENS:
             levels = tuple(candidates.kinds[kind] for kind in request.kinds[position : position + depth])
             shape, expected = _tree(levels, size)
-            tokens = 1 + shape.accepted(request.ranks[position : position + depth])
-            found.append((expected, tokens))
-            position += tokens
-    return found
+            found.append(expected)
+            position += 1 + shape.accepted(request.ranks[position : position + depth])
+    return float(np.mean(found))
 
 
 @lru_cache(maxsize=4096)
 def _tree(levels: tuple[tuple[float, ...], ...], size: int) -> tuple[Shape, float]:
     shape = best_tree(levels, size, len(levels))
     return shape, expected_tokens(shape, levels)
-
-
-def _of_successes(*percent: float) -> tuple[float, ...]:
-    """Return chances by rank of a table that prints how often the token is among the first k."""
-    return tuple((np.diff([0.0, *percent]) / 100.0).tolist())
 
 
 MODELS = {
@@ -139,16 +94,5 @@ MODELS = {
         ((0.534, 0.260, 0.110, 0.039, 0.020, 0.015), (0.754, 0.217, 0.023, 0.003), (0.9945, 0.0034, 0.0018)),
         (0.102, 0.173, 0.725), 0.135,
     ),
-    "greedy 68M": Candidates(
-        "published: LLaMA-7B/68M, greedy, mean of five data sets (SpecInfer, arXiv 2305.09781v4, Table 1)",
-        (_of_successes(66.4, 76.8, 81.0, 84.2, 85.6),),
-    ),
-    "sampled 68M": Candidates(
-        "published: LLaMA-7B/68M, stochastic, mean of five data sets (SpecInfer, arXiv 2305.09781v4, Table 1)",
-        (_of_successes(54.8, 81.8, 91.2, 94.8, 96.8),),
-    ),
-    "two kinds": Candidates(
-        "declared", ((0.97, 0.015), tuple(0.3 * 0.3**rank for rank in range(6))), (0.7, 0.3),
-    ),
 }  # fmt: skip
-"""Name -> what is assumed, before it is brought to a pair. SpecInfer prints five candidates: there are no others."""
+"""Name -> what is assumed, before it is brought to a pair."""

@@ -1,8 +1,7 @@
-"""`fleet`: many robots and one verifier, or many, on virtual time, with production's own scheduler.
+"""`fleet`: many robots and one verifier on virtual time, with production's own scheduler.
 
-wisp: capacity, goodput and violations by policy; specedge: two cohorts against a draft model on the server; replicas:
-up to 10,000 robots; churn: the same on replicas that die and drain. Nothing is measured on this machine but the
-scheduler's own time; passes cost what is declared.
+wisp: capacity, goodput and violations by policy; specedge: two cohorts against a draft model on the server. Nothing is
+measured on this machine but the scheduler's own time; passes cost what is declared.
 """
 
 from __future__ import annotations
@@ -12,17 +11,12 @@ import os
 from typing import Any
 
 from vlm_nav_evaluation.experiment.command import settings_of, write_result
-from vlm_nav_evaluation.fleet import churn, plots, replicas, specedge, wisp
+from vlm_nav_evaluation.fleet import plots, specedge, wisp
 from vlm_nav_evaluation.plots import add_outputs, keep
 from vlm_nav_evaluation.setting import machine
 
-SETTINGS: dict[str, Any] = {"wisp": wisp, "specedge": specedge, "replicas": replicas, "churn": churn}
-PLOTS = {
-    "wisp": plots.wisp_plot,
-    "specedge": plots.specedge_plot,
-    "replicas": plots.replicas_plot,
-    "churn": plots.churn_plot,
-}
+SETTINGS: dict[str, Any] = {"wisp": wisp, "specedge": specedge}
+PLOTS = {"wisp": plots.wisp_plot, "specedge": plots.specedge_plot}
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
 
@@ -41,24 +41,16 @@ class Figures:
     """The same of each class that was there."""
     goodput: float
     """Committed tokens a second within the window."""
-    tokens_per_s: dict[str, float]
-    """Median end-to-end speed of each class's requests."""
     tokens_per_pass: float
     """tau: tokens per verified row."""
     tokens_spread: float
     """Its standard deviation."""
     busy: float
     """Share of the time in which the verifier worked."""
-    accepted: float
-    """Share of drafted tokens that were accepted; 0 where none were drafted."""
     rows: float
     """Mean rows of a pass."""
     pass_s: float
     """Mean seconds of a batch."""
-    late_rows: float
-    """Share of verifications that were late by themselves (WISP, Eq. 4)."""
-    compute_blamed: float
-    """Of those the share that a pass of unusual length made late; the rest waited in the queue."""
     queue_s: float
     """Mean wait of a row."""
     deciding_us: float
@@ -109,26 +101,20 @@ def figures_of(log: Log, robots: int, window: Window, begun: list[Asked], now: f
     """Return the figures of a run; `begun` are the requests that count."""
     classes = {name: [asked for asked in begun if asked.service_class == name] for name in SERVICE_CLASSES}
     late = {name: [bool(asked.late(now)) for asked in group] for name, group in classes.items() if group}
-    speeds = {name: [asked.tokens_per_s for asked in group if asked.ended] for name, group in classes.items()}
     within = [each for each in log.verified if window.begin <= each.ended < window.end]
     passes = [each for each in log.passes if window.begin <= each.ended < window.end]
-    drafted, committed = sum(each.drafted for each in within), sum(each.committed for each in within)
-    blamed = [each.spike for each in within if each.late]
+    committed = sum(each.committed for each in within)
     return Figures(
         robots=robots,
         requests=len(begun),
         violations=_mean([each for group in late.values() for each in group]),
         by_class={name: _mean(group) for name, group in late.items()},
         goodput=committed / (window.end - window.begin),
-        tokens_per_s={name: median(group) for name, group in speeds.items() if group},
         tokens_per_pass=committed / len(within) if within else 0.0,
         tokens_spread=float(np.std([each.committed for each in within])) if within else 0.0,
         busy=sum(each.seconds for each in passes) / (window.end - window.begin),
-        accepted=(committed - len(within)) / drafted if drafted else 0.0,
         rows=_mean([each.rows for each in passes]),
         pass_s=_mean([each.seconds for each in passes]),
-        late_rows=_mean([each.late for each in within]),
-        compute_blamed=_mean(blamed),
         queue_s=_mean([each.queue_s for each in within]),
         deciding_us=1e6 * float(np.median(log.deciding_s)) if log.deciding_s else 0.0,
     )

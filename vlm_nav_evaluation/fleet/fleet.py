@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,6 @@ import numpy as np
 from cloud_verifier.config import Limits
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.interfaces import ModelInfo, Row
-from cloud_verifier.ledger import Act
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
@@ -38,9 +36,6 @@ MODEL = ModelInfo("fleet", "", "", VOCABULARY, 1, (), (EOS,))
 BLOCK = 16
 PROMPT = "-"
 EMPTY = begin_digest(PROMPT, b"")
-SPIKE, WINDOW = 1.5, 50
-"""A late verification is the computation's fault if its pass took so many times the mean of so many before it (WISP,
-Eq. 21)."""
 TICK_S = 1e-9
 """A policy that is asked again at once is asked a moment later: time must pass."""
 START_S = 2.0
@@ -96,21 +91,8 @@ class Verified:
     """One step's share of a pass."""
 
     ended: float
-    robot: int
-    service_class: str
-    drafted: int
     committed: int
-    elsewhere_s: float
-    """T_draft + T_network."""
     queue_s: float
-    compute_s: float
-    spike: bool
-
-    @property
-    def late(self) -> bool:
-        """Whether this iteration alone was slower than the class (WISP, Eq. 4)."""
-        seconds = self.elsewhere_s + self.queue_s + self.compute_s
-        return self.committed < SERVICE_CLASSES[self.service_class].tokens_per_s * seconds
 
 
 @dataclass(frozen=True)
@@ -179,7 +161,6 @@ class Robot:
         self._one_way_s = setting.times.one_way_s
         self.number = 0
         self._round = self._version = 0
-        self.drafted_s = 0.0
         self._began = 0.0
         drafting = setting.system.drafting
         self._drafter: Drafter | None = None
@@ -260,7 +241,6 @@ class Robot:
         start = len(self.asked.committed)
         draft = Draft(self.number, self._round, start, self._digest, tokens, parents, draft_ms=milliseconds)
         fleet.events.at(now + self._one_way_s, fleet.offer, self, draft)
-        self.drafted_s = now - self._began
         self._plan()
 
 
@@ -296,7 +276,6 @@ class Fleet:
             self.events.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0
-        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._memory = Admission(blocks, seed) if blocks is not None else None
         self._random = np.random.default_rng([seed, 29])
 
@@ -453,22 +432,14 @@ class Fleet:
         for step, tokens in batch.chunks.items():
             if scheduler.is_current(step):
                 step.fed(tokens, now, seconds)
-        spike = bool(self._recent) and seconds > SPIKE * sum(self._recent) / len(self._recent)
-        self._recent.append(seconds)
-        away_s, committed = 2.0 * self.setting.times.one_way_s, 0
+        committed = 0
         for step in batch.choices:
             robot, row = self.robots[step.index], step.row
             if row is None or not scheduler.is_current(step):
                 continue
             commit = step.accept(verdict(row, step.position, robot.request.answer), now, now - began)
             committed += len(commit.tokens)
-            elsewhere_s = robot.drafted_s + away_s if step.act is Act.VERIFY else 0.0
-            log.verified.append(
-                Verified(
-                    now, robot.index, robot.service_class, len(row.tokens), len(commit.tokens), elsewhere_s,
-                    commit.queue_s, commit.compute_s, spike,
-                )
-            )  # fmt: skip
+            log.verified.append(Verified(now, len(commit.tokens), commit.queue_s))
             self._reply(robot, commit)
             if commit.done and self._memory is not None:
                 self._memory.release(step.index, now)

@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from speculation.service import SERVICE_CLASSES
-from vlm_nav_evaluation.fleet.specedge import AS_MEASURED, GOALS, SERVER, best_of
-from vlm_nav_evaluation.fleet.wisp import CAPACITY, CLASSES
+from vlm_nav_evaluation.fleet.specedge import AS_MEASURED, SERVER
 from vlm_nav_evaluation.plots import PAPER, new_figure, plain
 
 COLOURS = {
@@ -18,12 +17,10 @@ COLOURS = {
     "fcfs, ahead": "#72b7b2", "full_budget": "#e45756", "full_budget, ledger": "#eeca3b",
 }  # fmt: skip
 SPECEDGE_BARS = {"specedge": "#72b7b2", "ours": "#e45756", "ours, exits": "#f58518"}
-SPEED_GOAL = GOALS["tokens/s"]
-PAPER_NAMES = {"sled": "SLED", "central": "centralised", "wisp": "WISP"}
 
 
 def wisp_plot(data: Mapping[str, Any]) -> Figure:
-    """Return capacity by class beside the paper's, and violations and goodput by the number of robots."""
+    """Return capacity by class, and violations and goodput by the number of robots."""
     figure = new_figure(8.0)
     above, left, right = figure.subplot_mosaic("AA\nLR").values()
     classes = list(next(iter(data["capacity"].values())))
@@ -31,9 +28,6 @@ def wisp_plot(data: Mapping[str, Any]) -> Figure:
     for place, (system, by_class) in enumerate(data["capacity"].items()):
         at = np.arange(len(classes)) + (place - (len(data["capacity"]) - 1) / 2) * width
         above.bar(at, [by_class[name]["robots"][-1] for name in classes], width, color=COLOURS[system], label=system)
-        if system in PAPER_NAMES:
-            printed = [CAPACITY[PAPER_NAMES[system]][CLASSES.index(name)] for name in classes]
-            above.plot(at, printed, "D", color=PAPER, markersize=4, label="paper" if system == "wisp" else None)
     names = [f"{SERVICE_CLASSES[name].tokens_per_s:g} tokens/s" for name in classes]
     above.set_xticks(range(len(classes)), names)
     above.set_ylabel("robots with at most 5 % too slow")
@@ -61,7 +55,7 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
         for model, style in (("stretches", "-"), (AS_MEASURED, "--")):
             batches = by_model[model]["batches"].values() if model in by_model else ()
             for name, colour in {SERVER: COLOURS[SERVER], **SPECEDGE_BARS}.items():
-                rows = [each[best_of(each) if name == SERVER else name] for each in batches]
+                rows = [next(iter(each.values())) if name == SERVER else each[name] for each in batches]
                 if rows:
                     slow = [1e3 * row["itl_s"] for row in rows]
                     fast = [row["tokens_per_s"]["median"] for row in rows]
@@ -78,11 +72,9 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
         for number, (name, colour) in enumerate(SPECEDGE_BARS.items()):
             values = [rows[name]["times"] for rows in firsts]
             below.bar(at + 0.27 * (number - 1), values, 0.25, label=name, color=colour)
-        bases = [rows[best_of(rows)]["tokens_per_s"]["median"] for rows in firsts]
-        most = [next(iter(each["ceiling"].values())) for each in by_model.values()]
-        most = [ceiling / base for ceiling, base in zip(most, bases, strict=True)]
+        bases = [next(iter(rows.values()))["tokens_per_s"]["median"] for rows in firsts]
+        most = [each["ceiling"] / base for each, base in zip(by_model.values(), bases, strict=True)]
         below.plot(at, most, "_", color=PAPER, markersize=28, label="ceiling")
-        below.axhline(SPEED_GOAL, color=PAPER, linewidth=0.8, linestyle="--")
         below.set(ylabel="times server_sd, batch 1")
         below.set_xticks(at, [name.replace(", ", ",\n").replace(" ", "\n") for name in by_model], fontsize=8)
         plain(below)
@@ -90,44 +82,4 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
     title = "above: candidates brought to the paper (stretches), dashed: embedded pair as measured"
     figure.legend(lines, names, loc="outside upper center", ncols=4, fontsize=8, title=title, title_fontsize=8)
     every[1, 0].legend(fontsize=8, ncols=2)
-    return figure
-
-
-def replicas_plot(data: Mapping[str, Any]) -> Figure:
-    """Return the capacity by the number of replicas, and what the fullest replica does as the fleet grows."""
-    figure = new_figure(4.0)
-    left, right = figure.subplots(1, 2)
-    for placement, rows in data["rows"].items():
-        replicas = [int(each) for each in rows]
-        share = [row["capacity"] / number for number, row in zip(replicas, rows.values(), strict=True)]
-        (line,) = left.plot(replicas, share, "o-", label=placement)
-        more = [each for each in zip(replicas, share, rows.values(), strict=True) if each[2]["capacity_is_more"]]
-        left.plot([each[0] for each in more], [each[1] for each in more], "^", color=line.get_color(), markersize=10)
-        load = data["load"][placement]
-        right.plot([int(each) for each in load], [100 * row["violations"] for row in load.values()], label=placement)
-    left.set(xlabel="replicas", ylabel="robots a replica, at most 1 % too slow", xscale="log")
-    right.set(xlabel=f"robots a replica, mean; {replicas[-1]} replicas", ylabel="requests too slow, %")
-    known = [row["capacity_is_more"] for rows in data["rows"].values() for row in rows.values()]
-    right.legend(loc="upper left", title="triangle: that many at least" if any(known) else None)
-    for axes in (left, right):
-        plain(axes, "both")
-    return figure
-
-
-def churn_plot(data: Mapping[str, Any]) -> Figure:
-    """Return how long robots were without a replica, by what had happened to it, for every rate of such events."""
-    figure = new_figure(3.6)
-    axes = figure.subplots()
-    kinds = sorted({kind for row in data["rows"].values() for kind in row["resume"]})
-    width = 0.8 / len(data["rows"])
-    for place, (every_s, row) in enumerate(data["rows"].items()):
-        known = [(at, row["resume"][kind]) for at, kind in enumerate(kinds) if kind in row["resume"]]
-        across = [at + width * (place - (len(data["rows"]) - 1) / 2) for at, _ in known]
-        middle = [each["p50_s"] for _, each in known]
-        most = [each["p95_s"] - each["p50_s"] for _, each in known]
-        axes.bar(across, middle, width, yerr=[[0.0] * len(most), most], capsize=3, label=f"one every {every_s} s")
-    axes.set_xticks(range(len(kinds)), kinds)
-    axes.set(ylabel="seconds without a replica, median and p95")
-    axes.legend(fontsize=8)
-    plain(axes, "y")
     return figure

@@ -1,7 +1,7 @@
 """WISP's setting: how many robots one verifier serves at a promised token speed, and what it commits.
 
 Robots draft 50 tokens a second and ask again at once; a request violates its class where its end-to-end token speed,
-prefill and queue included, is below it. Beside the figures stand the paper's, from its Tables 1, 2, 3, 5 and 6.
+prefill and queue included, is below it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vlm_nav_evaluation.fleet.cells import run_cells
 from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, figures_of, run
 from vlm_nav_evaluation.fleet.fleet import Fleet, blocks_of
 from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
-from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload, chance_of
+from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCH = 256
@@ -27,26 +27,7 @@ COSTS = {"appendix C": PAPER_COSTS["wisp-32b"], "main text": PAPER_COSTS["wisp-3
 """Qwen3-32B on an A100: Table 12, and Sec. 4.4 with Table 12's constant, which the text leaves out."""
 BESIDE = (1.7 / 32.0, 28.0 / 64.0)
 """Qwen3-1.7B to Qwen3-32B: parameters and layers. What its forwards cost beside the target is not in the paper."""
-SHARES = {"Qwen3-0.6B": (0.31, 0.48), "Qwen3-1.7B": (0.42, 0.63), "Qwen3-4B": (0.47, 0.66), "Qwen3-8B": (0.53, 0.71)}
-"""Table 5: accepted share of drafted tokens without and with predictor."""
-CAPACITY = {
-    "SLED": (83, 42, 27, 21), "centralised": (97, 80, 54, 41), "WISP": (164, 142, 103, 86),
-}  # fmt: skip
-"""Table 2, Qwen3-32B, at 2, 4, 6 and 8 tokens a second."""
-CAPACITY_14B = {"SLED": (119, 88, 71, 52), "centralised": (198, 165, 109, 86), "WISP": (245, 223, 194, 154)}
-GOODPUT = {"SLED": 170.82, "centralised": 326.12, "WISP": 631.86}
-"""Table 3, tokens a second."""
-TABLE_1 = {"wisp": (0.0, 0.1080, 0.8210, 0.9827), "fcfs": (0.0, 0.3645, 0.9415, 0.9835)}
-"""Violations at 2, 4, 6 and 8 tokens a second; the number of robots is not printed."""
-TABLE_6 = {2: (14.23, 17.14), 4: (21.12, 26.43), 8: (56.12, 70.43), 16: (102.13, 132.80)}
-"""Robots -> goodput without and with predictor."""
 ALLOWED = (0.01, 0.05)
-GOALS = {
-    ("capacity", "sled"): 4.5,
-    ("capacity", "central"): 2.3,
-    ("goodput", "sled"): 3.7,
-    ("goodput", "central"): 1.94,
-}
 CLASSES = tuple(SERVICE_CLASSES)
 QUICK = Workload(prompt=(32, 96), answer=(32, 96))
 """The workload of a quick look."""
@@ -85,7 +66,7 @@ def systems() -> dict[str, System]:
 
 
 NEEDED = ("sled", "central", "full_budget")
-"""What the goals are about."""
+"""What ratios are taken of."""
 MEANING = {
     "sled": f"static batches of 8 (100 ms), {FIXED_K} draft tokens, no cache",
     "central": "robots do not draft: continuous batching, first come first served",
@@ -107,7 +88,7 @@ def add_options(line: argparse.ArgumentParser) -> None:
     """Register --cost, --systems, --classes and --loads."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
     line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
-                      help="these and what goals need (default: all, with --quick three)")  # fmt: skip
+                      help="these and what ratios need (default: all, with --quick three)")  # fmt: skip
     line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
                       help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
                       "takes most of the time")  # fmt: skip
@@ -146,8 +127,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
               for system in chosen.values() for robots in loads]  # fmt: skip
     found_runs = iter(run_cells("load", run, curves, jobs))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
-    seeds = range(seed, seed + (1 if quick else 3))
-    predictor = predictor_runs(times, workload, window or Window(5.0, 25.0), seeds, jobs)
     at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
     overload = [
         (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
@@ -168,8 +147,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ],
         "capacity": capacities,
         "load": load,
-        "predictor": predictor,
-        "acceptance": table_5(seed),
         "overload": run_cells("overload", overload_cell, overload, jobs),
         "ratios": ratios(capacities, load),
     }
@@ -202,53 +179,6 @@ def capacity_cell(setting: Setting, window: Window | None, seed: int, near: floa
             for robots, figures in sorted(seen.items())
         },
     }
-
-
-def predictor_runs(
-    times: Times, workload: Workload, window: Window, seeds: Sequence[int], jobs: int
-) -> list[dict[str, Any]]:
-    """Return goodput with and without predictor for few robots, under WISP's policy."""
-    off = replace(systems()["wisp"], name="off", drafting=Drafting(FIXED_K))
-    cells = [
-        (Setting(system, times, replace(workload, seed=seed), CLASSES), robots, seed, window, False)
-        for robots in TABLE_6
-        for system in (off, systems()["wisp"])
-        for seed in seeds
-    ]
-    found = iter(run_cells("predictor", run, cells, jobs))
-    rows = []
-    for robots, paper in TABLE_6.items():
-        both = [sorted(next(found).goodput for _ in seeds) for _ in range(2)]
-        spread = [{"min": each[0], "median": each[len(each) // 2], "max": each[-1]} for each in both]
-        gain = spread[1]["median"] / spread[0]["median"] - 1.0
-        rows.append({"robots": robots, "off": spread[0], "on": spread[1], "gain": gain,
-                     "paper_off": paper[0], "paper_on": paper[1], "paper_gain": paper[1] / paper[0] - 1.0})  # fmt: skip
-    return rows
-
-
-def table_5(seed: int, requests: int = 40) -> dict[str, dict[str, float]]:
-    """Return the accepted share of drafted tokens by draft model, without and with predictor, beside the paper's.
-
-    The chance of one token follows from the share without predictor and `FIXED_K`; that with predictor is then a check.
-    """
-    rows = {}
-    for model, (off, on) in SHARES.items():
-        chance = chance_of(off)
-        workload = Workload(kinds=((chance,),), seed=seed)
-        counts = {FIXED_K: [0, 0], 8: [0, 0]}
-        for number in range(1, requests + 1):
-            request = workload.request(0, number)
-            for most, count in counts.items():
-                position = 0
-                while position < len(request.answer) - most:
-                    drafted = most if most == FIXED_K else max(1, request.predicted(position, most))
-                    right = request.right(position, drafted)
-                    count[0] += right
-                    count[1] += drafted
-                    position += right + 1
-        shares = [accepted / drafted for accepted, drafted in counts.values()]
-        rows[model] = {"chance": chance, "off": shares[0], "on": shares[1], "paper_off": off, "paper_on": on}
-    return rows
 
 
 def overload_cell(setting: Setting, robots: int, room: int, seed: int, window: Window) -> dict[str, Any]:
@@ -289,7 +219,6 @@ LOAD_COLUMNS = (
     Column("rows/pass", "rows", ".1f"),
     Column("pass ms", "pass_s", ".0f", 1e3),
     Column("queue ms", "queue_s", ".0f", 1e3),
-    Column("compute to blame %", "compute_blamed", ".0f", 100.0),
     Column("scheduling us", "deciding_us", ".0f"),
 )  # fmt: skip
 
@@ -313,30 +242,17 @@ def report(data: Mapping[str, Any]) -> str:
             {f"{system}, {robots}": each for system, runs in data["load"].items() for robots, each in runs.items()},
             LOAD_COLUMNS,
         ),
-        "\npaper, Table 1, late % at 2, 4, 6, 8 tokens/s (robots not printed): "
-        + "; ".join(f"{name} {', '.join(f'{100 * each:.2f}' for each in row)}" for name, row in TABLE_1.items()),
-        "highest goodput: "
-        + ", ".join(f"{name} {value:.0f}" for name, value in peaks(data["load"]).items())
-        + "; paper: " + ", ".join(f"{name} {value}" for name, value in GOODPUT.items()),
-        "\npredictor off and on (policy wisp), tokens/s",
-        figures_table("robots", {str(row["robots"]): row for row in data["predictor"]}, PREDICTOR_COLUMNS),
-        f"\naccepted share of drafted tokens: drafts of {FIXED_K}, and up to 8 with the predictor of Table 4",
-        figures_table("draft model", data["acceptance"], ACCEPTANCE_COLUMNS),
+        "\nhighest goodput: " + ", ".join(f"{name} {value:.0f}" for name, value in peaks(data["load"]).items()),
+        *(
+            f"full_budget over {base}: " + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in found.items())
+            for base, found in data["ratios"].items()
+        ),
         "\noverload: memory for the first number of robots, production's admission (not with --quick)",
         figures_table("robots", {str(row["robots"]): row for row in data["overload"]}, OVERLOAD_COLUMNS),
-        "\n" + verdicts(data),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
-PREDICTOR_COLUMNS = (
-    Column("off", "off", ".1f"), Column("on", "on", ".1f"), Column("gain %", "gain", ".1f", 100.0),
-    Column("paper off", "paper_off"), Column("paper on", "paper_on"), Column("gain %", "paper_gain", ".1f", 100.0),
-)  # fmt: skip
-ACCEPTANCE_COLUMNS = (
-    Column("chance of a token", "chance", ".3f"), Column("off", "off"), Column("paper", "paper_off"),
-    Column("on", "on"), Column("paper", "paper_on"),
-)  # fmt: skip
 OVERLOAD_COLUMNS = (
     Column("goodput", "goodput", ".0f"), Column("refusals", "refusals", ".0f"),
     Column("longest retry s", "longest_retry_s", ".1f"), Column("requests taken on", "started", ".0f"),
@@ -344,29 +260,9 @@ OVERLOAD_COLUMNS = (
 
 
 def capacity_table(capacities: Mapping[str, Any]) -> str:
-    """Return capacities by system and class, with the paper's below."""
+    """Return capacities by system and class."""
     names = list(next(iter(capacities.values())))
     header = ("system", *(f"{SERVICE_CLASSES[name].tokens_per_s:g} tokens/s" for name in names))
     rows = [(system, *(" / ".join(map(str, by_class[name]["robots"])) for name in names))
             for system, by_class in capacities.items()]  # fmt: skip
-    for printed, model in ((CAPACITY, "32B"), (CAPACITY_14B, "14B")):
-        rows += [(f"paper, {system} {model}", *(str(values[CLASSES.index(name)]) for name in names))
-                 for system, values in printed.items()]  # fmt: skip
     return table(header, rows)
-
-
-def verdicts(data: Mapping[str, Any]) -> str:
-    """Return for every goal whether full_budget meets it."""
-    lines = ["short prompts and answers, few robots: a look, no verdict"] if not data["overload"] else []
-    for (what, base), goal in GOALS.items():
-        for name, ratio in data["ratios"][base].items():
-            if name.startswith(what):
-                met = "met" if ratio >= goal else "NOT met"
-                lines.append(f"goal: {name} {goal:g}x {base}: {ratio:.2f}x, {met}")
-    if not data["overload"]:
-        return "\n".join(lines)
-    peak = max(row["goodput"] for row in data["overload"])
-    share = data["overload"][-1]["goodput"] / peak
-    met = "met" if share > 0.9 else "NOT met"
-    lines.append(f"goal: goodput under {OVERLOAD}x load above 90 % of its peak: {100 * share:.0f} %, {met}")
-    return "\n".join(lines)

@@ -21,7 +21,7 @@ EOS = VOCABULARY - 1
 """Never sampled: answers end by their length."""
 FIXED_K = 5
 """Draft tokens of a system with a fixed length. WISP does not print its own; with 5, Table 5's acceptance shares with
-and without predictor agree with Table 4's predictor, see `table_5`."""
+and without predictor agree with Table 4's predictor."""
 
 
 @dataclass(frozen=True)
@@ -138,18 +138,3 @@ class Request:
 
 def _are_chances(ranks: tuple[float, ...]) -> bool:
     return 0 < len(ranks) < CANDIDATES and min(ranks) >= 0.0 and sum(ranks) <= 1.0
-
-
-def chance_of(share: float, tokens: int = FIXED_K) -> float:
-    """Return the acceptance of one token with which a share of drafts of so many tokens is accepted.
-
-    share = (p + p^2 + ... + p^k) / k. Raises ValueError for a share outside 0 to 1.
-    """
-    if not 0.0 <= share <= 1.0:
-        raise ValueError(f"share {share} is outside 0 to 1")
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        reached = sum(middle**place for place in range(1, tokens + 1)) / tokens
-        low, high = (middle, high) if reached < share else (low, middle)
-    return (low + high) / 2.0

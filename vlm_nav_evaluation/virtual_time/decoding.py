@@ -16,7 +16,6 @@ from speculation.profiles import DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import Hello, Welcome
 from vlm_nav_evaluation.virtual_time.fed import RecordedFedModel
-from vlm_nav_evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
 from vlm_nav_evaluation.virtual_time.link import VirtualLink, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.models import FINGERPRINT, RecordedDraftModel, RecordedEngine, RecordedServerDraft
 from vlm_nav_evaluation.virtual_time.recording import Recording
@@ -39,25 +38,21 @@ def run_mode(
     mode: str,
     recording: Recording,
     timings: Timings,
-    split: LayerSplit | None = None,
-    edges: int = 1,
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
     beside: Recording | None = None,
     fed: bool = False,
     **changes: Any,
 ) -> list[StepResult]:
-    """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
+    """Decode a recording in one mode; `changes` are those of its `DraftingConfig`.
 
-    `trace`, `beside` and `fed` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an
-    answer is not the target's own: that is a fault of a policy.
+    `trace`, `beside` and `fed` as in `decode`. Raises RuntimeError where an answer is not the target's own: that is a
+    fault of a policy.
     """
-    if mode == LAYER_SPLIT:
-        return (split or LayerSplit()).decode(recording, timings)
     if fed:  # The predictor knows the draft model's logits alone, as on the robot.
         changes.setdefault("stop_below", 0.0)
     config = drafting(mode, recording, **changes)
-    results = decode(recording, timings, config, edges=edges, server=server, trace=trace, beside=beside, fed=fed)
+    results = decode(recording, timings, config, server=server, trace=trace, beside=beside, fed=fed)
     for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
         if mode != Mode.EDGE and result.tokens != step.tokens:
             raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")

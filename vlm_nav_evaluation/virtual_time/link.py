@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from speculation.links import EmulatedWay
-from speculation.wire import AnyMessage, BeginStep, Commit, Draft, decode, encode
+from speculation.wire import AnyMessage, BeginStep, decode, encode
 from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -97,17 +97,15 @@ class VirtualMailbox:
 
 
 class VirtualLink:
-    """The edge's end. `sync_s` passes before a draft leaves that was ready when its commit came (Early Exits, T_r)."""
+    """The edge's end."""
 
     def __init__(self, timeline: Timeline, timings: Timings, mailbox: VirtualMailbox, peer: bytes) -> None:
         self._timeline = timeline
-        self._sync_s = timings.sync_s
         self._rtt_s = timings.conditions.up.delay_s + timings.conditions.down.delay_s
         self._mailbox = mailbox
         self._peer = peer
         self._inbox: Inbox[AnyMessage] = Inbox(timeline)
         self._up, self._down = Channel.pair(timeline, timings)
-        self._committed_at = -1.0
         mailbox.join(peer, self._send_down)
 
     @property
@@ -129,8 +127,6 @@ class VirtualLink:
         """See `Link`. A new step finds an empty inbox, as in `edge_drafter.link`."""
         if isinstance(message, BeginStep):
             self._inbox.clear()
-        elif isinstance(message, Draft) and self._timeline.now == self._committed_at:
-            self._timeline.sleep(self._sync_s)
         payload = encode(message)
         self._up.send(payload, lambda: self._mailbox.deliver(self._peer, payload))
 
@@ -140,8 +136,6 @@ class VirtualLink:
         if message is None and timeout > 0.0:
             self._inbox.wait(timeout)
             message = self._inbox.take()
-        if isinstance(message, Commit):
-            self._committed_at = self._timeline.now
         return message
 
     def wait_for_message(self, seconds: float) -> float:

@@ -30,8 +30,6 @@ DRAFT_LAYERS = 28
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
 LEAST = 1e-12
-_WRONGS = 1 << 16
-"""Salts between two wrong verdicts of one place."""
 _PROMPT_TOKEN = 300
 """Stands for each of a prompt: three bytes on the wire, as most of a real vocabulary are."""
 _TRUE_PATH = 0
@@ -271,7 +269,7 @@ class RecordedEngine:
         self._sleep = sleep
         self._fed = fed
         self._prompt = timings.prompt_tokens or (0 if fed is None else 1 + fed.prompt_tokens)
-        self._ends = timings.layer_ends(recording.layers)
+        self._ends = tuple((layer + 1) / recording.layers for layer in range(recording.layers))
         self._at_once = (0.0,) * (recording.layers - 1) + (1.0,)
         self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
         self._sessions: dict[int, _Session] = {}
@@ -394,8 +392,7 @@ class RecordedEngine:
             confidence = session.confidences[place][index]
             if session.agrees[place][index]:
                 return Verdict(final.path, final.token, confidence)
-            nth = 0 if step.wrong_choices is None else int(step.wrong_choices[place, index])
-            return Verdict(final.path, self._wrong(row, session, final, nth), confidence)
+            return Verdict(final.path, self._wrong(row, session, final), confidence)
         assert step.exit_tokens is not None and step.exit_probabilities is not None, "a step has exits of one kind"
         exit_tokens, exit_probabilities = step.exit_tokens, step.exit_probabilities
 
@@ -409,11 +406,11 @@ class RecordedEngine:
         short = self._recording.short_list
         return verdict if short is None or short.issuperset(_children(row, verdict)) else None
 
-    def _wrong(self, row: Row, session: _Session, final: Verdict, nth: int) -> int:
-        """Return the nth token that is neither the target's nor the draft's after the accepted path."""
+    def _wrong(self, row: Row, session: _Session, final: Verdict) -> int:
+        """Return a token that is neither the target's nor the draft's after the accepted path."""
         taken = {final.token, *_children(row, final)}
         place = _Prefix(session.root.place + len(final.path), 1)
-        noise = (_noise(place, salt, self._recording) for salt in itertools.count(nth * _WRONGS))
+        noise = (_noise(place, salt, self._recording) for salt in itertools.count())
         return next(token for token in noise if token not in taken)
 
 

@@ -28,7 +28,7 @@ Tokens = npt.NDArray[np.integer]
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step whose answer has n tokens. Its exits are either recorded (two arrays) or synthetic (three)."""
+    """One step whose answer has n tokens. Its exits are either recorded or synthetic, two arrays each."""
 
     prompt: str
     image_bytes: int
@@ -48,8 +48,6 @@ class RecordedStep:
     [n, exits]."""
     confidences: Numbers | None = None
     """Synthetic: the confidence of that verdict."""
-    wrong_choices: Tokens | None = None
-    """Synthetic: which of all wrong verdicts it names where it is wrong; None: always the same."""
     fed_tokens: Tokens | None = None
     """A fed head's k likeliest tokens at each place, by depth m [n, depths, k]: the last m - 1 tokens in front of the
     place are drafts to it, which continue from its own features; of all before them it has the target's. At depths

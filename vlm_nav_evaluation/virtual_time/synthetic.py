@@ -47,8 +47,6 @@ class Synthetic:
     """How well the draft knows whether it is right: 0.5 (not at all) to 1 (always)."""
     exit_sharpness: float = 0.9
     """The same for exits."""
-    variety: float = 0.0
-    """The chance that an exit which is wrong names another token than the exit before it; 0: all name the same."""
     fed: tuple[float, ...] = ()
     """The chance that a fed head's likeliest token is the target's, by depth (`RecordedStep.fed_tokens`), not rising:
     what is right at one depth is so at all before it. Empty for no head. Second choices and sharpness are the
@@ -60,7 +58,7 @@ class Synthetic:
         layers = self.exit_layers
         rise = self.layers >= 1 and list(layers) == sorted({layer for layer in layers if 0 <= layer < self.layers - 1})
         named = not layers or self.miss >= 1.0 or layers[0] <= self.mean_exit <= layers[-1]
-        shares = ("second", "miss", "sharpness", "exit_sharpness", "variety")
+        shares = ("second", "miss", "sharpness", "exit_sharpness")
         limits = {name: (0.0 <= getattr(self, name) <= 1.0, "outside 0 to 1") for name in shares}
         limits["acceptance"] = (all(0.0 <= each <= 1.0 for each in self.rates), "outside 0 to 1")
         limits["fed"] = (
@@ -99,12 +97,10 @@ class Synthetic:
         rates = np.resize(np.array(self.rates), n)
         drafted, likely, chance = self._draft(tokens, random.random(n) < rates, rates, random)
         agrees, confidences = self._exits(n, random)
-        wrong = np.cumsum(random.random(agrees.shape) < self.variety, axis=1, dtype=int) if self.variety else None
         fed_tokens, fed_chances = self._fed(number, tokens) if self.fed else (None, None)
         return RecordedStep(
             f"synthetic step {number}", self.image_bytes, tuple(tokens.tolist()), drafted, likely, chance[:, None],
-            agrees=agrees, confidences=confidences, wrong_choices=wrong, fed_tokens=fed_tokens,
-            fed_probabilities=fed_chances,
+            agrees=agrees, confidences=confidences, fed_tokens=fed_tokens, fed_probabilities=fed_chances,
         )  # fmt: skip
 
     def _fed(self, number: int, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

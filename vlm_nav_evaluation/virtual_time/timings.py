@@ -10,7 +10,6 @@ from speculation.cost_profile import load_cost
 from speculation.links import LinkConditions, load_link
 from speculation.pass_cost import PAPER_COSTS, Load, PassCost
 from speculation.profiles import DeviceProfile, load_profile, load_profiles
-from vlm_nav_evaluation.formulas import SYSTEMS
 
 WITH_COST = "+"
 """Between the name of timings and that of a cost."""
@@ -39,16 +38,12 @@ class Timings:
     """T_q: a target forward over one token."""
     verify_token_s: float = 0.0
     """Added by each further token of a target forward; none beside a `cost`."""
-    verify_row_s: float = 0.0
-    """Added by each further session in it, whatever its tokens cost."""
     cost: PassCost | None = None
-    """How target forwards grow with their load, a measured profile; None: by the two above alone. See `pass_cost`."""
+    """How target forwards grow with their load, a measured profile; None: by the one above alone. See `pass_cost`."""
     prompt_tokens: int = 0
     """Cache slots of image and prompt."""
     exit_s: float = 0.0
     """What one exit adds to the layer that it sits on."""
-    layer_shares: tuple[float, ...] = ()
-    """How T_q spreads over the layers, any positive weights; empty: evenly."""
     edge_prefill_s: float = 0.0
     """Image and prompt on the edge, vision included."""
     cloud_prefill_s: float = 0.0
@@ -57,8 +52,6 @@ class Timings:
     up_bits_per_s: float = 0.0
     """0 for no limit; messages leave one at a time."""
     down_bits_per_s: float = 0.0
-    sync_s: float = 0.0
-    """T_r: passes on the edge when a commit hits."""
     server_draft_s: float = 0.0
     """A forward of a draft model beside the target, whatever the batch (mode server_sd)."""
     server_draft_prefill_s: float = 0.0
@@ -73,8 +66,6 @@ class Timings:
             value = getattr(self, each.name)
             if isinstance(value, float | int) and not (math.isfinite(value) and value >= 0.0):
                 raise ValueError(f"timings {self.name!r}: {each.name} = {value} must be finite and not negative")
-        if self.layer_shares and not (min(self.layer_shares) >= 0.0 and sum(self.layer_shares) > 0.0):
-            raise ValueError(f"timings {self.name!r}: layer_shares {self.layer_shares} must be weights, not all 0")
         if self.cost is not None and self.verify_token_s:
             raise ValueError(
                 f"timings {self.name!r}: verify_token_s = {self.verify_token_s} beside a cost, which has what tokens "
@@ -118,15 +109,15 @@ class Timings:
     @property
     def load_words(self) -> str:
         """What the load of a target forward costs beside T_q, in words for a table's head."""
-        cost, row = self.pass_cost, self.verify_row_s / (self.verify_s or 1.0)
+        cost = self.pass_cost
         if cost is None:
             token = self.verify_token_s / (self.verify_s or 1.0)
-            return f"a target forward takes T_q; each further token {token:.3g} of it, each further session {row:.3g}"
+            return f"a target forward takes T_q; each further token {token:.3g} of it"
         one = cost.seconds(Load.row(1, self.prompt_tokens))
         token, pair, cached = (each / one for each in (cost.token_s, cost.interaction_s, cost.cached_s))
         return (
             f"a target forward takes {1e3 * one:.4g} ms; of that each further token {token:.3g}, query-key pair "
-            f"{pair:.3g}, cached token {cached:.3g}, each further session {row:.3g}"
+            f"{pair:.3g}, cached token {cached:.3g}"
         )
 
     @property
@@ -150,29 +141,25 @@ class Timings:
 
     def target_forward_s(self, load: Load) -> float:
         """Return the seconds of a target forward."""
-        rows_s = self.verify_row_s * max(0, load.rows - 1)
         if self.pass_cost is not None:
-            return self.pass_cost.seconds(load) + rows_s
-        return self.verify_s + self.verify_token_s * max(0, load.new - 1) + rows_s
-
-    def layer_ends(self, layers: int) -> tuple[float, ...]:
-        """Return the part of a target forward that is over after each of `layers` layers, rising to 1.
-
-        Raises ValueError where `layer_shares` is for another number of layers.
-        """
-        shares = self.layer_shares or (1.0,) * layers
-        if len(shares) != layers:
-            raise ValueError(
-                f"timings {self.name!r}: layer_shares has {len(shares)} weights, the target {layers} layers"
-            )
-        return tuple(sum(shares[: layer + 1]) / sum(shares) for layer in range(layers))
+            return self.pass_cost.seconds(load)
+        return self.verify_s + self.verify_token_s * max(0, load.new - 1)
 
 
 PAPERS = {
-    name: Timings(name, system.draft_s, TABLE_9_LEAF, system.verify_s, one_way_s=system.one_way_s)
-    for name, system in SYSTEMS.items()
+    name: Timings(name, gamma_draft_ms / 4e3, TABLE_9_LEAF, verify_ms / 1e3, one_way_s=way_ms / 1e3)
+    for name, (gamma_draft_ms, verify_ms, way_ms) in {
+        "go2": (288, 620, 120),
+        "jetson_vicuna_7b": (334, 497, 95),
+        "rtx_vicuna_7b": (102, 442, 42),
+        "jetson_vicuna_13b": (1596, 616, 91),
+        "rtx_vicuna_13b": (555, 618, 46),
+        "jetson_llama2_7b": (301, 522, 96),
+        "rtx_llama2_7b": (99, 467, 47),
+    }.items()
 }
-"""The columns of Early Exits' Tables 5 and 8(a)."""
+"""The columns of Early Exits' Tables 8(a) and 5: drafting 4 tokens, T_q and T_c in milliseconds, by client (a Go2's
+Jetson Orin, Jetson Nano, RTX 2080 Ti) and target; the server is an A100."""
 
 
 def load_timings(name: str, cost: str = DEFAULT_COST) -> Timings:

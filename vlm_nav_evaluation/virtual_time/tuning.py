@@ -52,9 +52,7 @@ def split(recording: Recording) -> tuple[Recording, Recording]:
 
 
 def is_tuned(mode: str) -> bool:
-    """Return whether a mode has drafts whose shape can be searched; `layer_split` has none."""
-    if mode not in {each.value for each in Mode}:
-        return False
+    """Return whether a mode has drafts whose shape can be searched."""
     settings = DraftingConfig.of(mode)
     return settings.drafts or settings.self_draft
 

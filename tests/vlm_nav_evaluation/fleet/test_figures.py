@@ -37,7 +37,7 @@ def test_more_robots_are_slower_and_late_in_the_end() -> None:
     setting = Setting(systems()["central"], times_of("main text"), workload, CLASSES[-1:])
     few, many = (run(setting, robots, 0, Window(2.0, 5.0)) for robots in (4, 150))
     assert few.violations == 0.0 < 0.3 < many.violations == many.by_class["interactive"]
-    assert few.tokens_per_pass == 1.0 and few.accepted == 0.0
+    assert few.tokens_per_pass == 1.0
     assert many.goodput > few.goodput > 4 * 8.0
     assert few.requests >= 4 and few.rows <= 4.0
     known = run(setting, 150, 0, Window(2.0, 5.0), enough=0.05)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vlm_nav_evaluation.fleet.wisp import SHARES, table_5
-from vlm_nav_evaluation.fleet.workload import CANDIDATES, Request, Workload, chance_of
+from vlm_nav_evaluation.fleet.workload import CANDIDATES, Request, Workload
 
 KINDS = ((0.9, 0.05), (0.3, 0.2, 0.1))
 
@@ -76,19 +75,6 @@ def _right(request: Request, position: int, most: int) -> int:
     return count
 
 
-@given(st.floats(0.0, 1.0), st.integers(1, 12))
-def test_a_share_follows_from_its_chance(chance: float, tokens: int) -> None:
-    share = sum(chance**place for place in range(1, tokens + 1)) / tokens
-    assert chance_of(share, tokens) == pytest.approx(chance, abs=1e-3)
-
-
-def test_the_predictor_of_table_4_gives_the_shares_of_table_5() -> None:
-    rows = table_5(seed=0)
-    for model, (off, on) in SHARES.items():
-        assert rows[model]["off"] == pytest.approx(off, abs=0.03)
-        assert rows[model]["on"] == pytest.approx(on, abs=0.05), "drafts of 5 are what makes both tables agree"
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("kinds", ((1.1,),)), ("kinds", ((0.6, 0.6),)), ("shares", (0.5,)), ("prompt", (0, 4)), ("answer", (5, 4)),
@@ -97,5 +83,3 @@ def test_the_predictor_of_table_4_gives_the_shares_of_table_5() -> None:
 def test_what_cannot_be_sampled_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"workload: {field} = "):
         Workload(**{field: value})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="share"):
-        chance_of(1.5)

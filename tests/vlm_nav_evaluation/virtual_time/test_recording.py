@@ -327,22 +327,6 @@ def test_exits_of_a_synthetic_recording_are_calibrated() -> None:
             assert agrees[chosen, exit].mean() == pytest.approx(level, abs=0.03)
 
 
-def test_wrong_exits_name_as_many_tokens_as_variety_asks_for() -> None:
-    def named(variety: float) -> set[int]:
-        recording = Synthetic(tokens=4, miss=1.0, variety=variety).draw(1)
-        engine = RecordedEngine(recording, Timings(), nothing)
-        prefill_at_once(engine, 0, engine.prepare("", recording.image(0)), (), 4)
-        outputs = list(engine.verify([Row(0, (), ())]))[:-1]
-        return {output.verdicts[0].token for output in outputs if 0 in output.verdicts}
-
-    target = Synthetic(tokens=4).draw(1).steps[0].tokens[0]
-    assert len(named(0.0)) == 1 and len(named(1.0)) > 20
-    assert target not in named(0.0) | named(1.0)
-    # A setting that is off samples nothing: older settings give what they gave.
-    one, other = (Synthetic(tokens=50, variety=variety).draw(1).steps[0] for variety in (0.0, 0.5))
-    assert one.wrong_choices is None and one.tokens == other.tokens and np.array_equal(one.agrees, other.agrees)  # type: ignore[arg-type]
-
-
 def test_per_place_acceptance_and_the_same_draw_twice() -> None:
     source = Synthetic(tokens=6, acceptance=(1.0, 0.0))
     one, other = source.draw(3), source.draw(3)

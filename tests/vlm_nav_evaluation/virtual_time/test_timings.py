@@ -22,20 +22,13 @@ def test_eight_leaves_take_as_much_longer_as_measured() -> None:
     assert go2.draft_forward_s(8) / go2.draft_s == pytest.approx(8.97 / 7.76, abs=0.002)
 
 
-def test_a_target_forward_grows_with_tokens_and_sessions() -> None:
-    timings = Timings(verify_s=1.0, verify_token_s=0.1, verify_row_s=0.5)
+def test_a_target_forward_grows_with_its_tokens() -> None:
+    timings = Timings(verify_s=1.0, verify_token_s=0.1)
     assert timings.target_forward_s(Load(1, 1)) == 1.0
-    assert timings.target_forward_s(Load(2, 6)) == pytest.approx(2.0)
+    assert timings.target_forward_s(Load(2, 6)) == pytest.approx(1.5)
 
 
-def test_layers_are_even_or_weighted() -> None:
-    assert Timings().layer_ends(4) == (0.25, 0.5, 0.75, 1.0)
-    assert Timings(layer_shares=(3.0, 1.0)).layer_ends(2) == (0.75, 1.0)
-    with pytest.raises(ValueError, match="2 weights, the target 3"):
-        Timings(layer_shares=(3.0, 1.0)).layer_ends(3)
-
-
-@pytest.mark.parametrize("wrong", [{"draft_s": -1.0}, {"verify_s": float("nan")}, {"layer_shares": (0.0,)}])
+@pytest.mark.parametrize("wrong", [{"draft_s": -1.0}, {"verify_s": float("nan")}])
 def test_times_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Timings(**wrong)  # type: ignore[arg-type]
@@ -72,13 +65,6 @@ def test_the_default_cost_is_a_measured_one_and_0_is_the_declared_times_alone() 
     assert load_timings("go2").with_cost("0") == load_timings("go2+0")
 
 
-def test_a_further_session_costs_what_is_declared_beside_a_cost_too() -> None:
-    free, profiled = (replace(load_timings(name), verify_row_s=0.062) for name in ("go2+0", "go2+wisp-32b"))
-    two = Load.row(1) + Load.row(1)
-    assert free.target_forward_s(two) == pytest.approx(0.62 + 0.062)
-    assert profiled.target_forward_s(two) == pytest.approx(0.062 + load_timings("go2").target_forward_s(two))
-
-
 def test_tokens_have_one_price_only() -> None:
     with pytest.raises(ValueError, match="verify_token_s = 0.1 beside a cost.*--cost 0"):
         replace(load_timings("go2"), verify_token_s=0.1)
@@ -98,7 +84,5 @@ def test_timings_say_what_a_load_costs() -> None:
     assert "each further token 0 of it" in str(load_timings("go2+0"))
     assert load_timings("go2+0").cost_words == "each further token of a pass takes 0.00% of it (0)"
     assert load_timings("go2").cost_words == "each further token of a pass takes 0.22% of it (wisp-32b)"
-    assert "each further token 0.175 of it, each further session 0.5" in str(
-        Timings(verify_s=2.0, verify_token_s=0.35, verify_row_s=1.0)
-    )
+    assert "each further token 0.175 of it" in str(Timings(verify_s=2.0, verify_token_s=0.35))
     assert "takes 620 ms; of that each further token 0.00223" in str(load_timings("go2+wisp-32b"))

@@ -28,7 +28,6 @@ DRAFTING = [mode.value for mode in Mode if is_tuned(mode.value)]
 
 def test_what_drafts_is_tuned() -> None:
     assert set(DRAFTING) == {mode.value for mode in Mode} - {"cloud", "edge"}
-    assert not is_tuned("layer_split")
 
 
 @pytest.mark.parametrize("mode", DRAFTING)
@@ -103,5 +102,5 @@ def test_arms_have_names_changes_and_earlier_answers_off(few: None) -> None:
         own = DraftingConfig.of("full", by_name[name].changes["text"])
         assert not own.ngrams and not own.interrupt
     assert set(drafting) == {f"full, {TUNED}", f"full, {NO_NGRAMS}, {TUNED}"}
-    plain, nothing = arms_at_best(["cloud", "full", "layer_split"], None, timings)
-    assert [arm.name for arm in plain] == ["cloud", "full", f"full, {NO_NGRAMS}", "layer_split"] and not nothing
+    plain, nothing = arms_at_best(["cloud", "full"], None, timings)
+    assert [arm.name for arm in plain] == ["cloud", "full", f"full, {NO_NGRAMS}"] and not nothing

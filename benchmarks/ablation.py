@@ -7,21 +7,29 @@ it is fastest. What a mode is tuned on is not what is reported.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from benchmarks.decoding.common import GO2_SYNTHETIC, VIRTUAL, arm_figures, go2, save
-from benchmarks.decoding.plots import plot_ablation
-from benchmarks.recordings import recorded
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.recordings import VIRTUAL, add_cost, add_recording, recorded
 from edge_drafter import Mode
+from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.plots import keep
+from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.tables import Column, markdown
-from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time.figures import figures_of
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, split
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
-STEPS = (40, 6, "recorded frames; a fifth as many are synthetic, whose answers are five times as long")
+STEPS, QUICK_STEPS = 40, 6
+SYNTHETIC = Synthetic()
+"""As Early Exits, Table 8 has its run on the Go2: tau 2.92, 55.6 % of verdicts named by no exit, mean exit 8."""
 WITHOUT = {
     "drafts ahead": "ahead=off",
     "own guess": "own_guess=off,ahead=off",
@@ -71,8 +79,9 @@ WAYS = {FULL: WITHOUT, f"{FULL}, {TUNED}": WITHOUT, f"{FULL}, {NO_NGRAMS}, {TUNE
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for each recording and way, plot `full`'s, and save what was asked."""
-    timings, pair = go2(options.cost), recorded(options, options.steps)
-    sources = {"embedded pair": pair, "synthetic": GO2_SYNTHETIC.draw(max(2, options.steps // 5))}
+    options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
+    timings, pair = load_timings("go2", options.cost).with_server_draft(), recorded(options, options.steps)
+    sources = {"embedded pair": pair, "synthetic": SYNTHETIC.draw(max(2, options.steps // 5))}
     print(f"{timings}\n{VIRTUAL}")
     found, counts = {}, {}
     for name, recording in sources.items():
@@ -86,8 +95,12 @@ def run(options: argparse.Namespace) -> None:
             )
     for way, plotted in ((FULL, "decoding_ablation"), (f"{FULL}, {NO_NGRAMS}, {TUNED}", "decoding_ablation_tuned")):
         bars = {name: arms[way][1:] for name, arms in found.items()}
-        keep(plot_ablation(bars, way, timings.cost_words), plotted, options)
-    save("ablation", options, {"kind": VIRTUAL, "steps": counts, "sources": found}, timings, pair)
+        keep(plot(bars, way, timings.cost_words), plotted, options)
+    if options.save:
+        settings = command.settings_of(options, "exits", "predictor")
+        about = {"settings": settings, "timings": asdict(timings), "source": dict(pair.notes), "kind": VIRTUAL}
+        name = f"{command.result_name('decoding', options.frames)}_ablation"
+        command.write_result(name, {**about, "steps": counts, "sources": found})
 
 
 def by_name(rows: list[dict[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
@@ -110,8 +123,60 @@ def ablate(first: Recording, shown: Recording, timings: Timings) -> dict[str, li
         run = VirtualTime(shown, timings).run(
             [Arm[Any](name, base.mode, {"text": text}) for name, text in texts.items()]
         )
+        every = {name: figures_of(answers, timings) for name, answers in run.answers.items()}
         found[base.name] = [
-            {"name": name, "drafting": texts[name], "slower": run.times_faster(name, WHOLE), **row}
-            for name, row in arm_figures(run, timings, *SHOWN).items()
+            {
+                "name": name,
+                "drafting": texts[name],
+                "slower": run.times_faster(name, WHOLE),
+                "ms_per_token": 1e3 * each["per_token_s"]["median"],
+                **{figure: each[figure] for figure in SHOWN},
+            }
+            for name, each in every.items()
         ]
     return found
+
+
+def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], way: str, cost: str) -> Figure:
+    """Return bars of a step's time without each technique over that of `full`, one panel for each recording.
+
+    way: how `full` is set, its arm's name. cost: what loads cost, in words.
+    """
+    figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
+    panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
+    for axes, (title, rows) in zip(panels, sources.items(), strict=True):
+        places = np.arange(len(rows))
+        low, middle, high = 100.0 * (np.array([row["slower"] for row in rows]).T - 1.0)
+        axes.barh(
+            places, middle, 0.66, color=[MODE_COLOURS[FULL if value > 0 else Mode.EDGE.value] for value in middle]
+        )
+        axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
+        for place, value in zip(places, middle, strict=True):
+            label = f"{round(value):+d} %" if round(value) else "0 %"
+            axes.text(1.0, place, label, va="center", fontsize=10, transform=axes.get_yaxis_transform())
+        axes.axvline(0.0, color=PAPER, linewidth=1.0)
+        axes.set_yticks(places, [row["name"] for row in rows], fontsize=10)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel("step time, % more than with it")
+        plain(axes, "x")
+    panels[0].invert_yaxis()
+    title = f"What {way} loses without one technique (Go2 times, virtual; line: 95 % interval)"
+    figure.suptitle(f"{title}\n{cost}", fontsize=12)
+    return figure
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = command.command_line("benchmarks.ablation", __doc__)
+    add_outputs(line)
+    add_cost(line)
+    shown = "recorded frames; a fifth as many answers, five times as long, are synthetic"
+    line.add_argument("--steps", type=int, help=f"{shown} (default: {STEPS}, with --quick {QUICK_STEPS})")
+    add_recording(line)
+    return line
+
+
+main = partial(command.main_of, parser, run)
+
+if __name__ == "__main__":
+    sys.exit(main())

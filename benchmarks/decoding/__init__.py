@@ -1,1 +1,0 @@
-"""Every mode, technique and queue against the others: one table and one plot a command; see docs/benchmarks.md."""

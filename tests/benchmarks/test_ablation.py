@@ -1,0 +1,88 @@
+"""The ablation: its rows on few synthetic answers, its recording, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ablation, recordings
+from edge_drafter import DraftingConfig
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, load_timings
+from vlm_nav_evaluation.virtual_time.tuning import split
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--steps 1 --target-model config", "--target-model config"),
+        ("--draft-model none", "--draft-model none"),
+        ("--steps -2", "--steps -2"),
+        ("--recording config/links.json", "config/links.json"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ablation.main(flags.split()) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1
+
+
+def test_each_order_of_answers_has_a_recording_of_its_own() -> None:
+    options = [ablation.parser().parse_args(flags) for flags in ([], ["--response-order", "action_first"])]
+    files = [recordings.recording_file(each).name for each in options]
+    assert files == ["embedded.npz", "embedded_action_first.npz"]
+
+
+def test_a_missing_recording_is_made_once_and_that_of_others_refused(
+    few: None, tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(recordings, "COUNT", 3)
+    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    plotted = ("full", "full, n-grams off, tuned")
+    monkeypatch.setattr(ablation, "WAYS", {way: {"early tokens": "early_tokens=off"} for way in plotted})
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
+    monkeypatch.setattr(ablation, "SYNTHETIC", Synthetic(tokens=20))
+    file = tmp_path / "new" / "recording.npz"
+    pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
+    same = ["--recording", str(file), "--frames", "random", "--max-tokens", "8", "--save"]
+    assert ablation.main([*same, *pair, "--steps", "2"]) == 0
+    assert len(Recording.load(file).steps) == 3 and "recording 3 frames" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "decoding_ablation.json").read_text())
+    assert set(saved["sources"]["embedded pair"]) == set(plotted)
+    assert saved["timings"]["verify_s"] == pytest.approx(0.62) and "machine" not in saved
+    assert {path.name for path in tmp_path.glob("*.png")} == {"decoding_ablation.png", "decoding_ablation_tuned.png"}
+    refusals = (
+        ([*pair, "--steps", "4"], "has 3 steps, 4 are needed"),
+        ([*pair, "--steps", "2", "--response-order", "action_first"], "order reason_first"),
+        (["--target-model", str(tiny_target), "--draft-model", str(tiny_target)], "another draft model"),
+    )
+    for flags, reason in refusals:
+        assert ablation.main([*same, *flags]) == 2
+        error = capsys.readouterr().err
+        assert reason in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("mode", "changes"), [(ablation.FULL, ablation.WITHOUT), (ablation.SD, ablation.WITH)])
+def test_every_variant_changes_its_mode(mode: str, changes: dict[str, str]) -> None:
+    found = [DraftingConfig.of(mode, text, stop_below=0.4) for text in changes.values()]
+    assert DraftingConfig.of(mode, stop_below=0.4) not in found
+    assert len(set(found)) == len(found)
+
+
+def test_a_variant_is_compared_with_the_whole_mode_answer_by_answer(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"early tokens": "early_tokens=off", "earlier answers": "ngrams=off"}
+    early = {"early tokens": "early_tokens=on,branches=6,leaves=6"}
+    ways = {way: changes if way.startswith("full") else early for way in ablation.WAYS}
+    monkeypatch.setattr(ablation, "WAYS", ways)
+    found = ablation.ablate(*split(Synthetic(tokens=60).draw(3)), load_timings("go2"))
+    assert list(found) == ["full", "full, tuned", "full, n-grams off, tuned", "sd", "sd, tuned"]
+    whole, without, _ = found["full"]
+    assert whole["slower"] == (1.0, 1.0, 1.0) and without["slower"][0] > 1.0
+    sd, fsd = found["sd"]
+    assert sd["miss_rate"] == 1.0 and fsd["miss_rate"] < 1.0 and fsd["slower"][2] < 1.0
+    assert without["drafting"] == "early_tokens=off" and 0.0 < without["target_busy"] <= 1.0
+    own = found["full, n-grams off, tuned"]
+    assert [row["name"] for row in own] == [ablation.WHOLE, "early tokens"], "nothing of earlier answers is left"
+    assert own[1]["drafting"].startswith("ngrams=off,") and own[1]["drafting"].endswith("early_tokens=off")
