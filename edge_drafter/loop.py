@@ -309,11 +309,12 @@ class StepLoop:
             raise self._interrupted(Interruption.DEADLINE, step.too_late + doing)
         if now >= self._heard_at + step.config.patience_s:
             self._poll()  # what came while a forward of this side ran
-            if step.answer.done or (silence := step.clock() - self._heard_at) < step.config.patience_s:
+            # As above and as in `_wait_s`: a difference rounds otherwise, and a clock that stands would wait for ever.
+            if step.answer.done or (now := step.clock()) < self._heard_at + step.config.patience_s:
                 return
             message = (
-                f"the verifier committed nothing for {silence:.1f} s and did not say that it works on the step "
-                f"(patience_s {step.config.patience_s:g})"
+                f"the verifier committed nothing for {now - self._heard_at:.1f} s and did not say that it works on the "
+                f"step (patience_s {step.config.patience_s:g})"
             )
             message += self._unread
             raise self._interrupted(Interruption.LINK_LOST, message)

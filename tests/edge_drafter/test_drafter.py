@@ -291,6 +291,26 @@ def test_a_silent_verifier_is_a_lost_link_after_the_patience() -> None:
     assert caught.value.stats.resent == 4 and bench.clock.now == pytest.approx(5.0)
 
 
+def test_patience_ends_at_the_instant_that_was_waited_for() -> None:
+    """A clock that wakes at a start plus the patience may show a difference that rounds to less than it."""
+    start, patience_s = 63.66192426159518, 6.0
+    assert start + patience_s - start < patience_s
+    bench = Bench(counting(9), never, Weather(losses=1.0), DraftingConfig.of("cloud", patience_s=patience_s))
+    bench.clock.now = start
+    looks = 0
+    receive = bench.link.receive
+
+    def counted(timeout_s: float) -> Any:
+        nonlocal looks
+        looks += 1
+        assert looks < 100, "the loop turns without end"
+        return receive(timeout_s)
+
+    bench.link.receive = counted  # type: ignore[method-assign]
+    with pytest.raises(StepInterrupted, match="committed nothing"):
+        bench.run()
+
+
 @pytest.mark.parametrize("agreement", [0.0, 0.7])
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode.drafts and mode.needs_link])
 def test_no_step_stalls_where_every_second_message_is_lost(mode: Mode, agreement: float) -> None:
