@@ -133,7 +133,7 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
 
 
 class AnswersConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is answered."""
+    """Settings of the command that answers frames of a data set."""
 
     model: Annotated[Path, Meta(description="target model folder")]
     data: Annotated[Path, Meta(description="folder of the 'data' command, or a file of conversations")]

@@ -100,7 +100,7 @@ def layout_of(seed: int, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
 
 
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which frames are made."""
+    """Settings of the command that makes frames."""
 
     out: Annotated[Path, Meta(description="folder for the shards; those that exist are kept")]
     scenes: Annotated[int, Meta(ge=1, description=f"rooms, {SCENES_PER_SHARD} a shard")] = 1000

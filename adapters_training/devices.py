@@ -30,7 +30,7 @@ class Device(str, Enum):
 
 
 class Precision(str, Enum):
-    """What float32 weights are multiplied in."""
+    """The type of number in which float32 weights are multiplied."""
 
     AUTO = "auto"
     NO = "no"
@@ -71,7 +71,7 @@ def chosen(device: Device) -> torch.device:
 
 
 class ModelConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a command loads its models."""
+    """Settings of a command that loads models."""
 
     device: Annotated[str, Meta(description="auto (a GPU where there is one), cpu, cuda or cuda:N")] = AUTO
 

@@ -205,7 +205,7 @@ def evaluate(
 
 
 class EvaluateConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked."""
+    """Settings of the command that asks a model about held-out frames."""
 
     model: Annotated[Path, Meta(description="model folder")]
     held_out: Annotated[Path, Meta(description="frames of 'data --held-out'")]

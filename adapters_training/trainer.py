@@ -226,7 +226,7 @@ class Trainer(ABC, Generic[C]):
                 tqdm.write(f"warning: {warning}", file=sys.stderr)
         for weights in self.clipped_apart:
             for parameter in weights:
-                if parameter.grad is not None:
+                if parameter.grad is not None and learned:
                     parameter.grad /= learned
             torch.nn.utils.clip_grad_norm_(weights, self.config.max_grad_norm)
         for group in self.optimiser.param_groups:
@@ -243,15 +243,19 @@ class Trainer(ABC, Generic[C]):
         """Sum gradients and counts over the processes; return the tokens that all of them learned from."""
         if self.replicas.size == 1:
             return done.learned
-        if not done.learned:  # this process has no answer in this step
-            for parameter in self.parameters:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        counts = torch.tensor([done.learned, done.tokens, done.cut, done.passed], device=gradients[0].device)
-        summed = self.replicas.sum(torch.cat([*(gradient.flatten() for gradient in gradients), counts]))
-        *parts, tail = torch.split(summed, [*(gradient.numel() for gradient in gradients), len(counts)])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        own = [each.grad for each in self.parameters]
+        device = self.parameters[0].device
+        # A process without an answer in this step has no gradients, and gets those of the others.
+        found = torch.tensor([float(gradient is not None) for gradient in own], device=device)
+        counts = torch.tensor([done.learned, done.tokens, done.cut, done.passed], device=device)
+        flat = [torch.zeros_like(weight) if gradient is None else gradient
+                for weight, gradient in zip(self.parameters, own, strict=True)]  # fmt: skip
+        summed = self.replicas.sum(torch.cat([*(gradient.flatten() for gradient in flat), found, counts]))
+        *parts, anywhere, tail = torch.split(
+            summed, [*(gradient.numel() for gradient in flat), len(found), len(counts)]
+        )
+        for weight, part, count in zip(self.parameters, parts, anywhere.tolist(), strict=True):
+            weight.grad = part.view_as(weight).clone() if count else None
         done.losses = self.replicas.sum(done.losses)
         done.learned, done.tokens, done.cut, done.passed = (
             float(tail[0]), float(tail[1]), int(tail[2]), int(tail[3])

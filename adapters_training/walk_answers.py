@@ -84,7 +84,7 @@ def _answered(path: Path) -> set[str]:
 
 
 class WalkConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is answered."""
+    """Settings of the command that answers frames of walks."""
 
     model: Annotated[Path, Meta(description="target model folder")]
     data: Annotated[Path, Meta(description="folder of a LeRobot v3 data set")]

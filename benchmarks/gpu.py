@@ -8,7 +8,6 @@ that is cut off leaves what it had. The models have the papers' sizes and random
   passes     a verification of Qwen2.5-VL-7B's size: plain and captured as CUDA graphs; rows and tokens;
              what an exit adds; beside it transformers' own generation and the device's bandwidth
   draft      a decode of a draft of 2B's size
-  profile    what passes of the 7B cost, as the verifier predicts them (WISP, Eq. 19)
 """
 
 from __future__ import annotations
@@ -21,23 +20,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import cv2
-import msgspec
 import numpy as np
 import torch
 
-from adapters_training.verifier_profile.command import configurations, profile_of
-from adapters_training.verifier_profile.config import ProfileConfig
-from adapters_training.verifier_profile.configurations import held_out, training
-from benchmarks.model_timings import MERGE, PATCH
 from benchmarks.shapes import build
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
@@ -54,7 +46,7 @@ from speculation.vlm.speed import synchronise, text_inputs, timed
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.setting import verifier
 
-STAGES = ("tests", "exactness", "passes", "draft", "profile")
+STAGES = ("tests", "exactness", "passes", "draft")
 CASES = ((1, 1), (1, 2), (1, 5), (1, 17), (1, 41), (4, 5), (8, 5), (16, 5))
 """Rows, and tokens a row, of a verification."""
 KINDS = ("plain", "captured")
@@ -113,9 +105,10 @@ def run_exactness(out: Path, options: argparse.Namespace) -> None:
 
 
 def run_passes(out: Path, options: argparse.Namespace) -> None:
-    """Time verifications of the 7B, plain, captured and compiled."""
+    """Time verifications of the target, plain and captured."""
     report = Report(out / "passes.json")
-    report.add("copy_gb_s", _bandwidth(options.device))
+    copied = _bandwidth(options.device)
+    report.add("copy_gb_s", copied)
     vlm = build(options.target, options.device, "bfloat16")
     passes = Passes(vlm, options)
     report.add("read_bytes", passes.read_bytes)
@@ -126,7 +119,7 @@ def run_passes(out: Path, options: argparse.Namespace) -> None:
         try:
             for rows, width in CASES:
                 ms = passes.verify_ms(kind, rows, width)
-                share = passes.read_bytes / (ms / 1e3) / 1e9 / report._found["copy_gb_s"]
+                share = passes.read_bytes / (ms / 1e3) / 1e9 / copied
                 report.add(f"{kind} {rows}x{width}", {"ms": ms, "share": round(share, 3)})
             report.add(f"{kind} 1x5 with exits", {"ms": passes.verify_ms(kind, 1, 5, exits=True)})
             report.add(f"{kind} kernels", passes.kernels(kind))
@@ -142,18 +135,6 @@ def run_draft(out: Path, options: argparse.Namespace) -> None:
     passes = Passes(build(options.draft, options.device, "bfloat16"), options)
     for kind in options.kinds:
         report.add(f"{kind} 1x1", {"ms": passes.verify_ms(kind, 1, 1)})
-
-
-def run_profile(out: Path, options: argparse.Namespace) -> None:
-    """Fit what passes cost."""
-    report = Report(out / "profile.json")
-    vlm = build(options.target, options.device, "bfloat16")
-    sizes: Any = SimpleNamespace(merge_size=MERGE, patch_size=PATCH, temporal_patch_size=2)
-    vlm = replace(vlm, processor=replace(vlm.processor, images=sizes))
-    config = ProfileConfig(target=options.target, runs=3, warm_up=1)
-    train, unseen = (configurations(each, vlm.context, False) for each in (training(), held_out()))
-    profile, _ = profile_of(vlm, train, unseen, config)
-    report.add("profile", msgspec.to_builtins(profile))
 
 
 class Passes:
@@ -274,7 +255,7 @@ def _machine() -> str:
 
 
 RUNS: dict[str, Callable[[Path, argparse.Namespace], None]] = {
-    "tests": run_tests, "exactness": run_exactness, "passes": run_passes, "draft": run_draft, "profile": run_profile,
+    "tests": run_tests, "exactness": run_exactness, "passes": run_passes, "draft": run_draft,
 }  # fmt: skip
 
 

@@ -84,7 +84,9 @@ class Target(Settings, frozen=True):
     ] = False
     cuda_graphs: Annotated[
         Literal["on", "off"],
-        Meta(description="on: a GPU runs small passes as captured graphs, compiled at the start, which takes a minute"),
+        Meta(
+            description="on: a GPU runs small passes as captured CUDA graphs; off: it starts their kernels one by one"
+        ),
     ] = "on"
     profile: Annotated[
         str, Meta(description="device profile of config/profiles.json, whose target time is waited for")

@@ -304,7 +304,7 @@ class VlmEngine:
     def _judge_early(self, exits: ExitHeads, layer: int, rows: Sequence[Row], hidden: Tensor) -> LayerVerdicts:
         """Return an exit's verdicts; none for a row about which it knows nothing, or that it fails on."""
         logits = exits.logits(layer, hidden)
-        if self._draws_on_device and exits.head is Head.FULL:
+        if exits.head is Head.FULL:
             found = self._judge(rows, logits, layer)
             for error in found.failures.values():
                 _log.warning("the exit after layer %d failed on a row: %s", layer, error)

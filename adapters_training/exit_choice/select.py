@@ -42,7 +42,7 @@ RESULT_FILE = "selection.json"
 
 
 class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which exits are kept."""
+    """Settings of the command that chooses exits to keep."""
 
     exits: Annotated[Path, Meta(description="folder of measured candidates")]
     out: Annotated[Path, Meta(description="folder for the chosen exits and a table")]

@@ -46,13 +46,13 @@ class Prepared(Generic[F]):
 
 
 class FrozenTrainer(Trainer[F]):
-    """What learns from one frozen target."""
+    """A training of modules on the hidden states of one frozen target."""
 
     kind: ClassVar[type[FrozenTargetConfig]]
     made: ClassVar[str]
-    """What a run leaves in its folder."""
+    """The name, in messages, of what a run writes into its folder."""
     file: ClassVar[str]
-    """One of the files of it."""
+    """Name of a file that every finished run has in its folder."""
     smaller: ClassVar[str]
     """Options to try where there is too little memory."""
     dry: ClassVar[Mapping[str, Any]] = {}

@@ -220,10 +220,11 @@ class KVCache:
         )
 
     def plan_trees(self, rows: Sequence[int], parents: Sequence[Sequence[int]], pad: Pad) -> TreePlan:
-        """Plan a forward of token trees, as `plan` without prefixes, padded to the shape that `pad` returns."""
+        """Plan a forward of token trees that is captured: row `rows[b]` gets tokens that follow its slots `parents[b]`.
+
+        It is padded to the shape that `pad` returns. Nothing counts before `advance`. Raises as `plan`.
+        """
         fed = replace(self._feed(rows, parents, NO_PREFIXES), packed=False)
-        starts = np.array([self.used[row] for row in rows])
-        committed = np.array([self.length[row] for row in rows])
         scratch = max(end - self.length[row] for row, end in zip(rows, fed.ends, strict=True))
         most = blocks_for(max(fed.ends))
         count, width, number, seen = pad(len(rows), max(fed.counts), most, scratch)
@@ -231,10 +232,10 @@ class KVCache:
         blocks = np.full((count, number), self._tables[rows[0]][0])
         positions = np.zeros((3, count, width), dtype=np.int64)
         lengths = np.ones(count, dtype=np.int64)
-        lengths[: len(rows)] = committed
+        lengths[: len(rows)] = [self.length[row] for row in rows]
         tree = np.zeros((count, width, seen), dtype=np.bool_)
         for place, (row, own) in enumerate(zip(rows, fed.counts, strict=True)):
-            table, at = self._tables[row], slice(starts[place], starts[place] + own)
+            table, at = self._tables[row], slice(self.used[row], self.used[row] + own)
             blocks[place] = table[0]
             blocks[place, : len(table)] = table
             slots[place, :own] = self._pooled(row, np.arange(at.start, at.stop))

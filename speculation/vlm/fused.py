@@ -1,14 +1,14 @@
 """A decoder layer in few operations: queries, keys and values are one matrix product, gate and up are one.
 
-transformers' layer starts some fifty kernels, most of them tiny. Here it is four products and the `Operations` between
-them, in torch below, which any device and dtype has.
+transformers' layer starts some fifty kernels, most of them tiny. Here it is four products with a few operations between
+them, which take any device and dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +22,6 @@ class NotFusable(ValueError):
     """A decoder has other layers than those that are known here; the message says which part."""
 
 
-class Operations(Protocol):
-    """What lies between a layer's matrix products; the functions below say what each returns."""
-
-    def rms_norm(
-        self, hidden: Tensor, weight: Tensor, eps: float, added: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def silu_times(self, gate_up: Tensor) -> Tensor: ...
-
-    def rotate_and_store(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, keys: Tensor, values: Tensor,
-        norms: tuple[Tensor, Tensor] | None, eps: float,
-    ) -> Tensor: ...  # fmt: skip
-
-    def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor, tree: Tensor
-    ) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class FusedLayer:
     """The weights of one decoder layer."""
@@ -50,27 +31,28 @@ class FusedLayer:
     """[(heads + 2 kv_heads) head_dim, hidden]; the layer's own projections are views of it."""
     qkv_bias: Tensor | None
     head_norms: tuple[Tensor, Tensor] | None
-    """Of each head's queries and keys [head_dim], where a model has them."""
+    """Weights of the norms of each head's queries and keys [head_dim]; None in models without them."""
     out: Tensor
     mlp_norm: Tensor
     gate_up: Tensor
-    """[2 intermediate, hidden], likewise."""
+    """[2 intermediate, hidden]; the layer's own gate and up are views of it."""
     down: Tensor
     eps: float
-    """Of the norms."""
+    """What the norms add to the mean square."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """What the layers of one forward read besides weights, keys and values; see `TreePlan`, on the device."""
+    """What all layers of one forward read besides weights, keys and values; see `TreePlan`, on the device."""
 
     slots: Tensor
-    """[B width]."""
+    """Slots of the pool that the tokens' keys and values go to [B width]."""
     blocks: Tensor
-    lengths: Tensor
-    tree: Tensor
+    """The rows' tables of blocks [B, n]."""
+    unseen: Tensor
+    """Which slots of its row each token does not see [B, width, n BLOCK]."""
     cos: Tensor
-    """[B width, head_dim], as `sin`."""
+    """Rotary cosines [B width, head_dim]; `sin` has the same shape."""
     sin: Tensor
 
 
@@ -84,96 +66,65 @@ def fuse(vlm: Vlm) -> list[FusedLayer]:
     return [_fused(layer, config.rms_norm_eps) for layer in layers]
 
 
-def run_layer(
-    operations: Operations, layer: FusedLayer, hidden: Tensor, added: Tensor | None, kv: tuple[Tensor, Tensor],
-    read: Read,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Run a layer on `hidden` + `added` [n, hidden]; return two tensors whose sum is its output.
+def run_layer(layer: FusedLayer, hidden: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
+    """Return a layer's output [B width, hidden] of its input.
 
-    The sum is left to the next norm, which reads both in any case. `kv`: the layer's keys and values in the pool,
-    [kv_heads, slots, head_dim], which the tokens' own are written to.
+    `kv`: the layer's keys and values in the pool, each [kv_heads, slots, head_dim], to which the tokens' own are
+    written.
     """
-    keys, values = kv
-    normed, hidden = operations.rms_norm(hidden, layer.norm, layer.eps, added)
-    qkv = linear(normed, layer.qkv, layer.qkv_bias)
-    queries = operations.rotate_and_store(
-        qkv, read.cos, read.sin, read.slots, keys, values, layer.head_norms, layer.eps
-    )
-    rows = len(read.blocks)
-    queries = queries.view(rows, -1, *queries.shape[1:])
-    attended = operations.attend(queries, keys, values, read.blocks, read.lengths, read.tree)
-    attended = linear(attended.reshape(len(hidden), -1), layer.out)
-    normed, hidden = operations.rms_norm(hidden, layer.mlp_norm, layer.eps, attended)
-    return hidden, linear(operations.silu_times(linear(normed, layer.gate_up)), layer.down)
+    qkv = linear(_rms(hidden, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
+    queries = _rotate_and_store(layer, qkv, kv, read)
+    hidden = hidden + linear(_attend(queries, kv, read), layer.out)
+    gate, up = linear(_rms(hidden, layer.mlp_norm, layer.eps), layer.gate_up).chunk(2, dim=-1)
+    return hidden + linear(silu(gate) * up, layer.down)
 
 
-class TorchOperations:
-    """The operations in torch's own, in any dtype and on any device."""
+def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
+    """Return which of its row's first `view` slots each token does not see [B, width, view].
 
-    def rms_norm(
-        self, hidden: Tensor, weight: Tensor, eps: float, added: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the norm of `hidden` + `added` [n, width], and that sum."""
-        total = hidden if added is None else hidden + added
-        return _rms(total, weight, eps), total
-
-    def silu_times(self, gate_up: Tensor) -> Tensor:
-        """Return silu(gate) * up [n, width] of [n, 2 width]."""
-        gate, up = gate_up.chunk(2, dim=-1)
-        return silu(gate) * up
-
-    def rotate_and_store(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, keys: Tensor, values: Tensor,
-        norms: tuple[Tensor, Tensor] | None, eps: float,
-    ) -> Tensor:  # fmt: skip
-        """Rotate queries and keys of `qkv` [n, (heads + 2 kv_heads) head_dim], store keys and values in the pool's
-        `slots` [n], and return the queries [n, heads, head_dim].
-
-        cos, sin: [n, head_dim]; keys, values: [kv_heads, slots, head_dim].
-        """
-        kv_heads, _, size = keys.shape
-        whole = qkv.view(len(qkv), -1, size)
-        queries, fresh, stored = torch.split(whole, [whole.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
-        if norms is not None:
-            queries, fresh = _rms(queries, norms[0], eps), _rms(fresh, norms[1], eps)
-        keys.index_copy_(1, slots, _rotated(fresh, cos, sin).transpose(0, 1))
-        values.index_copy_(1, slots, stored.transpose(0, 1))
-        return _rotated(queries, cos, sin)
-
-    def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor, tree: Tensor
-    ) -> Tensor:
-        """Return what queries [B, width, heads, head_dim] attend to, in the same shape.
-
-        keys, values: [kv_heads, slots, head_dim]; blocks, lengths, tree: as of `TreePlan`. Heads that share keys are
-        more queries of the same keys, which are so never copied.
-        """
-        (rows, width, heads, size), kv_heads = queries.shape, len(keys)
-        table = blocks.flatten()
-
-        def seen(pool: Tensor) -> Tensor:
-            whole = pool.view(kv_heads, -1, BLOCK * size).index_select(1, table)
-            return whole.view(kv_heads, rows, -1, size)
-
-        asked = queries.view(rows, width, kv_heads, heads // kv_heads, size).permute(2, 0, 3, 1, 4)
-        asked = asked.reshape(kv_heads, rows, -1, size)
-        scores = asked @ seen(keys).transpose(2, 3)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * size**-0.5
-        hidden = ~_visible(lengths, tree, scores.shape[3])
-        scores = scores.view(kv_heads, rows, -1, width, scores.shape[3])
-        scores = scores.masked_fill(hidden[None, :, None], torch.finfo(torch.float32).min)
-        shares = scores.softmax(-1).to(queries.dtype).view(kv_heads, rows, -1, scores.shape[4])
-        found = (shares @ seen(values)).view(kv_heads, rows, -1, width, size)
-        attended: Tensor = found.permute(1, 3, 0, 2, 4).reshape(queries.shape)
-        return attended
-
-
-def _visible(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
-    """Return which of the first `view` slots each token sees [B, width, view]; see `TreePlan`."""
+    `lengths` [B] and `tree` [B, width, S] are those of `TreePlan`.
+    """
     behind = torch.arange(view, device=lengths.device) - lengths[:, None]
     inside = (behind >= 0) & (behind < tree.shape[2])
     own = tree.gather(2, behind.clamp(0, tree.shape[2] - 1)[:, None].expand(-1, tree.shape[1], -1))
-    return (behind < 0)[:, None] | (own & inside[:, None])
+    return (behind >= 0)[:, None] & ~(own & inside[:, None])
+
+
+def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
+    """Store keys and values of `qkv` [n, (heads + 2 kv_heads) head_dim]; return its queries [n, heads, head_dim]."""
+    (keys, values), (kv_heads, _, size) = kv, kv[0].shape
+    whole = qkv.view(len(qkv), -1, size)
+    queries, fresh, stored = torch.split(whole, [whole.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    if layer.head_norms is not None:
+        queries, fresh = (_rms(each, weight, layer.eps)
+                          for each, weight in zip((queries, fresh), layer.head_norms, strict=True))  # fmt: skip
+    keys.index_copy_(1, read.slots, _rotated(fresh, read.cos, read.sin).transpose(0, 1))
+    values.index_copy_(1, read.slots, stored.transpose(0, 1))
+    return _rotated(queries, read.cos, read.sin)
+
+
+def _attend(queries: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
+    """Return what queries [n, heads, head_dim] attend to [n, heads head_dim].
+
+    Heads that share keys are more queries of the same keys, which are so never copied.
+    """
+    (rows, width, view), (kv_heads, _, size) = read.unseen.shape, kv[0].shape
+    table = read.blocks.flatten()
+
+    def seen(pool: Tensor) -> Tensor:
+        return pool.view(kv_heads, -1, BLOCK * size).index_select(1, table).view(kv_heads, rows, view, size)
+
+    keys, values = map(seen, kv)
+    asked = queries.view(rows, width, kv_heads, -1, size).permute(2, 0, 3, 1, 4).reshape(kv_heads, rows, -1, size)
+    scores = asked @ keys.transpose(2, 3)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * size**-0.5
+    scores = scores.view(kv_heads, rows, -1, width, view)
+    # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
+    scores = scores.masked_fill(read.unseen[None, :, None], torch.finfo(torch.float32).min)
+    shares = scores.softmax(-1).to(queries.dtype).view(kv_heads, rows, -1, view)
+    found = (shares @ values).view(kv_heads, rows, -1, width, size)
+    attended: Tensor = found.permute(1, 3, 0, 2, 4).reshape(len(queries), -1)
+    return attended
 
 
 def _rms(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:

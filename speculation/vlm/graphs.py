@@ -21,7 +21,7 @@ from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
-from speculation.vlm.fused import NotFusable, Operations, Read, TorchOperations, fuse, run_layer
+from speculation.vlm.fused import NotFusable, Read, fuse, run_layer, unseen_slots
 from speculation.vlm.load import Vlm
 from speculation.vlm.plan import TreePlan
 
@@ -65,13 +65,11 @@ class PassGraphs:
     for a decoder with other layers, or one on several devices.
     """
 
-    def __init__(self, vlm: Vlm, cache: KVCache, ends: Sequence[int], operations: Operations | None = None) -> None:
-        """operations: between the layers' products; None: torch's own."""
+    def __init__(self, vlm: Vlm, cache: KVCache, ends: Sequence[int]) -> None:
         if len(vlm.devices) > 1:
             raise NotFusable("it is on several devices")
         self._vlm, self._cache = vlm, cache
         self._ends = sorted({*ends, vlm.num_layers - 1})
-        self._operations: Operations = operations or TorchOperations()
         self._layers = fuse(vlm)
         self._kv = [cache.layer(index) for index in range(vlm.num_layers)]
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
@@ -150,13 +148,12 @@ class PassGraphs:
             hidden = text.embed_tokens(read["ids"])
             cos, sin = text.rotary_emb(hidden, places if self._vlm.sees_images else places[0])
             read["cos"], read["sin"] = (each.reshape(-1, each.shape[-1]) for each in (cos, sin))
+            read["unseen"] = unseen_slots(read["lengths"], read["tree"], read["blocks"].shape[1] * BLOCK)
             hidden = hidden.flatten(0, 1)
-        known = Read(read["slots"].flatten(), *(read[name] for name in ("blocks", "lengths", "tree", "cos", "sin")))
-        added = None
+        known = Read(read["slots"].flatten(), *(read[name] for name in ("blocks", "unseen", "cos", "sin")))
         for layer, kv in zip(self._layers[first : end + 1], self._kv[first : end + 1], strict=True):
-            hidden, added = run_layer(self._operations, layer, hidden, added, kv, known)
-        assert added is not None, "a stretch has a layer"
-        return hidden + added
+            hidden = run_layer(layer, hidden, kv, known)
+        return hidden
 
 
 def graphs_of(vlm: Vlm, cache: KVCache, ends: Sequence[int]) -> PassGraphs | None:

@@ -56,8 +56,11 @@ class Plan(Fed):
 
 @dataclass(frozen=True)
 class TreePlan(Fed):
-    """The same of rows that feed token trees, on the host and small: what each token sees is its row's prefix, and of
-    the slots behind it those of its ancestors and its own. Shapes are those to which the forward is padded."""
+    """What one captured forward of token trees reads, on the host and small.
+
+    Each token sees its row's prefix and, of the slots behind it, those of its ancestors and its own. B, width, n and S
+    are those to which the forward is padded (`speculation.vlm.graphs`).
+    """
 
     slots: npt.NDArray[np.int64]
     """Where the tokens go in the pool [B, width]; padding goes to the spare block."""

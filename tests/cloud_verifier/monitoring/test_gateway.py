@@ -38,7 +38,7 @@ def gateway(clock: Clock) -> WatchedGateway:
     return WatchedGateway(clock, 5.0)
 
 
-def test_a_door_is_ready_where_a_replica_has_room(gateway: WatchedGateway, clock: Clock) -> None:
+def test_a_gateway_is_ready_where_a_replica_has_room(gateway: WatchedGateway, clock: Clock) -> None:
     assert gateway.ready_problem() == "no replica is ready, of 0"
     for sessions, expected in ((4, "full: all 1 replicas are (--max-sessions, --max)"), (3, "")):
         clock.now += 1.0
@@ -83,11 +83,11 @@ def test_pages_show_replicas_by_name(gateway: WatchedGateway) -> None:
 
 
 @pytest.mark.parametrize(("http", "port"), [(None, None), (0, 0), (9155, 9158)])
-def test_a_replicas_pages_lie_behind_the_doors(http: int | None, port: int | None) -> None:
+def test_a_replicas_pages_lie_behind_the_gateways(http: int | None, port: int | None) -> None:
     assert replica_port(http, 3) == port
 
 
-def test_a_door_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:
+def test_a_gateway_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:
     gateway = WatchedGateway(clock, 5.0, 9155)
     replicas = [status("replica-1"), status("replica-2", Phase.JOINING, address=""),
                 status("replica-12", Phase.DRAINING, address="tcp://[fd00::7]:40123")]  # fmt: skip
