@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 from std_msgs.msg import Bool
-from unitree_api.msg import Request
 
 from spec_vlm_nav.graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
@@ -40,14 +39,15 @@ def dog(lines: Lines, forked_nodes: None) -> Iterator[Dog]:
 
 @pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
 def test_the_robot_is_stopped_while_its_bridge_hangs_or_is_gone(lines: Lines, dog: Dog, fault: signal.Signals) -> None:
+    senders = SPORT.requests.name.lstrip("/")
+    until(lambda: dog.node.count_publishers(senders) >= 2, "bridge and watchdog, both known here")
     dog.walk()
-    requests: list[int] = []
-    name = SPORT.requests.name.lstrip("/")
-    dog.node.create_subscription(Request, name, lambda each: requests.append(each.header.identity.api_id), 50)
-    until(lambda: SportApi.MOVE in requests, "requests of the bridge")
+    since = len(dog.requests.seen)
+    until(lambda: SportApi.MOVE in dog.requests.apis(since), "requests of the bridge")
     os.kill(dog.runner.pid("go2_bridge"), fault)
-    until(lambda: SportApi.STOP_MOVE in requests, "the watchdog's stop")
+    until(lambda: dog.requests.last_api == SportApi.STOP_MOVE, "the watchdog's stop")
     dog.stands()
+    requests = dog.requests.apis(since)
     stopped = requests[requests.index(SportApi.STOP_MOVE) :]
     assert set(stopped) == {SportApi.STOP_MOVE}, "nobody drove the robot meanwhile"
     until(lambda: SAYS in lines.text("stop_watchdog"), "its line")
