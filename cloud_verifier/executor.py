@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.interfaces import CapacityError, DraftEngine, Engine, LayerVerdicts, Row, RowFeatures
@@ -24,21 +24,14 @@ from cloud_verifier.tree import Tree
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
 from speculation.pass_cost import Load
-from speculation.profiles import DeviceProfile
 
 _log = logging.getLogger("cloud_verifier")
 
 
-class Attend(Protocol):
-    """Reads messages and sends early tokens until a time, or until none of these steps is wanted any more."""
-
-    def __call__(self, until: float, steps: Sequence[Step] = ()) -> None: ...
-
-
 class Executor:
-    """Runs images, forwards and drafts one after another, in the server's thread, which goes on to `attend` meanwhile.
+    """Runs images, forwards and drafts one after another, in the server's thread.
 
-    `profile` declares what they take, where anything; `clock` gives seconds.
+    Between their layers `attend` reads messages and sends early tokens; `clock` gives seconds.
     """
 
     def __init__(
@@ -50,20 +43,24 @@ class Executor:
         sessions: SessionTable,
         outbox: Outbox,
         exits: ExitQueue,
-        profile: DeviceProfile,
-        attend: Attend,
+        attend: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._engine, self._self_draft, self._model = engine, self_draft, engine.model
         self._scheduler, self._memory, self._sessions = scheduler, memory, sessions
-        self._outbox, self._exits, self._profile = outbox, exits, profile
+        self._outbox, self._exits = outbox, exits
         self._figures = outbox.figures
         self._attend, self._clock = attend, clock
         self._readings: DraftPrefills | None = None
         if self_draft is not None and scheduler.drafting is not None:
             self._readings = DraftPrefills(self_draft, scheduler.drafting, clock)
-        self.overruns = 0
-        """Forwards that took longer than was declared."""
+        self._under_way: tuple[Step, ...] = ()
+        """Steps of the forward that runs now."""
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether a forward runs of whose steps none is wanted any more."""
+        return bool(self._under_way) and not self.is_wanted(self._under_way)
 
     @property
     def reads(self) -> bool:
@@ -92,25 +89,28 @@ class Executor:
     def run(self, batch: Batch) -> None:
         """Run one target forward, drafts for it first; exits leave as their layers are done, commits at the end.
 
-        It ends after a layer, and so does the wait for its declared time, when none of its steps is wanted any more.
+        It ends after a layer when none of its steps is wanted any more.
         """
-        began, steps, everyone = self._clock(), tuple(batch.choices), (*batch.choices, *batch.chunks)
-        layers = self._model.num_layers
+        self._under_way = (*batch.choices, *batch.chunks)
+        try:
+            self._run(batch)
+        finally:
+            self._under_way = ()
+
+    def _run(self, batch: Batch) -> None:
+        began, steps, everyone = self._clock(), tuple(batch.choices), self._under_way
         output = LayerVerdicts(-1, {})
         try:
             self._draft_here(steps)
-            if not self.is_wanted(everyone):
+            if self.is_abandoned:
                 return
             started, rows = self._clock(), [*_rows(steps), *_chunk_rows(batch)]
             for output in self._engine.verify(rows):
-                declared = self._profile.layer_due_s(output.layer, layers) if steps else 0.0
-                if output.layer == layers - 1 and not batch.chunks:
-                    self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
-                self._attend(started + declared, steps=everyone)
-                if not self.is_wanted(everyone):
+                self._attend()
+                if self.is_abandoned:
                     self._figures.count(series.BUSY_TIME, self._clock() - started, "verify" if steps else "prefill")
                     return
-                if output.layer < layers - 1:
+                if output.layer < self._model.num_layers - 1:
                     self._queue_early(steps, output)
                     self._outbox.send_early()
         except Exception as error:
@@ -181,7 +181,7 @@ class Executor:
         """Return what reads messages and is true once all of these steps were ended or superseded."""
 
         def stop() -> bool:
-            self._attend(self._clock())
+            self._attend()
             return not self.is_wanted(steps)
 
         return stop
@@ -302,8 +302,7 @@ class Executor:
         drafts: Mapping[int, Tree] = {}
         for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
             drafts = so_far
-            self._note_overrun("a draft forward", self._clock() - last, self._profile.server_draft_s)
-            self._attend(started + turn * self._profile.server_draft_s, steps=steps)
+            self._attend()
             if not self.is_wanted(steps):
                 return
             self._scheduler.drafting.forward(turn, self._clock() - last)
@@ -317,13 +316,6 @@ class Executor:
         for step in steps:
             if step.index in drafts:
                 step.draft_here(drafts[step.index], last - began, last)
-
-    def _note_overrun(self, what: str, seconds: float, declared: float) -> None:
-        if declared and seconds > declared:
-            if not self.overruns:
-                text = "%s took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)"
-                _log.warning(text, what, seconds * 1e3, self._profile.name, declared * 1e3)
-            self.overruns += 1
 
 
 def _rows(steps: tuple[Step, ...]) -> list[Row]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.declared_times import PacedDraftEngine, PacedEngine
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.executor import Executor
 from cloud_verifier.exit_queue import ExitQueue
@@ -112,9 +113,13 @@ class Server:
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)
         self._outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
+        if profile.verify_s:
+            engine = PacedEngine(engine, profile, self._attend, clock)
+        if self_draft is not None and profile.server_draft_s:
+            self_draft = PacedDraftEngine(self_draft, profile, self._attend, clock)
         self._executor = Executor(
-            engine, self_draft, self._scheduler, self._memory, self._sessions, self._outbox, self._exits, profile,
-            lambda until, steps=(): self._attend(until, steps=steps), clock,
+            engine, self_draft, self._scheduler, self._memory, self._sessions, self._outbox, self._exits,
+            lambda: self._attend(clock()), clock,
         )  # fmt: skip
         self._check_ticket = check_ticket
         self._stopping = self._draining = False
@@ -154,10 +159,9 @@ class Server:
                 self._outbox.send(session, wire.EndStep(step.number, STOPPED))
         _log.info(
             "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d busy=%d evicted=%d "
-            "ignored=%d overruns=%d",
+            "ignored=%d",
             self._clock() - self._begun_at, self._sessions.opened, self._outbox.steps, self._outbox.totals,
             self._exits.sent, self._exits.dropped, self._outbox.faults, self._busy, self._evicted, self._ignored,
-            self._executor.overruns,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -196,10 +200,10 @@ class Server:
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
 
-    def _attend(self, until: float, until_work: bool = False, steps: Sequence[Step] = ()) -> None:
-        """Read messages and send early tokens until a time.
+    def _attend(self, until: float, until_work: bool = False) -> None:
+        """Read messages and send early tokens until a time, or until nobody wants the forward under way any more.
 
-        `until_work`: or until there is something to work on. `steps`: or until none of them is wanted any more.
+        `until_work`: or until there is something to work on.
         """
         while True:
             got_messages = self._read_messages()
@@ -211,7 +215,7 @@ class Server:
                 self._publish(now)
             if now >= self._tell_at:
                 self._tell(now)
-            if steps and not self._executor.is_wanted(steps):
+            if self._executor.is_abandoned:
                 return
             if self._report is not None and now - self._reported_at >= REPORT_S:
                 self._report(self._standing(now))

@@ -543,23 +543,6 @@ def test_stopping_ends_the_steps_and_sums_up(caplog: pytest.LogCaptureFixture) -
     assert "prefill=0.0ms early=0" in text
 
 
-def test_a_declared_forward_that_is_too_slow_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Slow(FakeEngine):
-        def verify(self, rows):  # type: ignore[no-untyped-def]
-            for output in super().verify(rows):
-                bench.post.now += 0.01
-                yield output
-
-    bench = Bench(profile=DeviceProfile("fast", verify_s=0.001), engine=Slow())
-    bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
-    assert caplog.text.count("profile fast declares 1.0 ms") == 1
-    bench.server.stop()
-    caplog.set_level(logging.INFO, "cloud_verifier")
-    bench.server.run()
-    assert "overruns=3" in caplog.text
-
-
 class Watching(FakeEngine):
     """Calls `during` in the midst of each encoding, and counts them."""
 
