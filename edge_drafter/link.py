@@ -27,6 +27,7 @@ import msgspec
 import zmq
 import zmq.auth
 
+from edge_drafter.emulated_link import EmulatedLinkSocket
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.protocols import LinkLost, VerifierBusy
 from edge_drafter.route import Place, RedirectRefused, Route
@@ -341,7 +342,12 @@ class ZmqLink:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         place = self._route.place
-        connection = LinkSocket(context, place.address, self._curve(place), self.config.conditions, self._clock())
+        where = (context, place.address, self._curve(place))
+        conditions = self.config.conditions
+        if conditions == IDEAL:
+            connection = LinkSocket(*where)
+        else:
+            connection = EmulatedLinkSocket(*where, conditions, self._clock())
         try:
             while not self._stopping:
                 self._serve(connection)

@@ -1,4 +1,4 @@
-"""The link's DEALER socket between two emulated ways. It never decodes, and what it keeps is bounded.
+"""The link's DEALER socket. It never decodes, and what it keeps is bounded.
 
 What a verifier sends faster than it is taken, or never completes, costs that verifier its messages or its connection,
 never this robot's memory: see `cloud_verifier.mailbox`, the other end, for the reasons.
@@ -19,7 +19,6 @@ from zmq.utils.monitor import parse_monitor_message
 
 from speculation.address import host_of, resolve
 from speculation.connection import Undelivered, give_back_memory, hang_up
-from speculation.links import LinkConditions
 from speculation.wire import MAX_MESSAGE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -27,8 +26,6 @@ _log = logging.getLogger(__name__)
 SEND_HIGH_WATER = 32
 BURST = 256
 """Messages taken from the socket before those to be sent have their turn."""
-MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
-"""Received messages that may wait for their declared time of arrival."""
 UNDER_WAY_BYTES = 2 * MAX_MESSAGE_BYTES
 WATCH_S, WATCH_CLOSELY_S = 0.02, 0.005
 """How often the bytes under way are looked at, and how often while they are more than a message of a usual size."""
@@ -59,12 +56,8 @@ class LinkSocket:
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
         curve: tuple[tuple[bytes, ...], bytes, bytes] | None,
-        conditions: LinkConditions,
-        started: float,
     ) -> None:
-        """`started`: when the link began, from which declared blackouts count."""
         self._context, self._address, self._curve = context, address, curve
-        self._up, self._down = conditions.ways(started)
         self._key, self._next_key_at = 0, math.inf
         self.refusal = ""
         """Why the last handshake failed, with what to do about it; empty where it did not, or none was begun."""
@@ -101,9 +94,8 @@ class LinkSocket:
             _log.warning("cannot connect to %s: %s", self._address, error)
             self._ended = True
         self._socket = dealer
-        self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
+        self._unsent: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
         self._undelivered: Undelivered | None = None
-        self._waiting_bytes = 0
         self._watch_at, self._trim_at = -math.inf, math.inf
         self._more = False
 
@@ -124,21 +116,16 @@ class LinkSocket:
         return self._ended and self._next_key_at == math.inf
 
     def put(self, payload: bytes, now: float) -> None:
-        """Send a payload; it leaves when it would have arrived."""
-        self._up.put(payload, len(payload), now)
+        """Queue a payload, which the next turn sends."""
+        self._unsent.append(payload)
 
     def turn(self, now: float) -> Iterator[bytes]:
-        """Send and receive what is due; yield the payloads that arrived."""
-        while (payload := self._up.take(now)) is not None:
-            self._stuck.append(payload)
+        """Send what is queued, and yield the payloads that arrived."""
         with contextlib.suppress(zmq.Again):
-            while self._stuck:
-                self._socket.send(self._stuck[0], zmq.NOBLOCK)
-                self._stuck.popleft()
-        self._receive(now)
-        while (payload := self._down.take(now)) is not None:
-            self._waiting_bytes -= len(payload)
-            yield payload
+            while self._unsent:
+                self._socket.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
+        yield from self._receive()
         if now >= self._watch_at:
             closely = self._watch() > USUAL_BYTES
             self._watch_at = now + (WATCH_CLOSELY_S if closely else WATCH_S)
@@ -147,13 +134,13 @@ class LinkSocket:
                 give_back_memory()
 
     def wait(self, until: float, wake: socket.socket, now: float) -> None:
-        """Return when something is due or has arrived, at the latest at `until`."""
-        seconds = min(until, self._up.due, self._down.due, now if self._more else max(now, self._watch_at)) - now
+        """Return when something has arrived, at the latest at `until`."""
+        seconds = min(until, now if self._more else max(now, self._watch_at)) - now
         if 0.0 < seconds < 0.001:
             time.sleep(seconds)  # zmq counts in whole milliseconds
             return
         poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._stuck else 0))
+        poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
         poller.register(wake, zmq.POLLIN)
         poller.poll(max(0, int(seconds * 1000)))
         with contextlib.suppress(BlockingIOError):
@@ -178,8 +165,6 @@ class LinkSocket:
     def close(self) -> None:
         """Close the connection and drop what is under way; safe to repeat."""
         self._close()
-        self._up.clear()
-        self._down.clear()
 
     def _close(self) -> None:
         self._socket.disable_monitor()
@@ -189,10 +174,10 @@ class LinkSocket:
     def _take_next_key(self) -> None:
         """Connect with the next key that the server may have; what is to be sent stays."""
         self._key += 1
-        stuck = self._stuck
+        unsent = self._unsent
         self._close()
         self._open()
-        self._stuck = stuck
+        self._unsent = unsent
 
     def _note_connection(self, event: int) -> None:
         """Note whether anybody accepts connections."""
@@ -220,18 +205,16 @@ class LinkSocket:
             if self._curve is not None and len(self._curve[0]) > 1 and self._next_key_at == math.inf:
                 self._next_key_at = time.monotonic() + NEXT_KEY_S
 
-    def _receive(self, now: float) -> None:
-        count = 0
-        while count < BURST and (payload := self._receive_one()) is not None:
-            count += 1
+    def _receive(self) -> Iterator[bytes]:
+        self._more = False
+        for _ in range(BURST):
+            payload = self._receive_one()
+            if payload is None:
+                return
             if self._undelivered is not None:
                 self._undelivered.deliver(len(payload))
-            if len(self._down) < MOST_WAITING and self._waiting_bytes + len(payload) <= MOST_WAITING_BYTES:
-                self._waiting_bytes += len(payload)
-                due = self._down.put(payload, len(payload), now)
-                if due == math.inf:
-                    self._waiting_bytes -= len(payload)
-        self._more = count == BURST
+            yield payload
+        self._more = True
 
     def _receive_one(self) -> bytes | None:
         """Return the first frame of the next message; a message of several frames is malformed and reads as empty."""

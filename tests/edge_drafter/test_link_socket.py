@@ -9,7 +9,6 @@ import pytest
 import zmq
 
 from edge_drafter.link_socket import LinkSocket
-from speculation.links import IDEAL
 from tests.edge_drafter.waiting import eventually
 
 PLACES = ["127.0.0.2", "127.0.0.1"]
@@ -39,7 +38,7 @@ def test_an_address_that_says_nothing_is_left_and_one_that_accepts_is_kept(
 ) -> None:
     monkeypatch.setattr("edge_drafter.link_socket.resolve", lambda host: PLACES)
     address = f"tcp://robot-server:{verifier.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(':')[2]}"
-    connection = LinkSocket(context, address, None, IDEAL, 0.0)
+    connection = LinkSocket(context, address, None)
     try:
         assert place_of(connection) == PLACES[0]
         # No turn: nothing of this connection is known, as where its packets are dropped.
