@@ -12,7 +12,7 @@ import logging
 import random
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -52,7 +52,7 @@ from speculation.wire import (
 from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
 from tests.fuzz.campaign import Act, Broken, Choose
 from tests.fuzz.generator import any_message, bent, spoiled, text
-from tests.fuzz.virtual_link import Processes, VirtualLink, Wire, virtual_links
+from tests.fuzz.virtual_link import VirtualLink, Wire, virtual_links
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 WORDS = (
@@ -98,9 +98,9 @@ def read(tokens: Sequence[int]) -> str:
 class TimedModel(FakeModel):
     """A draft model on virtual time; it refuses tokens outside its vocabulary, as real ones do."""
 
-    def __init__(self, processes: Processes, following: NextToken, vocabulary: int) -> None:
+    def __init__(self, sleep: Callable[[float], None], following: NextToken, vocabulary: int) -> None:
         super().__init__(following)
-        self._processes, self._vocabulary = processes, vocabulary
+        self._sleep, self._vocabulary = sleep, vocabulary
         self.prompt = ""
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
@@ -125,7 +125,7 @@ class TimedModel(FakeModel):
 
     def _pass_time(self, stop: Stop | None) -> None:
         for _ in range(LAYERS):
-            self._processes.sleep(DRAFT_S / LAYERS)
+            self._sleep(DRAFT_S / LAYERS)
             if stop is not None and stop():
                 raise Abandoned
 
@@ -141,9 +141,8 @@ class Edge:
     def __init__(self, seed: str) -> None:
         dice = random.Random(f"robot {seed}")
         self.timeline = Timeline()
-        self.processes = Processes(self.timeline)
         self.scheme = SamplingScheme.parse(dice.choice(SCHEMES))
-        self.wire = Wire(self.processes, self._sent)
+        self.wire = Wire(self.timeline, self._sent)
         self.hostile = Hostile(self)
         self.over = False
         self.counts = dict.fromkeys(COUNTED, 0)
@@ -154,7 +153,7 @@ class Edge:
         level = log.level
         log.setLevel(logging.CRITICAL)
         try:
-            with virtual_links(self.processes):
+            with virtual_links(self.timeline):
                 self.timeline.run([self._ask, lambda: self._attack(choose)])
         finally:
             log.setLevel(level)
@@ -169,7 +168,7 @@ class Edge:
                 self.timeline.sleep(act.gap_s)
                 for payload in act.frames:
                     self.hostile.learn(payload)
-                    self.wire.deliver(payload)
+                    self.wire.inbox.put(payload)
         finally:
             self.over = True
 
@@ -233,7 +232,7 @@ class Edge:
         if (mode, most) not in drafters:
             changes = "gamma=4" if self.scheme.one_chain else ""
             config = DraftingConfig.of(mode, changes)
-            model = TimedModel(self.processes, _next_word, VOCABULARY)
+            model = TimedModel(self.timeline.sleep, _next_word, VOCABULARY)
             drafters[mode, most] = Drafter(
                 sources_of(config, model), link, config, self.timeline.clock, max_draft=most, cpu_clock=lambda: 0.0
             )

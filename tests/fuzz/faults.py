@@ -30,9 +30,9 @@ from tests.fuzz.campaign import Broken
 from tests.fuzz.edge import TimedModel
 from tests.fuzz.verifier import IMAGE, Watch
 from tests.fuzz.virtual_cluster import Cluster
-from tests.fuzz.virtual_link import Killed, Processes, VirtualLink, virtual_links
+from tests.fuzz.virtual_link import VirtualLink, virtual_links
 from tests.fuzz.virtual_network import Network, Way
-from vlm_nav_evaluation.virtual_time.timeline import Timeline
+from vlm_nav_evaluation.virtual_time.timeline import Killed, Timeline
 
 FAULTS = (
     *(("kill", each) for each in ("gateway", "replica", "socket", "directory", "robot")),
@@ -68,9 +68,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.timeline = Timeline()
-        self.processes = Processes(self.timeline)
-        self.network = Network(self.processes, self.rng)
-        self.cluster = Cluster(self.processes, self.network, GATEWAYS, REPLICAS, seed)
+        self.network = Network(self.timeline, self.rng)
+        self.cluster = Cluster(self.timeline, self.network, GATEWAYS, REPLICAS, seed)
         self.robots = [Robot(self, n) for n in range(ROBOTS)]
         self.network.ways = [robot.way for robot in self.robots]
         self.happened: Counter[str] = Counter()
@@ -78,7 +77,7 @@ class World:
     def run(self, faults: int, progress: Callable[[int], object]) -> None:
         """Inject so many faults, then wait until every robot is served. Raises Broken."""
         services = [*self.cluster.services, *(robot.live for robot in self.robots)]
-        with self._watched() as watch, virtual_links(self.processes):
+        with self._watched() as watch, virtual_links(self.timeline):
             self.timeline.run([lambda: self._inject(faults, progress)], services)
         if watch.tracebacks:
             raise Broken(watch.tracebacks[0])
@@ -103,15 +102,15 @@ class World:
             log.propagate = before[2]
 
     def _inject(self, faults: int, progress: Callable[[int], object]) -> None:
-        self.processes.sleep(5.0)  # until all are there
+        self.timeline.sleep(5.0)  # until all are there
         for count in range(faults):
-            self.processes.sleep(self.rng.expovariate(1.0 / BETWEEN_S))
+            self.timeline.sleep(self.rng.expovariate(1.0 / BETWEEN_S))
             what, where = FAULTS[count % len(FAULTS)] if count < len(FAULTS) else self.rng.choice(FAULTS)
             self.happened[f"{what} {where}"] += 1
             self._fault(what, where)
             progress(1)
         before = [robot.answers for robot in self.robots]
-        self.processes.sleep(QUIET_S)
+        self.timeline.sleep(QUIET_S)
         for robot, answers in zip(self.robots, before, strict=True):
             if robot.answers < answers + 2:
                 raise Broken(f"{robot.name} was not served again after the last fault")
@@ -179,9 +178,8 @@ class Robot:
         if self._link is None:
             return
         self.killed += 1
-        self._world.processes.kill(self._task)
-        if not self._link.task.dead:
-            self._world.processes.kill(self._link.task)
+        self._world.timeline.kill(self._task)
+        self._world.timeline.kill(self._link.task)
 
     def freeze(self, seconds: float) -> None:
         """Let the process stand still: the step and the link's thread."""
@@ -196,7 +194,7 @@ class Robot:
             except Killed:
                 self._link = None
                 self.way.close()
-                self._world.processes.sleep(0.2)
+                self._world.timeline.sleep(0.2)
 
     def _process(self) -> None:
         world = self._world
@@ -210,7 +208,7 @@ class Robot:
 
     def _drafter(self, mode: Mode, link: ZmqLink) -> Drafter:
         config = DraftingConfig.of(mode, patience_s=PATIENCE_S, resend_s=RESEND_S)
-        model = FreezingModel(self._world.processes, lambda prefix: _guess(model.prompt, prefix), VOCABULARY)
+        model = FreezingModel(self._world.timeline.sleep, lambda prefix: _guess(model.prompt, prefix), VOCABULARY)
         model.way = self.way
         return Drafter(
             sources_of(config, model), link, config, self._world.timeline.clock, max_draft=16, cpu_clock=lambda: 0.0

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.link import LinkConfig, ZmqLink
@@ -43,8 +42,7 @@ class Robot(threading.Thread):
         self._truth: list[int] = []
         config = LinkConfig(address, target.hello, ping_s=0.1, silent_s=1.0, hello_s=0.3)
         self._link = ZmqLink(config)
-        clock = SimpleNamespace(sleep=time.sleep)
-        self._model = TimedModel(clock, self._guess, target.hello.vocabulary)  # type: ignore[arg-type]
+        self._model = TimedModel(time.sleep, self._guess, target.hello.vocabulary)
 
     def run(self) -> None:
         """Ask until `finish`."""

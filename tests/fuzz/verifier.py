@@ -53,6 +53,8 @@ from speculation.wire import (
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft, greedy, next_token
 from tests.fuzz.campaign import Act, Broken, Choose
 from tests.fuzz.generator import any_message, bent, spoiled, text
+from vlm_nav_evaluation.virtual_time.link import VirtualMailbox
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 HONEST = b"honest"
 VANDALS, SESSIONS = 5, 6
@@ -102,29 +104,17 @@ class FuzzSelfDraft(FakeSelfDraft):
         yield from super().draft(rows)
 
 
-class FuzzPost:
-    """Time passes in `wait` only. What the server sends must be within the wire's own limits."""
+class FuzzPost(VirtualMailbox):
+    """What the server sends must be within the wire's own limits."""
 
-    dropped = restarts = 0
-
-    def __init__(self, has_keys: bool) -> None:
+    def __init__(self, timeline: Timeline, has_keys: bool) -> None:
+        super().__init__(timeline)
+        self._timeline = timeline
         self.has_keys = has_keys
-        self.now = 0.0
-        self.mail: deque[tuple[bytes, list[bytes]]] = deque()
         self.gone: dict[bytes, None] = {}
         """The last ones, in their order."""
         self.takers: dict[bytes, Any] = {}
         self.taken_back: list[str] = []
-
-    def clock(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        if not self.mail:
-            self.now += max(0.0, seconds)
-
-    def receive(self) -> tuple[bytes, list[bytes]] | None:
-        return self.mail.popleft() if self.mail else None
 
     def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
         if peer in self.gone:
@@ -134,17 +124,8 @@ class FuzzPost:
         if sentence != printable(sentence, wire.MAX_TEXT_CHARS):
             raise Broken(f"a sentence to {peer!r} is not printable: {sentence!r}")
         if peer in self.takers:
-            self.takers[peer].take(message, self.now)
+            self.takers[peer].take(message, self._timeline.now)
         return True
-
-    def admit(self, peer: bytes, has_session: bool = True) -> None: ...
-
-    def notify(self) -> None: ...
-
-    def waits(self, peer: bytes) -> bool:
-        return any(who == peer for who, _ in self.mail)
-
-    def forget(self, peer: bytes) -> None: ...
 
     def client(self, peer: bytes) -> str:
         """All vandals have one key, which is not the honest robot's."""
@@ -363,7 +344,8 @@ class Verifier:
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(f"tokens {seed}")
         self._seed = seed
-        self.post = FuzzPost(has_keys=random.Random(f"keys {seed}").random() < 0.5)
+        self.timeline = Timeline()
+        self.post = FuzzPost(self.timeline, has_keys=random.Random(f"keys {seed}").random() < 0.5)
         self.vandals: dict[bytes, Vandal] = {}
         self.honest = Honest(truth=[1])
         self.honest.answer = [1]
@@ -396,7 +378,7 @@ class Verifier:
         log.setLevel(logging.WARNING)
         try:
             with self._seeded_tokens():
-                self._live(choose, watch)
+                self.timeline.run([lambda: self._live(choose, watch)])
         finally:
             log.removeHandler(watch)
             log.propagate = propagates
@@ -413,20 +395,20 @@ class Verifier:
         policy, beside = dice.choice(("fcfs", "full_budget", "wisp")), dice.choice((FuzzSelfDraft(), None))
         config = ServerConfig.of(Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy=policy)
         engine = FuzzEngine(memory=MEMORY)
-        self.server = Server(engine, config, RAW, self.post, None, self.post.clock, beside)
+        self.server = Server(engine, config, RAW, self.post, None, self.timeline.clock, beside)
         self.post.takers[HONEST] = self.honest
         turns = 0
         while (act := choose(self)) is not None:
-            self.post.now += act.gap_s
+            self.timeline.sleep(act.gap_s)
             if act.frames:
-                self.post.mail.append((act.peer, list(act.frames)))
+                self.post.deliver(act.peer, *act.frames)
             else:
                 self.post.gone[act.peer] = None
                 self.post.takers.pop(act.peer, None)
-            if act.frames and not act.gap_s and len(self.post.mail) < TOGETHER:
+            if act.frames and not act.gap_s and len(self.post.inbox) < TOGETHER:
                 continue
-            for message in self.honest.turn(self.post.now):
-                self.post.mail.append((HONEST, [wire.encode(message)]))
+            for message in self.honest.turn(self.timeline.now):
+                self.post.deliver(HONEST, wire.encode(message))
             self.server.turn()
             turns += 1
             if self.post.has_keys and turns % REVOKED_EACH == 0:

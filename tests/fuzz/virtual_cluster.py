@@ -25,8 +25,8 @@ from cloud_verifier.server import Server
 from cloud_verifier.slo import Standing
 from speculation.profiles import DeviceProfile
 from tests.fuzz.verifier import FuzzEngine, FuzzSelfDraft
-from tests.fuzz.virtual_link import Killed, Processes
 from tests.fuzz.virtual_network import Mailbox, Network
+from vlm_nav_evaluation.virtual_time.timeline import Killed, Timeline
 
 SESSIONS = 8
 VERIFY_S = 0.04
@@ -61,12 +61,12 @@ class Replica:
     def start(self) -> None:
         """Let the process begin."""
         self.wanted = True
-        self._cluster.processes.wake(self.mailbox.task)
+        self._cluster.timeline.wake(self.mailbox.task)
 
     def kill(self) -> None:
         """Let it end where it stands."""
         if self.is_up:
-            self._cluster.processes.kill(self.mailbox.task)
+            self._cluster.timeline.kill(self.mailbox.task)
 
     def drain(self) -> None:
         """Let it send its robots elsewhere and end, as SIGTERM does."""
@@ -75,11 +75,11 @@ class Replica:
 
     def live(self) -> None:
         """Serve whenever that is wanted."""
-        processes, self.mailbox.task = self._cluster.processes, getcurrent()
+        timeline, self.mailbox.task = self._cluster.timeline, getcurrent()
         while True:
             while not self.wanted:
-                processes.wait(60.0)
-            processes.sleep(self._cluster.dice.uniform(*START_S))
+                timeline.wait(60.0)
+            timeline.sleep(self._cluster.dice.uniform(*START_S))
             try:
                 self._serve()
                 self.wanted, self.ended = False, True
@@ -140,13 +140,13 @@ class DirectoryProcess:
     def kill(self) -> None:
         """Let it end where it stands."""
         if self.is_up:
-            self._cluster.processes.kill(self.task)
+            self._cluster.timeline.kill(self.task)
 
     def report(self, status: Status) -> None:
         """Bring a replica's report on its way."""
         cluster = self._cluster
         delay = cluster.dice.uniform(*REPORTED_S)
-        cluster.processes.timeline.at(cluster.clock() + delay, lambda: self._reports.append(status))
+        cluster.timeline.at(cluster.clock() + delay, lambda: self._reports.append(status))
 
     def live(self) -> None:
         """Direct, from nothing after each death."""
@@ -156,7 +156,7 @@ class DirectoryProcess:
                 self._direct()
             except Killed:
                 self.directory = self.controller = None
-                self._cluster.processes.sleep(self._cluster.dice.uniform(*START_S))
+                self._cluster.timeline.sleep(self._cluster.dice.uniform(*START_S))
 
     def _direct(self) -> None:
         cluster, self.frozen_until = self._cluster, 0.0
@@ -178,9 +178,9 @@ class DirectoryProcess:
                     each.ended = False
                     controller.ended(each.name)
             controller.turn(now)
-            cluster.processes.sleep(LOOK_S)
+            cluster.timeline.sleep(LOOK_S)
             while cluster.clock() < self.frozen_until:
-                cluster.processes.sleep(self.frozen_until - cluster.clock())
+                cluster.timeline.sleep(self.frozen_until - cluster.clock())
 
 
 class ReplicaFleet:
@@ -229,7 +229,7 @@ class ClusterGateway:
     def kill(self) -> None:
         """Let it end where it stands."""
         if self.is_up:
-            self._cluster.processes.kill(self.mailbox.task)
+            self._cluster.timeline.kill(self.mailbox.task)
 
     def live(self) -> None:
         """Send robots on."""
@@ -239,7 +239,7 @@ class ClusterGateway:
                 self._serve()
             except Killed:
                 self.mailbox.end()
-                self._cluster.processes.sleep(self._cluster.dice.uniform(*START_S))
+                self._cluster.timeline.sleep(self._cluster.dice.uniform(*START_S))
 
     def _serve(self) -> None:
         cluster, view = self._cluster, Directory()
@@ -267,10 +267,10 @@ class ClusterGateway:
 class Cluster:
     """Gateways, the directory and replicas. `services` are to run beside the robots."""
 
-    def __init__(self, processes: Processes, network: Network, gateways: int, replicas: int, seed: int) -> None:
-        self.processes, self.network = processes, network
+    def __init__(self, timeline: Timeline, network: Network, gateways: int, replicas: int, seed: int) -> None:
+        self.timeline, self.network = timeline, network
         self.dice = random.Random(f"cluster {seed}")
-        self.clock = processes.timeline.clock
+        self.clock = timeline.clock
         self.tickets = Tickets(self.dice.randbytes(SECRET_BYTES))
         self.directory = DirectoryProcess(self)
         self.gateways = [ClusterGateway(self, number) for number in range(gateways)]

@@ -4,71 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 from weakref import WeakKeyDictionary
 
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent
 
 from edge_drafter import link as link_module
 from edge_drafter.link import LinkConfig, ZmqLink
-from vlm_nav_evaluation.virtual_time.timeline import Timeline
-
-
-class Killed(BaseException):
-    """A process was killed: nothing in it may catch this."""
-
-
-class Processes:
-    """Which tasks were killed. They learn of it when they next wait, and what they left planned is cancelled."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-        self._killed: set[Any] = set()
-        self._waiting: dict[Any, int] = {}
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass for the task that calls. Raises Killed."""
-        if seconds > 0.0:
-            self.wait(seconds)
-        self.check()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until `wake` or so many seconds have passed. Raises Killed."""
-        me, timeline = getcurrent(), self.timeline
-        self.check()
-        self._waiting[me] = timeline.at(timeline.now + max(0.0, seconds), me)
-        timeline.pass_on(me)
-        self._waiting.pop(me, None)
-        self.check()
-
-    def wake(self, task: Any) -> None:
-        """Let a task that waits go on now."""
-        alarm = self._waiting.pop(task, None)
-        if alarm is not None:
-            self.timeline.cancel(alarm)
-            self.timeline.at(self.timeline.now, task)
-
-    def kill(self, task: Any) -> None:
-        """Let a task end where it stands."""
-        self._killed.add(task)
-        self.wake(task)
-
-    def check(self) -> None:
-        """Raise Killed where the task that calls was."""
-        if getcurrent() in self._killed:
-            self._killed.discard(getcurrent())
-            raise Killed
+from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 
 
 class _Condition:
     """A `threading.Condition` whose waiting is virtual: all runs in one thread, so it needs no lock."""
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
-        self._waiting: set[Any] = set()
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._waiting: dict[Any, None] = {}
 
     def __enter__(self) -> _Condition:
         return self
@@ -77,48 +30,40 @@ class _Condition:
 
     def wait(self, timeout: float) -> None:
         me = getcurrent()
-        self._waiting.add(me)
+        self._waiting[me] = None
         try:
-            self._processes.wait(timeout)
+            self._timeline.wait(timeout)
         finally:
-            self._waiting.discard(me)
+            del self._waiting[me]
 
     def notify_all(self) -> None:
-        for each in sorted(self._waiting, key=id):
-            self._processes.wake(each)
+        for each in self._waiting:
+            self._timeline.wake(each)
 
 
 class _Thread:
-    """A `threading.Thread` on virtual time."""
+    """A `threading.Thread` that is a task on virtual time."""
 
-    def __init__(self, processes: Processes, target: Callable[[], None]) -> None:
-        self._processes = processes
-
-        def run() -> None:
-            with contextlib.suppress(Killed):
-                target()
-
-        self.task = greenlet(run, getcurrent().parent)
+    def __init__(self, timeline: Timeline, target: Callable[[], None]) -> None:
+        self._timeline, self._target = timeline, target
 
     def start(self) -> None:
-        timeline = self._processes.timeline
-        timeline.at(timeline.now, self.task)
+        self.task = self._timeline.start(self._target)
 
     def join(self) -> None:
         for _ in range(10_000):
             if self.task.dead:
                 return
-            self._processes.sleep(0.01)
+            self._timeline.sleep(0.01)
         raise AssertionError("the link's thread does not end")
 
 
 class Wire:
-    """Stands for `LinkSocket`. What the robot sends goes to `takes`, what is delivered arrives when its link looks."""
+    """Stands for `LinkSocket`. What the robot sends goes to `takes`; what comes is put into `inbox`."""
 
-    def __init__(self, processes: Processes, takes: Callable[[bytes], None]) -> None:
+    def __init__(self, timeline: Timeline, takes: Callable[[bytes], None]) -> None:
         self._takes = takes
-        self._arrived: deque[bytes] = deque()
-        self._changed = _Condition(processes)
+        self.inbox: Inbox[bytes] = Inbox(timeline)
         self.opened = 0
         """Connections that the link has made."""
         self.addresses: set[str] = set()
@@ -129,32 +74,22 @@ class Wire:
         self.unresolved = False
         """And why a handshake failed; none does here."""
 
-    def deliver(self, payload: bytes) -> None:
-        """Bring a message to the robot."""
-        self._arrived.append(payload)
-        self._changed.notify_all()
-
-    def wake(self) -> None:
-        """Make `wait` return."""
-        self._changed.notify_all()
-
     def put(self, payload: bytes, now: float) -> None:
         self._takes(payload)
 
     def turn(self, now: float) -> Iterator[bytes]:
-        while self._arrived:
-            yield self._arrived.popleft()
+        while (payload := self.inbox.take()) is not None:
+            yield payload
 
     def wait(self, until: float, wake: socket.socket, now: float) -> None:
         with contextlib.suppress(BlockingIOError):
             if wake.recv(4096):
                 return
-        if not self._arrived:
-            self._changed.wait(until - now)
+        self.inbox.wait(until - now)
 
     def open(self, address: str) -> None:
         """Be a new connection to an address."""
-        self._arrived.clear()
+        self.inbox.clear()
         self.opened += 1
         self.addresses.add(address)
 
@@ -162,7 +97,7 @@ class Wire:
         self.open(address or max(self.addresses))
 
     def close(self) -> None:
-        self._arrived.clear()
+        self.inbox.clear()
 
 
 class VirtualLink(ZmqLink):
@@ -175,7 +110,7 @@ class VirtualLink(ZmqLink):
 
     def _wake(self) -> None:
         super()._wake()
-        self.wire.wake()
+        self.wire.inbox.notify()
 
     @property
     def task(self) -> Any:
@@ -188,24 +123,16 @@ _wires: WeakKeyDictionary[Any, Wire] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def virtual_links(processes: Processes) -> Iterator[None]:
+def virtual_links(timeline: Timeline) -> Iterator[None]:
     """Let every link that is made meanwhile run on virtual time."""
-    tasks: list[_Thread] = []
-
-    def thread(target: Callable[[], None], name: str, daemon: bool) -> _Thread:
-        tasks.append(_Thread(processes, target))
-        return tasks[-1]
 
     def socket_to(context: object, address: str, *_: object) -> Wire:
         wire = _wires[getcurrent()]
         wire.open(address)
         return wire
 
-    threading = mock.Mock(Condition=lambda: _Condition(processes), Thread=thread)
-    try:
-        with mock.patch.multiple(link_module, threading=threading, LinkSocket=socket_to):
-            yield
-    finally:
-        for each in tasks:
-            if not each.task.dead:
-                each.task.throw()
+    threading = mock.Mock(
+        Condition=lambda: _Condition(timeline), Thread=lambda target, name, daemon: _Thread(timeline, target)
+    )
+    with mock.patch.multiple(link_module, threading=threading, LinkSocket=socket_to):
+        yield

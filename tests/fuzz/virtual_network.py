@@ -8,14 +8,16 @@ from __future__ import annotations
 import random
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from edge_drafter.link_socket import SEND_HIGH_WATER
 from speculation import wire
 from speculation.wire import Draft, EarlyTokens, Fetch, Ping, Pong
 from tests.fuzz.generator import spoiled
-from tests.fuzz.virtual_link import Processes, Wire
+from tests.fuzz.virtual_link import Wire
+from vlm_nav_evaluation.virtual_time.link import VirtualMailbox
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 ONE_WAY_S = 0.01
 AGAIN_S = (0.1, 1.0)
@@ -29,7 +31,7 @@ class Way(Wire):
     """One robot's socket: where it is connected to, and what happens to its next messages."""
 
     def __init__(self, network: Network, name: str) -> None:
-        super().__init__(network.processes, lambda payload: network.up(self, payload))
+        super().__init__(network.timeline, lambda payload: network.up(self, payload))
         self.name, self._network = name, network
         self.address = ""
         self.peer = b""
@@ -58,9 +60,9 @@ class Way(Wire):
 
     def thaw(self) -> None:
         """Wait while the robot's process is frozen."""
-        processes = self._network.processes
-        while processes.timeline.now < self.process_frozen_until:
-            processes.sleep(self.process_frozen_until - processes.timeline.now)
+        timeline = self._network.timeline
+        while timeline.now < self.process_frozen_until:
+            timeline.sleep(self.process_frozen_until - timeline.now)
 
     def close(self) -> None:
         """See `Wire.close`: also what the end of the robot's process comes to."""
@@ -68,25 +70,23 @@ class Way(Wire):
         self._network.disconnect(self)
 
 
-class Mailbox:
-    """The socket of one process, and what that process has of time: a `Post`. `is_up`: whether anybody listens."""
-
-    dropped = restarts = 0
+class Mailbox(VirtualMailbox):
+    """The socket of one process, and what that process has of time. `is_up`: whether anybody listens."""
 
     def __init__(self, network: Network, address: str) -> None:
+        super().__init__(network.timeline)
         self.address = address
-        self.mail: deque[tuple[bytes, list[bytes]]] = deque()
         self.task: Any = None
-        """Of the process."""
+        """The process."""
         self.is_up = False
         self.down_until = self.frozen_until = 0.0
         self.left: Counter[str] = Counter()
-        self._network, self._processes = network, network.processes
+        self._network, self._timeline = network, network.timeline
         network.mailboxes[address] = self
 
     def listen(self) -> None:
         """Take connections."""
-        self.mail.clear()
+        self.inbox.clear()
         self.frozen_until, self.is_up = 0.0, True
 
     def end(self) -> None:
@@ -96,60 +96,41 @@ class Mailbox:
 
     def hang_up(self) -> None:
         """End all connections, with what is under way on them."""
-        self.mail.clear()
+        self.inbox.clear()
         for way in self._network.at(self.address):
             self._network.cut(way, 0.0)
 
     def wait(self, seconds: float) -> None:
         """See `Post`. A process that is frozen is so when it next waits."""
         self.thaw()
-        if not self.mail:
-            self._processes.wait(seconds)
+        super().wait(seconds)
         self.thaw()
 
     def thaw(self) -> None:
         """Wait while this process is frozen."""
-        timeline = self._processes.timeline
-        while timeline.now < self.frozen_until:
-            self._processes.sleep(self.frozen_until - timeline.now)
+        while self._timeline.now < self.frozen_until:
+            self._timeline.sleep(self.frozen_until - self._timeline.now)
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """See `Post`."""
-        self._processes.check()
-        return self.mail.popleft() if self.mail else None
+        """See `Post`. Raises Killed."""
+        self._timeline.check()
+        return super().receive()
 
     def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
-        """See `Post`."""
-        self._processes.check()
+        """See `Post`. Raises Killed."""
+        self._timeline.check()
         return self._network.down(self, peer, wire.encode(message))
-
-    def admit(self, peer: bytes, has_session: bool = True) -> None:
-        """See `Post`."""
-
-    def notify(self) -> None:
-        """See `Post`."""
-
-    def waits(self, peer: bytes) -> bool:
-        """See `Post`."""
-        return any(who == peer for who, _ in self.mail)
-
-    def forget(self, peer: bytes) -> None:
-        """See `Post`."""
 
     def client(self, peer: bytes) -> str:
         """See `Post`: robots are known by their names, as where they have keys."""
         return peer.rpartition(b".")[0].decode()
 
-    def revoked(self) -> Sequence[str]:
-        """See `Post`; none is."""
-        return ()
-
 
 class Network:
     """All ways and mailboxes. What fails follows from `rng`."""
 
-    def __init__(self, processes: Processes, rng: random.Random) -> None:
-        self.processes, self.rng = processes, rng
+    def __init__(self, timeline: Timeline, rng: random.Random) -> None:
+        self.timeline, self.rng = timeline, rng
         self.ways: list[Way] = []
         self.mailboxes: dict[str, Mailbox] = {}
 
@@ -175,7 +156,7 @@ class Network:
         noticed: the robot's socket learns of it at once; else the network is just gone.
         """
         self.disconnect(way)
-        way.down_until = max(way.down_until, self.processes.timeline.now + seconds)
+        way.down_until = max(way.down_until, self.timeline.now + seconds)
         if noticed:
             self._lose(way)
         self._try(way, self.rng.uniform(*AGAIN_S))
@@ -189,9 +170,7 @@ class Network:
 
         def arrive(one: bytes) -> None:
             if way.peer == peer:
-                mailbox.mail.append((peer, [one]))
-                if self.processes.timeline.now >= mailbox.frozen_until:
-                    self.processes.wake(mailbox.task)
+                mailbox.deliver(peer, one)
 
         self._carry(way, mailbox, 0, payload, arrive)
 
@@ -203,14 +182,14 @@ class Network:
 
         def arrive(one: bytes) -> None:
             if way.peer == peer:
-                way.deliver(one)
+                way.inbox.put(one)
 
         self._carry(way, mailbox, 1, payload, arrive)
         return True
 
     def _try(self, way: Way, seconds: float) -> None:
         """Connect after so many seconds, or try again later where that cannot be."""
-        number, mailbox, timeline = way.number, self.mailboxes[way.address], self.processes.timeline
+        number, mailbox, timeline = way.number, self.mailboxes[way.address], self.timeline
 
         def attempt() -> None:
             if way.number != number:
@@ -224,7 +203,7 @@ class Network:
             else:
                 way.peer = b"%s.%d" % (way.name.encode(), number)
                 way.lost, way.is_new = False, True
-                way.wake()
+                way.inbox.notify()
                 while way.stuck and way.peer:
                     self.up(way, way.stuck.popleft())
 
@@ -232,10 +211,10 @@ class Network:
 
     def _lose(self, way: Way) -> None:
         way.lost = True
-        way.wake()
+        way.inbox.notify()
 
     def _carry(self, way: Way, mailbox: Mailbox, side: int, payload: bytes, arrive: Callable[[bytes], None]) -> None:
-        now = self.processes.timeline.now
+        now = self.timeline.now
         copies, delay, overtakes = [payload], ONE_WAY_S, False
         for left in (way.left, mailbox.left):
             for what in [what for what, count in left.items() if count > 0]:
@@ -255,7 +234,7 @@ class Network:
             at = max(now + delay, way.frozen_until)
             at = at if overtakes else max(at, way.latest[side])
             way.latest[side] = max(at, way.latest[side])
-            self.processes.timeline.at(at, lambda one=one: arrive(one))  # type: ignore[misc]
+            self.timeline.at(at, lambda one=one: arrive(one))  # type: ignore[misc]
 
     def _garbage(self, payload: bytes) -> list[bytes]:
         made = [spoiled([payload], self.rng) for _ in range(3)]

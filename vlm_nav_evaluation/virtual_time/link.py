@@ -7,7 +7,7 @@ real sockets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from speculation.links import EmulatedWay
 from speculation.wire import AnyMessage, BeginStep, decode, encode
@@ -50,24 +50,24 @@ class VirtualMailbox:
     dropped = restarts = 0
 
     def __init__(self, timeline: Timeline) -> None:
-        self._inbox: Inbox[tuple[bytes, list[bytes]]] = Inbox(timeline)
+        self.inbox: Inbox[tuple[bytes, list[bytes]]] = Inbox(timeline)
         self._edges: dict[bytes, Callable[[AnyMessage], None]] = {}
 
     def join(self, peer: bytes, send: Callable[[AnyMessage], None]) -> None:
         """Add an edge; `send` sends a message down to it."""
         self._edges[peer] = send
 
-    def deliver(self, peer: bytes, payload: bytes) -> None:
-        """Receive a peer's message."""
-        self._inbox.put((peer, [payload]))
+    def deliver(self, peer: bytes, *frames: bytes) -> None:
+        """Receive a peer's message; a well-formed one has one frame."""
+        self.inbox.put((peer, list(frames)))
 
     def wait(self, seconds: float) -> None:
         """See `Post`."""
-        self._inbox.wait(seconds)
+        self.inbox.wait(seconds)
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
         """See `Post`."""
-        return self._inbox.take()
+        return self.inbox.take()
 
     def send(self, peer: bytes, message: AnyMessage, droppable: bool = False) -> bool:
         """See `Post`. Nothing is refused; what the link is too slow for waits in it."""
@@ -78,8 +78,8 @@ class VirtualMailbox:
         """See `Post`; every peer is admitted."""
 
     def waits(self, peer: bytes) -> bool:
-        """See `Post`; no peer is dropped for silence."""
-        return False
+        """See `Post`."""
+        return any(who == peer for who, _ in self.inbox)
 
     def notify(self) -> None:
         """See `Post`; nothing happens beside the server's loop."""
@@ -91,7 +91,7 @@ class VirtualMailbox:
         """See `Post`; there are no keys."""
         return ""
 
-    def revoked(self) -> tuple[str, ...]:
+    def revoked(self) -> Sequence[str]:
         """See `Post`; there are no keys."""
         return ()
 

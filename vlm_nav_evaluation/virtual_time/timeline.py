@@ -7,9 +7,10 @@ that two runs are equal to the last bit.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -24,6 +25,10 @@ class Stalled(RuntimeError):
     """Virtual time does not go on: nothing is planned and a task still waits, or a task polls without waiting."""
 
 
+class Killed(BaseException):
+    """The task was killed, as a process may be: nothing in it may catch this."""
+
+
 class Timeline:
     """The clock, in seconds from 0, and the planned events."""
 
@@ -33,6 +38,10 @@ class Timeline:
         self._cancelled: set[int] = set()
         self._planned = 0
         self._count_now = 0
+        self._alarms: dict[Any, int] = {}
+        """Events that wake the tasks that wait."""
+        self._killed: set[Any] = set()
+        self._tasks: list[Any] = []
 
     def clock(self) -> float:
         """Return the time."""
@@ -49,11 +58,48 @@ class Timeline:
         self._cancelled.add(number)
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass for the task that calls."""
+        """Let `seconds` pass for the task that calls. Raises Killed."""
         if seconds > 0.0:
-            me = getcurrent()
-            self.at(self.now + seconds, me)
-            self.pass_on(me)
+            self.wait(seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Let the task that calls wait until it is woken, at most so many seconds. Raises Killed."""
+        me = getcurrent()
+        self.check()
+        self._alarms[me] = self.at(self.now + max(0.0, seconds), me)
+        self.pass_on(me)
+        self._alarms.pop(me, None)
+        self.check()
+
+    def wake(self, task: Any) -> None:
+        """Let a task that waits go on now."""
+        alarm = self._alarms.pop(task, None)
+        if alarm is not None:
+            self.cancel(alarm)
+            self.at(self.now, task)
+
+    def kill(self, task: Any) -> None:
+        """Let a task end where it stands: it learns of it when it next waits or looks."""
+        if not task.dead:
+            self._killed.add(task)
+            self.wake(task)
+
+    def check(self) -> None:
+        """Raise Killed where the task that calls was."""
+        if self._killed and getcurrent() in self._killed:
+            self._killed.discard(getcurrent())
+            raise Killed
+
+    def start(self, task: Action) -> Any:
+        """Begin one more task, from within `run`, and return it; what kills it ends it alone."""
+
+        def mortal() -> None:
+            with contextlib.suppress(Killed):
+                task()
+
+        self._tasks.append(greenlet(mortal, getcurrent().parent))
+        self.at(self.now, self._tasks[-1])
+        return self._tasks[-1]
 
     def run_due(self) -> None:
         """Run the events that are due now, without waiting. Raises Stalled for a task that only ever does this."""
@@ -79,18 +125,18 @@ class Timeline:
             task()
             left -= 1
 
-        started = [greenlet(each, me) for each in services]
-        started += [greenlet(lambda task=task: counted(task), me) for task in tasks]
-        for each in started:
+        self._tasks = [greenlet(each, me) for each in services]
+        self._tasks += [greenlet(lambda task=task: counted(task), me) for task in tasks]
+        for each in self._tasks:
             self.at(self.now, each)
         try:
             while left:
                 self.pass_on(me)
         finally:
-            for each in started:
+            for each in self._tasks:
                 if not each.dead:
                     each.throw()
-            self._events = [event for event in self._events if event[2] not in started]
+            self._events = [event for event in self._events if event[2] not in self._tasks]
             heapq.heapify(self._events)
 
     def pass_on(self, me: Any) -> None:
@@ -126,15 +172,16 @@ class Inbox(Generic[Item]):
         self._timeline = timeline
         self._items: deque[Item] = deque()
         self._waiter: Any = None
-        self._alarm = 0
 
     def put(self, item: Item) -> None:
         """Add an item and wake the task that waits for it."""
         self._items.append(item)
+        self.notify()
+
+    def notify(self) -> None:
+        """Let the task that waits go on, whatever has arrived."""
         if self._waiter is not None:
-            self._timeline.cancel(self._alarm)
-            self._timeline.at(self._timeline.now, self._waiter)
-            self._waiter = None
+            self._timeline.wake(self._waiter)
 
     def take(self) -> Item | None:
         """Return the oldest item, None where there is none."""
@@ -146,9 +193,18 @@ class Inbox(Generic[Item]):
         if self._items or seconds <= 0.0:
             return
         self._waiter = getcurrent()
-        self._alarm = self._timeline.at(self._timeline.now + seconds, self._waiter)
-        self._timeline.pass_on(self._waiter)
-        self._waiter = None
+        try:
+            self._timeline.wait(seconds)
+        finally:
+            self._waiter = None
+
+    def __len__(self) -> int:
+        """Return how many items wait to be taken."""
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Return the items that wait to be taken."""
+        return iter(self._items)
 
     def clear(self) -> None:
         """Drop all items."""
