@@ -72,7 +72,7 @@ def run(
     """
     window = window or Window()
     fleet = Fleet(setting, robots, seed)
-    fleet.events.run(window.end)
+    fleet.timeline.advance(window.end)
     begun = [asked for asked in fleet.log.asked if window.begin <= asked.begun < window.end]
     limit = window.end
     if judged and begun:
@@ -84,7 +84,7 @@ def run(
 
         def open_still() -> bool:
             nonlocal waiting, asked_at
-            now = fleet.events.now
+            now = fleet.timeline.now
             while waiting is not None and waiting.late(now) is not None:
                 waiting = next(opened, None)
             if enough < 1.0 and now > asked_at + 1.0:
@@ -93,8 +93,8 @@ def run(
                     return False
             return waiting is not None
 
-        fleet.events.run(limit + 1e-6, open_still)
-    return figures_of(fleet.log, robots, window, begun, fleet.events.now)
+        fleet.timeline.advance(limit + 1e-6, open_still)
+    return figures_of(fleet.log, robots, window, begun, fleet.timeline.now)
 
 
 def figures_of(log: Log, robots: int, window: Window, begun: list[Asked], now: float) -> Figures:

@@ -7,11 +7,10 @@ memory.
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from vlm_nav_evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, 
 from vlm_nav_evaluation.fleet.systems import Exit, Setting
 from vlm_nav_evaluation.fleet.trees import best_tree
 from vlm_nav_evaluation.fleet.workload import EOS, VOCABULARY, Request
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 MODEL = ModelInfo("fleet", "", "", VOCABULARY, 1, (), (EOS,))
 BLOCK = 16
@@ -40,26 +40,6 @@ TICK_S = 1e-9
 """A policy that is asked again at once is asked a moment later: time must pass."""
 START_S = 2.0
 """Robots begin at random within so many seconds, in the midst of an answer."""
-
-
-class Events:
-    """What happens when; events of one moment happen in the order in which they were planned."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._planned = 0
-
-    def at(self, when: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Plan a call."""
-        self._planned += 1
-        heapq.heappush(self._heap, (when, self._planned, what, arguments))
-
-    def run(self, until: float, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Let time pass until a moment, or until nothing is planned, or `wanted` (asked every event) is over."""
-        while self._heap and self._heap[0][0] <= until and wanted():
-            self.now, _, what, arguments = heapq.heappop(self._heap)
-            what(*arguments)
 
 
 @dataclass
@@ -72,11 +52,6 @@ class Asked:
     tokens: int
     ended: float | None = None
     committed: list[int] = field(default_factory=list)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """End-to-end speed: prefill, queue and all."""
-        return 0.0 if self.ended is None else self.tokens / (self.ended - self.begun)
 
     def late(self, now: float) -> bool | None:
         """Whether it misses its class; None while that is open."""
@@ -102,8 +77,6 @@ class Pass:
     ended: float
     seconds: float
     rows: int
-    tokens: int
-    committed: int
 
 
 class Log:
@@ -113,7 +86,6 @@ class Log:
         self.asked: list[Asked] = []
         self.verified: list[Verified] = []
         self.passes: list[Pass] = []
-        self.prefill_s = 0.0
         self.started = 0
         """Requests that the verifier took on."""
         self.refused_s: list[float] = []
@@ -176,23 +148,23 @@ class Robot:
         self.request = fleet.setting.workload.request(self.index, self.number)
         if self.number == 1:
             self.request = self.request.beginning(fleet.phases[self.index])
-        self.asked = Asked(self.index, self.service_class, fleet.events.now, len(self.request.answer))
+        self.asked = Asked(self.index, self.service_class, fleet.timeline.now, len(self.request.answer))
         fleet.log.asked.append(self.asked)
         self._begin()
 
     def refused(self, retry_after_s: float) -> None:
         """The verifier has no room for the request: it is begun again later."""
         self._version += 1
-        self._fleet.events.at(self._fleet.events.now + retry_after_s, self._begin)
+        self._fleet.timeline.at(self._fleet.timeline.now + retry_after_s, self._begin)
 
     def _begin(self) -> None:
-        fleet, system, now = self._fleet, self._fleet.setting.system, self._fleet.events.now
+        fleet, system, now = self._fleet, self._fleet.setting.system, self._fleet.timeline.now
         self._round, self._digest = 0, EMPTY
         begin = BeginStep(
             self.number, PROMPT, b"", max_tokens=len(self.request.answer), idle=system.idle,
             self_draft=system.server_draft, self_depth=system.server_depth, round_trip_s=2.0 * self._one_way_s,
         )  # fmt: skip
-        fleet.events.at(now + self._one_way_s, fleet.begin, self, begin)
+        fleet.timeline.at(now + self._one_way_s, partial(fleet.begin, self, begin))
         if self._drafter is not None:
             self._drafter.begin(self.request, now)
             self._began = now
@@ -200,7 +172,7 @@ class Robot:
 
     def take(self, commit: Commit) -> None:
         """Take in a commit of the current request."""
-        now, asked = self._fleet.events.now, self.asked
+        now, asked = self._fleet.timeline.now, self.asked
         if commit.step != self.number:
             return
         # A draft that comes after its commit is answered with that commit again.
@@ -222,25 +194,25 @@ class Robot:
     def take_early(self, early: EarlyTokens) -> None:
         """Take in what an exit says of the latest draft."""
         if self._drafter is not None and (early.step, early.round) == (self.number, self._round):
-            self._drafter.early(early, self._fleet.events.now)
+            self._drafter.early(early, self._fleet.timeline.now)
 
     def _plan(self) -> None:
         assert self._drafter is not None
         self._version += 1
-        due = self._drafter.due(self._fleet.events.now)
+        due = self._drafter.due(self._fleet.timeline.now)
         if due is not None:
-            self._fleet.events.at(due, self._send, self._version)
+            self._fleet.timeline.at(due, partial(self._send, self._version))
 
     def _send(self, version: int) -> None:
         if version != self._version or self._drafter is None:
             return
-        fleet, now = self._fleet, self._fleet.events.now
+        fleet, now = self._fleet, self._fleet.timeline.now
         tokens, parents = self._drafter.draft(now)
         self._round += 1
         milliseconds = round(1e3 * (now - self._began))
         start = len(self.asked.committed)
         draft = Draft(self.number, self._round, start, self._digest, tokens, parents, draft_ms=milliseconds)
-        fleet.events.at(now + self._one_way_s, fleet.offer, self, draft)
+        fleet.timeline.at(now + self._one_way_s, partial(fleet.offer, self, draft))
         self._plan()
 
 
@@ -254,7 +226,7 @@ class Fleet:
     def __init__(self, setting: Setting, robots: int, seed: int = 0, blocks: int | None = None) -> None:
         if robots < 1:
             raise ValueError(f"a fleet of {robots} robots; give at least 1")
-        self.setting, self.events, self.log = setting, Events(), Log()
+        self.setting, self.timeline, self.log = setting, Timeline(), Log()
         system = setting.system
         limits = Limits(max_draft=MAX_DRAFT_TOKENS)
         self.scheduler = Scheduler(
@@ -273,7 +245,7 @@ class Fleet:
         self.phases: tuple[float, ...] = tuple(phases.tolist())
         """What part of its first answer each robot is still to get: a fleet is never in step."""
         for robot, start in zip(self.robots, starts, strict=True):
-            self.events.at(float(start), robot.ask)
+            self.timeline.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0
         self._memory = Admission(blocks, seed) if blocks is not None else None
@@ -283,13 +255,13 @@ class Fleet:
 
     def begin(self, robot: Robot, begin: BeginStep) -> None:
         """A request arrives."""
-        now = self.events.now
+        now = self.timeline.now
         if self._memory is not None:
             try:
                 self._memory.ask(robot.index, blocks_of(robot.request), now)
             except NoRoom as error:
                 self.log.refused_s.append(error.retry_after_s)
-                self.events.at(now + self.setting.times.one_way_s, robot.refused, error.retry_after_s)
+                self.timeline.at(now + self.setting.times.one_way_s, partial(robot.refused, error.retry_after_s))
                 return
         self.log.started += 1
         for commit in self.scheduler.begin(robot.index, begin, now, service_class=robot.service_class):
@@ -301,7 +273,7 @@ class Fleet:
 
     def _grant(self) -> None:
         assert self._memory is not None
-        granted, _ = self._memory.grant(self.events.now)
+        granted, _ = self._memory.grant(self.timeline.now)
         for index in granted:
             self._prepared(index)
 
@@ -314,7 +286,7 @@ class Fleet:
         step.encoded = True
         if not self.setting.system.cached:
             # Every verification computes the prompt: there is nothing to do before the first.
-            step.fed(tokens, self.events.now)
+            step.fed(tokens, self.timeline.now)
         self._turn_soon()
 
     def offer(self, robot: Robot, draft: Draft) -> None:
@@ -323,12 +295,12 @@ class Fleet:
         if step is None or draft.step != step.number:
             # Its request was refused, as its robot is about to learn.
             return
-        for commit in self.scheduler.offer(robot.index, draft, self.events.now):
+        for commit in self.scheduler.offer(robot.index, draft, self.timeline.now):
             self._reply(robot, commit)
         self._turn_soon()
 
     def _reply(self, robot: Robot, commit: Commit) -> None:
-        self.events.at(self.events.now + self.setting.times.one_way_s, robot.take, commit)
+        self.timeline.at(self.timeline.now + self.setting.times.one_way_s, partial(robot.take, commit))
 
     def finished(self, robot: Robot) -> None:
         """A robot has its answer."""
@@ -339,7 +311,7 @@ class Fleet:
     def _turn_soon(self) -> None:
         if not (self._busy or self._turning):
             self._turning = True
-            self.events.at(self.events.now, self._turn)
+            self.timeline.at(self.timeline.now, self._turn)
 
     def _wake(self, alarm: int) -> None:
         if alarm == self._alarm:
@@ -350,7 +322,7 @@ class Fleet:
         self._turning = False
         if self._busy:
             return
-        now, scheduler = self.events.now, self.scheduler
+        now, scheduler = self.timeline.now, self.scheduler
         began = time.thread_time()
         scheduler.wait(now)
         batch = scheduler.next(now)
@@ -361,20 +333,18 @@ class Fleet:
             self._run(batch)
         elif due is not None:
             self._alarm += 1
-            self.events.at(max(due, now + TICK_S), self._wake, self._alarm)
+            self.timeline.at(max(due, now + TICK_S), partial(self._wake, self._alarm))
 
     def _run(self, batch: Batch) -> None:
         """Let the batch take its time: drafts of the verifier's own, then the forward."""
-        began, steps = self.events.now, tuple(batch.choices)
+        began, steps = self.timeline.now, tuple(batch.choices)
         drafting_s = self._draft_here(steps)
         rows = [step.row for step in steps if step.row is not None]
-        verified = Load.total(map(self._load, rows))
-        load = verified + Load.total(step.chunk_load(tokens) for step, tokens in batch.chunks.items())
+        chunks = [step.chunk_load(tokens) for step, tokens in batch.chunks.items()]
+        load = Load.total([*map(self._load, rows), *chunks])
         seconds = self.setting.times.pass_s(load) if load.rows else 0.0
-        if batch.chunks:
-            self.log.prefill_s += seconds - (self.setting.times.pass_s(verified) if rows else 0.0)
         self._plan_exits(batch, began + drafting_s, seconds)
-        self.events.at(began + drafting_s + seconds, self._ran, batch, load, began, seconds)
+        self.timeline.at(began + drafting_s + seconds, partial(self._ran, batch, load, began, seconds))
 
     def _plan_exits(self, batch: Batch, began: float, seconds: float) -> None:
         """Let exits name verdicts on the drafts of a batch, as far as they know them."""
@@ -383,7 +353,8 @@ class Fleet:
             sampled = self._random.random()
             for each in exits:
                 if step.row is not None and step.row.exits:
-                    self.events.at(began + each.after * seconds, self._exit, step, step.row, each, sampled < each.right)
+                    named = partial(self._exit, step, step.row, each, sampled < each.right)
+                    self.timeline.at(began + each.after * seconds, named)
 
     def _exit(self, step: Step, row: Row, each: Exit, right: bool) -> None:
         robot = self.robots[step.index]
@@ -394,7 +365,7 @@ class Fleet:
             found = replace(found, token=(found.token + 1) % EOS)
         early = step.early(each.layer, found, each.right)
         if early is not None:
-            self.events.at(self.events.now + self.setting.times.one_way_s, robot.take_early, early)
+            self.timeline.at(self.timeline.now + self.setting.times.one_way_s, partial(robot.take_early, early))
 
     def _load(self, row: Row) -> Load:
         """Return what a row computes."""
@@ -427,24 +398,22 @@ class Fleet:
         self._turn_soon()
         if not load.rows:
             return
-        now, log, scheduler = self.events.now, self.log, self.scheduler
+        now, log, scheduler = self.timeline.now, self.log, self.scheduler
         scheduler.estimates.observe(load, seconds)
         for step, tokens in batch.chunks.items():
             if scheduler.is_current(step):
                 step.fed(tokens, now, seconds)
-        committed = 0
         for step in batch.choices:
             robot, row = self.robots[step.index], step.row
             if row is None or not scheduler.is_current(step):
                 continue
             commit = step.accept(verdict(row, step.position, robot.request.answer), now, now - began)
-            committed += len(commit.tokens)
             log.verified.append(Verified(now, len(commit.tokens), commit.queue_s))
             self._reply(robot, commit)
             if commit.done and self._memory is not None:
                 self._memory.release(step.index, now)
                 self._grant()
-        log.passes.append(Pass(now, now - began, load.rows, load.new, committed))
+        log.passes.append(Pass(now, now - began, load.rows))
 
 
 def blocks_of(request: Request) -> int:

@@ -185,8 +185,8 @@ def overload_cell(setting: Setting, robots: int, room: int, seed: int, window: W
     """Return goodput and refusals where the verifier has memory for `room` robots and so many come."""
     blocks = round(sum(blocks_of(setting.workload.request(0, n)) for n in range(1, 65)) / 64 * room)
     fleet = Fleet(setting, robots, seed, blocks)
-    fleet.events.run(window.end)
-    figures = figures_of(fleet.log, robots, window, [], fleet.events.now)
+    fleet.timeline.advance(window.end)
+    figures = figures_of(fleet.log, robots, window, [], fleet.timeline.now)
     waits = fleet.log.refused_s
     return {
         "robots": robots, "blocks": blocks, "goodput": figures.goodput, "refusals": len(waits),

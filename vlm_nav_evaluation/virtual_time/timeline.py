@@ -112,6 +112,15 @@ class Timeline:
                 action()
         self._count()
 
+    def advance(self, until: float, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Run the actions that are due up to a moment, or until `wanted`, asked before each, is over; no task runs."""
+        while self._events and self._events[0][0] <= until and wanted():
+            self.now, number, action = heapq.heappop(self._events)
+            if number in self._cancelled:
+                self._cancelled.discard(number)
+            else:
+                action()
+
     def run(self, tasks: Sequence[Action], services: Sequence[Action] = ()) -> None:
         """Run tasks until all are over, and beside them `services`, which are ended then.
 
