@@ -22,6 +22,7 @@ from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
 from speculation.language.prompts import Vocabulary
+from speculation.links import Blackout
 from speculation.wire import Jpegs, frames_of
 from vlm_nav_evaluation.closed_loop.episodes import SIM_LIMITS, SIM_MOTION
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
@@ -42,45 +43,26 @@ SILENCE_S = 1.5
 GOAL = 1
 
 
-@dataclass(frozen=True)
-class Blackouts:
-    """A link that is dead for `length_s` seconds at the end of every `period_s`; 0 for never."""
-
-    period_s: float = 0.0
-    length_s: float = 0.0
-
-    def dark_since(self, now: float) -> float | None:
-        """Return when the present blackout began, None outside one."""
-        if self.length_s <= 0.0:
-            return None
-        into = now % self.period_s - (self.period_s - self.length_s)
-        return now - into if into >= 0.0 else None
-
-    def lit(self, start: float, end: float) -> float:
-        """Return the seconds between two times in which messages arrive."""
-        return self._lit_until(end) - self._lit_until(start)
-
-    def _lit_until(self, now: float) -> float:
-        if self.length_s <= 0.0:
-            return now
-        whole, rest = divmod(now, self.period_s)
-        return whole * (self.period_s - self.length_s) + min(rest, self.period_s - self.length_s)
-
-
 @dataclass
 class VirtualLink:
     """The link's state as the robot would see it."""
 
-    blackouts: Blackouts
+    blackout: Blackout | None
+    """None for a link that never dies."""
     now: float = 0.0
     why: str = "nothing received from the verifier"
 
     @property
     def state(self) -> str:
         """One of `LinkState`."""
-        since = self.blackouts.dark_since(self.now)
+        since = self.blackout.dark_since(self.now) if self.blackout is not None else None
         silent = since is not None and self.now - since > SILENCE_S
         return str((LinkState.SILENT if silent else LinkState.NOMINAL).value)
+
+    def lit_s(self, since: float) -> float:
+        """Return the seconds since then in which messages arrived."""
+        dark_s = self.blackout.dark_s(self.now) - self.blackout.dark_s(since) if self.blackout is not None else 0.0
+        return self.now - since - dark_s
 
 
 class VirtualQuestion:
@@ -95,8 +77,7 @@ class VirtualQuestion:
 
     @property
     def _elapsed(self) -> float:
-        now = self._robot.now
-        return now - self._asked if self._alone else self._robot.link.blackouts.lit(self._asked, now)
+        return self._robot.now - self._asked if self._alone else self._robot.link.lit_s(self._asked)
 
     @property
     def committed(self) -> str:
@@ -145,11 +126,11 @@ class VirtualRobot:
         mode: str,
         rtt_s: float,
         objects: Vocabulary | None,
-        blackouts: Blackouts = Blackouts(),
+        blackout: Blackout | None = None,
     ) -> None:
         self.now = self.moving_s = self.path_m = 0.0
         self.collisions = 0
-        self.link = VirtualLink(blackouts)
+        self.link = VirtualLink(blackout)
         self.log = Log()
         self.world = World(scene)
         self._timelines, self._mode, self._rtt_s, self._objects = timelines, mode, rtt_s, objects
@@ -327,10 +308,10 @@ def run_acting(
     timelines: Timelines,
     objects: Vocabulary | None,
     max_actions: int = 40,
-    blackouts: Blackouts = Blackouts(),
+    blackout: Blackout | None = None,
 ) -> ActingEpisode:
     """Run one episode from its first look to the end of its goal. Raises ValueError for a model that cannot be used."""
-    robot = VirtualRobot(scene, timelines, mode, rtt_ms / 1e3, objects, blackouts)
+    robot = VirtualRobot(scene, timelines, mode, rtt_ms / 1e3, objects, blackout)
     try:
         navigator = Navigator(robot, robot, robot.clock, robot.sleep, lambda: None, behaviour.config)
         result = navigator.run(f"find the {scene.target.text}", behaviour.config.time_allowance_s, max_actions)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import selectors
 import socket
 import threading
 import time
 from enum import Enum
+
+from speculation.links import EmulatedWay, WayConditions
 
 CHUNK = 1 << 16
 TURN_S = 0.02
@@ -31,12 +31,12 @@ class Proxy:
 
     def __init__(self, target: tuple[str, int], delay_s: float) -> None:
         self.way = Way.PASS
-        self._target, self._delay_s = target, delay_s
+        self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self._peers: dict[socket.socket, socket.socket] = {}
-        self._due: list[tuple[float, int, socket.socket, bytes]] = []
-        self._count = itertools.count()
+        self._delayed, self._prompt = WayConditions(delay_s), WayConditions()
+        self._link: EmulatedWay[tuple[socket.socket, bytes]] = EmulatedWay(self._prompt)
         self._end = threading.Event()
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -60,8 +60,8 @@ class Proxy:
                     self._accept()
                 else:
                     self._relay(key.fileobj)  # type: ignore[arg-type]
-            while self._due and self._due[0][0] <= time.monotonic():
-                _, _, out, data = heapq.heappop(self._due)
+            while (due := self._link.take(time.monotonic())) is not None:
+                out, data = due
                 with contextlib.suppress(OSError):
                     out.sendall(data)
 
@@ -96,7 +96,6 @@ class Proxy:
             return
         if self.way is Way.GARBLE:
             data = bytes(byte ^ 0x5A for byte in data)
-        wait = self._delay_s if self.way is Way.DELAY else 0.0
-        # What was delayed goes first, also when the delay has ended.
-        latest = max((due for due, _, out, _ in self._due if out is other), default=0.0)
-        heapq.heappush(self._due, (max(time.monotonic() + wait, latest), next(self._count), other, data))
+        # It keeps the order, so that what was delayed goes first, also when the delay has ended.
+        self._link.conditions = self._delayed if self.way is Way.DELAY else self._prompt
+        self._link.put((other, data), len(data), time.monotonic())

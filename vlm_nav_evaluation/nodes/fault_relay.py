@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import json
 import math
 import threading
@@ -31,6 +29,7 @@ from unitree_api.msg import Request
 
 from spec_vlm_nav.nodes.common import DRIVES
 from spec_vlm_nav.robots.go2 import Go2, SportApi
+from speculation.links import EmulatedWay, WayConditions
 from vlm_nav_evaluation.link_loss.faults import process_of
 from vlm_nav_evaluation.link_loss.proxy import Way
 
@@ -110,11 +109,9 @@ class FaultRelay(Node):
         super().__init__("fault_relay", context=context)
         self.ways: dict[str, Way] = {}
         """By part; PASS where there is none."""
-        self._delay_s = delay_s
+        self._delayed: EmulatedWay[tuple[Any, bytes]] = EmulatedWay(WayConditions(delay_s))
         self._lock = threading.Lock()
         self._commands: dict[str, list[tuple[float, float]]] = {"cmd_vel": [], REQUESTS: []}
-        self._due: list[tuple[float, int, Any, bytes]] = []
-        self._count = itertools.count()
         for each in RELAYED:
             out = self.create_publisher(each.kind, each.name, each.qos)
             group = MutuallyExclusiveCallbackGroup()
@@ -136,7 +133,7 @@ class FaultRelay(Node):
             return
         if way is Way.DELAY:
             with self._lock:
-                heapq.heappush(self._due, (now + self._delay_s, next(self._count), out, payload))
+                self._delayed.put((out, payload), len(payload), now)
             return
         garbage = GARBAGE.get(topic.name) if way is Way.GARBLE else None
         out.publish(payload if garbage is None else serialize_message(garbage(payload)))
@@ -144,10 +141,8 @@ class FaultRelay(Node):
     def _send_due(self) -> None:
         now = time.monotonic()
         with self._lock:
-            due = []
-            while self._due and self._due[0][0] <= now:
-                due.append(heapq.heappop(self._due))
-        for _, _, out, payload in due:
+            due = list(iter(partial(self._delayed.take, now), None))
+        for out, payload in due:
             out.publish(payload)
 
     def _note(self, topic: Relayed, payload: bytes, now: float) -> None:
