@@ -47,7 +47,6 @@ class PacedEngine(Paced):
     """A target whose forward takes `verify_s`, layer by layer alike. One over prompts alone is not paced."""
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """See `Engine.verify`."""
         started, layers = self._clock(), self._engine.model.num_layers
         is_judged, has_chunks = (any(bool(row.chunk) is chunk for row in rows) for chunk in (False, True))
         for output in self._engine.verify(rows):
@@ -62,7 +61,6 @@ class PacedDraftEngine(Paced):
     """A draft model beside the target whose forwards take `server_draft_s` each. Its prefill is not paced."""
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
-        """See `DraftEngine.draft`."""
         started = last = self._clock()
         for turn, drafts in enumerate(self._engine.draft(rows), start=1):
             self._check("a draft forward", self._clock() - last, self._profile.server_draft_s)

@@ -38,22 +38,21 @@ class PacedModel:
         self._real_s = draft_s
 
     def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
-        """See `DraftModel.begin`."""
         self._root_is_fed = False
         self._model.begin(prompt, image, committed, stop)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
-        """See `DraftModel.root_logits`; paced where it is a forward."""
+        """Return the logits after the root; this is paced where it is a forward."""
         if self._root_is_fed:
             return self._model.root_logits()
         return self._paced(lambda: self._model.root_logits(stop), stop)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
-        """See `DraftModel.extend`; takes `draft_s` whatever the number of tokens."""
+        """Feed tokens; this takes `draft_s` whatever the number of tokens."""
         return self._paced(lambda: self._model.extend(tokens, parents, stop), stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
-        """See `DraftModel.commit`; not a forward, so not paced."""
+        """Commit a path, which is no forward and so not paced."""
         renamed = self._model.commit(path, next_token)
         self._root_is_fed = ROOT in renamed.values()
         return renamed
@@ -94,15 +93,13 @@ class PacedFedModel(PacedModel):
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        """See `FedModel.tokens`."""
         return self._fed.tokens
 
     @property
     def root_is_new(self) -> bool:
-        """See `FedModel.root_is_new`."""
         return self._fed.root_is_new
 
     def feed(self, tokens: Sequence[int], end: int, packed: bytes) -> None:
-        """See `FedModel.feed`; not a forward, so not paced."""
+        """Take features, which is no forward and so not paced."""
         self._fed.feed(tokens, end, packed)
         self._root_is_fed = not self._fed.root_is_new

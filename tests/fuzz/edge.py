@@ -148,7 +148,6 @@ class Edge:
         self.counts = dict.fromkeys(COUNTED, 0)
 
     def live(self, choose: Choose) -> None:
-        """See `Life.live`."""
         log = logging.getLogger("edge_drafter")
         level = log.level
         log.setLevel(logging.CRITICAL)
@@ -396,11 +395,9 @@ class EdgeSide:
     name = "edge"
 
     def life(self, seed: str) -> Edge:
-        """See `Side.life`."""
         return Edge(seed)
 
     def act(self, knows: Hostile, rng: random.Random) -> Act:
-        """See `Side.act`."""
         gap = rng.choice((0.002, 0.02, 0.05, 0.1)) if rng.random() < 0.25 else 0.0
         if rng.random() < 0.0005:
             gap = rng.choice((1.0, 3.0, 30.0))  # silence

@@ -115,7 +115,7 @@ class World:
             if robot.answers < answers + 2:
                 raise Broken(f"{robot.name} was not served again after the last fault")
         for name, replica in self.cluster.replicas.items():
-            if not replica.is_up or replica.mailbox.frozen_until > self.timeline.now:
+            if not replica.mailbox.is_up or replica.mailbox.frozen_until > self.timeline.now:
                 raise Broken(f"{name} does not run again after the last fault")
 
     def _fault(self, what: str, where: str) -> None:
@@ -133,7 +133,7 @@ class World:
             case "kill", "directory":
                 directory.kill()
             case "kill", _:
-                (gateway if where == "gateway" else replica).kill()
+                socket.kill()
             case "drain", _:
                 replica.drain()
             case "hang", _:

@@ -80,7 +80,7 @@ class FuzzEngine(FakeEngine):
     """Rows whose sampling draws at random are judged by their own rule."""
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """See `FakeEngine.verify`; what that keeps for its tests would grow for ever."""
+        """Judge rows; what the base keeps of them for its tests would grow for ever."""
         for kept in (self.batches, self.chunks, self.released):
             kept.clear()
         yield from super().verify(rows)
@@ -96,8 +96,6 @@ class FuzzEngine(FakeEngine):
 
 
 class FuzzSelfDraft(FakeSelfDraft):
-    """See `FuzzEngine.verify`."""
-
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         self.batches.clear()
         self.chunks.clear()
@@ -370,7 +368,6 @@ class Verifier:
         }
 
     def live(self, choose: Choose) -> None:
-        """See `Life.live`."""
         watch, log = Watch(), logging.getLogger("cloud_verifier")
         propagates, level = log.propagate, log.level
         log.addHandler(watch)
@@ -425,11 +422,9 @@ class VerifierSide:
     name = "server"
 
     def life(self, seed: str) -> Verifier:
-        """See `Side.life`."""
         return Verifier(seed)
 
     def act(self, knows: Verifier, rng: random.Random) -> Act:
-        """See `Side.act`."""
         if len(knows.vandals) < VANDALS:
             knows.made += 1
             peer = b"vandal %d" % knows.made

@@ -53,20 +53,10 @@ class Replica:
         """Whether its process has died, or ended as it was to, until the directory knows it."""
         self._cluster, self._wall = cluster, cluster.wall_clock()
 
-    @property
-    def is_up(self) -> bool:
-        """Whether it serves, or is frozen."""
-        return self.mailbox.is_up
-
     def start(self) -> None:
         """Let the process begin."""
         self.wanted = True
         self._cluster.timeline.wake(self.mailbox.task)
-
-    def kill(self) -> None:
-        """Let it end where it stands."""
-        if self.is_up:
-            self._cluster.timeline.kill(self.mailbox.task)
 
     def drain(self) -> None:
         """Let it send its robots elsewhere and end, as SIGTERM does."""
@@ -191,26 +181,21 @@ class ReplicaFleet:
 
     @property
     def names(self) -> Collection[str]:
-        """See `Fleet`."""
         return [name for name, each in self._replicas.items() if each.wanted or each.ended]
 
     def start(self, name: str) -> None:
-        """See `Fleet`."""
         self._replicas[name].start()
 
     def drain(self, name: str) -> None:
-        """See `Fleet`."""
         self._replicas[name].drain()
 
     def shed(self, name: str, robots: int) -> None:
-        """See `Fleet`."""
         server = self._replicas[name].server
         if server is not None:
             server.shed(robots)
 
     def kill(self, name: str) -> None:
-        """See `Fleet`."""
-        self._replicas[name].kill()
+        self._replicas[name].mailbox.kill()
 
 
 class ClusterGateway:
@@ -220,16 +205,6 @@ class ClusterGateway:
         self.mailbox = Mailbox(cluster.network, f"tcp://127.0.0.1:{5000 + number}")
         self.redirected = 0
         self._cluster, self._number, self._wall = cluster, number, cluster.wall_clock()
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it answers, or is frozen."""
-        return self.mailbox.is_up
-
-    def kill(self) -> None:
-        """Let it end where it stands."""
-        if self.is_up:
-            self._cluster.timeline.kill(self.mailbox.task)
 
     def live(self) -> None:
         """Send robots on."""

@@ -48,13 +48,11 @@ class Way(Wire):
         """What the robot sends while there is no connection."""
 
     def open(self, address: str) -> None:
-        """See `Wire.open`."""
         super().open(address)
         self.address = address
         self._network.connect(self)
 
     def wait(self, until: float, wake: socket.socket, now: float) -> None:
-        """See `Wire.wait`."""
         super().wait(until, wake, now)
         self.thaw()
 
@@ -65,19 +63,19 @@ class Way(Wire):
             timeline.sleep(self.process_frozen_until - timeline.now)
 
     def close(self) -> None:
-        """See `Wire.close`: also what the end of the robot's process comes to."""
+        """End the connection, as the end of the robot's process does."""
         super().close()
         self._network.disconnect(self)
 
 
 class Mailbox(VirtualMailbox):
-    """The socket of one process, and what that process has of time. `is_up`: whether anybody listens."""
+    """The socket of one process, and what that process has of time. `is_up`: whether it runs, frozen or not."""
 
     def __init__(self, network: Network, address: str) -> None:
         super().__init__(network.timeline)
         self.address = address
         self.task: Any = None
-        """The process."""
+        """The task that is the process."""
         self.is_up = False
         self.down_until = self.frozen_until = 0.0
         self.left: Counter[str] = Counter()
@@ -94,6 +92,11 @@ class Mailbox(VirtualMailbox):
         self.is_up = False
         self.hang_up()
 
+    def kill(self) -> None:
+        """Let the process end where it stands."""
+        if self.is_up:
+            self._timeline.kill(self.task)
+
     def hang_up(self) -> None:
         """End all connections, with what is under way on them."""
         self.inbox.clear()
@@ -101,7 +104,7 @@ class Mailbox(VirtualMailbox):
             self._network.cut(way, 0.0)
 
     def wait(self, seconds: float) -> None:
-        """See `Post`. A process that is frozen is so when it next waits."""
+        """Wait for messages; a process that is frozen is so when it next waits."""
         self.thaw()
         super().wait(seconds)
         self.thaw()
@@ -112,17 +115,17 @@ class Mailbox(VirtualMailbox):
             self._timeline.sleep(self.frozen_until - self._timeline.now)
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """See `Post`. Raises Killed."""
+        """Raises Killed."""
         self._timeline.check()
         return super().receive()
 
     def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
-        """See `Post`. Raises Killed."""
+        """Raises Killed."""
         self._timeline.check()
         return self._network.down(self, peer, wire.encode(message))
 
     def client(self, peer: bytes) -> str:
-        """See `Post`: robots are known by their names, as where they have keys."""
+        """Robots are known by their names, as where they have keys."""
         return peer.rpartition(b".")[0].decode()
 
 

@@ -81,22 +81,18 @@ class VirtualQuestion:
 
     @property
     def committed(self) -> str:
-        """See `spec_vlm_nav.body.Question`."""
         return self._timeline.committed(self._elapsed)
 
     @property
     def done(self) -> bool:
-        """See `spec_vlm_nav.body.Question`."""
         return self._cancelled or self._elapsed >= self._timeline.seconds
 
     def result(self) -> Reply:
-        """See `spec_vlm_nav.body.Question`."""
         if self._cancelled:
             raise Cancelled("the question was cancelled")
         return Reply(self._timeline.text, self._timeline.stats)
 
     def cancel(self) -> None:
-        """See `spec_vlm_nav.body.Question`."""
         self._cancelled = True
 
 
@@ -191,11 +187,9 @@ class VirtualRobot:
     # -- the decoder
 
     def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
-        """See `spec_vlm_nav.body.Decoder`."""
         return self._objects
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
-        """See `spec_vlm_nav.body.Decoder`."""
         alone = mode == Mode.EDGE.value
         self.log.questions += 1
         self.log.alone += alone
@@ -208,7 +202,7 @@ class VirtualRobot:
     # -- the body
 
     def frame_after(self, moment: float) -> Frame | None:
-        """See `spec_vlm_nav.body.Body`; the frame is rendered now, as it was seen then."""
+        """The frame is rendered now, as it was seen then."""
         if self._frame is None or self._frame[0] <= moment:
             return None
         at, pose, seen = self._frame
@@ -221,21 +215,16 @@ class VirtualRobot:
         return Frame(jpeg, at, 0.0, None, PlanarPose(*pose))
 
     def camera_problem(self) -> str:
-        """See `spec_vlm_nav.body.Body`."""
         return ""
 
     def place(self) -> PlanarPose:
-        """See `spec_vlm_nav.body.Body`."""
         return PlanarPose(*self.world.pose)
 
-    def understood(self, instruction: str) -> None:
-        """See `spec_vlm_nav.body.Body`."""
+    def understood(self, instruction: str) -> None: ...
 
-    def asked(self, prompt: str, frame: Frame) -> None:
-        """See `spec_vlm_nav.body.Body`."""
+    def asked(self, prompt: str, frame: Frame) -> None: ...
 
     def act(self, decision: Decision) -> None:
-        """See `spec_vlm_nav.body.Body`."""
         kind, size, _ = to_numbers(decision.action)
         new = self._sent is None or self._sent.step != decision.step
         if new and decision.frame is not None and decision.action is not None and decision.action.size is not None:
@@ -246,7 +235,6 @@ class VirtualRobot:
         self._executor.on_command(command, self.now)
 
     def execution(self, step: int) -> Execution | None:
-        """See `spec_vlm_nav.body.Body`."""
         report: Report = self._executor.report(self.now)
         if (report.goal, report.step) != (GOAL, step):
             return None
@@ -254,15 +242,12 @@ class VirtualRobot:
         return Execution(outcome, report.progress, report.remaining, report.elapsed, report.message)
 
     def executor_silence(self) -> float:
-        """See `spec_vlm_nav.body.Body`."""
         return 0.0
 
     def report(self, state: State, reason: str = "") -> None:
-        """See `spec_vlm_nav.body.Body`."""
         self._holding = state is State.HOLDING
 
-    def writing(self, answer: str, guess: str) -> None:
-        """See `spec_vlm_nav.body.Body`."""
+    def writing(self, answer: str, guess: str) -> None: ...
 
 
 @dataclass(frozen=True)

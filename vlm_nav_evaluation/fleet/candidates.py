@@ -31,7 +31,6 @@ class Candidates:
     shares: tuple[float, ...] = (1.0,)
     """How many positions are of each kind."""
     stay: float = 0.0
-    """See `Workload.stay`."""
 
     def workload(self, answer: int, prompt: int = 1, seed: int = 0) -> Workload:
         """Return requests whose answers have so many tokens."""

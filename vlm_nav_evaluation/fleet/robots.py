@@ -51,12 +51,10 @@ class ChainDrafter:
         self._since = 0.0
 
     def begin(self, request: Request, now: float) -> None:
-        """See `Drafter`."""
         self._request, self._position = request, 0
         self._restart(now)
 
     def commit(self, tokens: Sequence[int], now: float) -> None:
-        """See `Drafter`."""
         known = self._known(now)
         right = self._request.right(self._position, len(tokens))
         self._position += len(tokens)
@@ -70,7 +68,6 @@ class ChainDrafter:
             self._restart(now)
 
     def due(self, now: float) -> float | None:
-        """See `Drafter`."""
         if not self._sent and self._first >= 0:
             return max(now, self._since + self._forwards * self._draft_s)
         length = min(self._sent + self._drafting.grown, self._room, self._drafting.most)
@@ -82,7 +79,6 @@ class ChainDrafter:
         """A chain has one place where it goes on."""
 
     def draft(self, now: float) -> tuple[list[int], list[int] | None]:
-        """See `Drafter`."""
         length = self._first
         if self._drafting.ahead:
             length = max(length, min(self._known(now), self._room, self._drafting.most))
@@ -142,12 +138,10 @@ class TreeDrafter:
         """Forwards in which a draft was away lately, mean."""
 
     def begin(self, request: Request, now: float) -> None:
-        """See `Drafter`."""
         self._request, self._position = request, 0
         self._widths, self._began, self._sent_at = (), now, None
 
     def commit(self, tokens: Sequence[int], now: float) -> None:
-        """See `Drafter`."""
         start, end = self._position, self._position + len(tokens)
         self._widths = ()
         if self._sent_at is not None:
@@ -162,13 +156,11 @@ class TreeDrafter:
         self._position, self._began, self._sent_at = end, now, None
 
     def due(self, now: float) -> float | None:
-        """See `Drafter`."""
         if self._sent_at is not None:
             return None
         return max(now, self._began + self._drafting.tokens * self._draft_s)
 
     def early(self, early: EarlyTokens, now: float) -> None:
-        """See `Drafter`."""
         if self._sent_at is None or not self._drafting.ahead:
             return
         node = () if early.node == ROOT else self._sent.nodes[early.node]
@@ -177,7 +169,6 @@ class TreeDrafter:
         self._feed(others | {place: early.confidence}, now)
 
     def draft(self, now: float) -> tuple[list[int], list[int] | None]:
-        """See `Drafter`."""
         drafting, room = self._drafting, max(0, len(self._request.answer) - self._position - 1)
         deepest = drafting.tokens + len(self._widths)
         levels = levels_of(self._request, self._position, deepest + 1, self._kinds)

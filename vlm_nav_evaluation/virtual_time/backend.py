@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_drafter import DecodingStats, StepResult
+from edge_drafter import StepResult
 from speculation.progress import progress
 from speculation.trace import Kind, Span, Trace
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Run
-from vlm_nav_evaluation.figures import tpot
 from vlm_nav_evaluation.virtual_time.decoding import run_mode
 from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording
 from vlm_nav_evaluation.virtual_time.timings import Timings
@@ -26,7 +25,7 @@ class VirtualTime:
     its own among them."""
 
     def __init__(self, recording: Recording, timings: Timings, with_arrivals: bool = False) -> None:
-        """with_arrivals: every answer has when its tokens came, `Arrivals`."""
+        """with_arrivals: every answer that the verifier commits has when its tokens came, `Arrivals`."""
         self._recording = recording
         self._timings = timings
         self._with_arrivals = with_arrivals
@@ -54,10 +53,7 @@ class VirtualTime:
 
 
 def timed(results: Sequence[StepResult], spans: Iterable[Span]) -> list[Answer]:
-    """Return results of virtual time with their arrivals; the trace has steps 1, 2, ... in their order.
-
-    Mode edge, without commits in the trace, gets one token a forward of a declared time: evenly.
-    """
+    """Return results of virtual time with their arrivals; the trace has steps 1, 2, ... in their order."""
     begun: dict[object, float] = {}
     commits: dict[object, list[Span]] = defaultdict(list)
     for span in spans:
@@ -71,12 +67,5 @@ def timed(results: Sequence[StepResult], spans: Iterable[Span]) -> list[Answer]:
         return [(span.start - begun.get(step, 0.0), int(str(span.args["tokens"]))) for span in ended]
 
     return [
-        Answer(result.tokens, result.stats, {"arrivals": came(step) or evenly(result.stats)})
-        for step, result in enumerate(results, start=1)
+        Answer(result.tokens, result.stats, {"arrivals": came(step)}) for step, result in enumerate(results, start=1)
     ]
-
-
-def evenly(stats: DecodingStats) -> Arrivals:
-    """Return arrivals of one token at a time from the first to the last, at equal distances."""
-    first, gap = stats.first_commit_s, tpot(stats) or 0.0
-    return () if first is None else tuple((first + place * gap, 1) for place in range(stats.tokens))

@@ -44,18 +44,16 @@ class RecordedFedModel(RecordedDraftModel):
 
     @property
     def root_is_new(self) -> bool:
-        """See `FedModel.root_is_new`."""
         return self._has_root and not self._known
 
     def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
-        """See `DraftModel.begin`. It takes no time: a head reads no frame and no prompt."""
+        """It takes no time: a head reads no frame and no prompt."""
         self._take_step(self._recording.of_image(image), committed)
         self._depths = []
         self._has_root, self._known = bool(committed), False
         self._root_depth, self._fed_to, self._replaced = 1 + len(committed), 0, len(committed)
 
     def feed(self, tokens: Sequence[int], end: int, packed: bytes) -> None:
-        """See `FedModel.feed`."""
         if len(packed) != len(tokens) * self._shape.token_bytes:
             raise ValueError(f"{len(packed)} bytes of features for {len(tokens)} tokens")
         here, first = self._root.place, end - len(tokens)
@@ -70,14 +68,14 @@ class RecordedFedModel(RecordedDraftModel):
             self._root_depth = 1
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
-        """See `DraftModel.root_logits`. RuntimeError while there is no root."""
+        """Return the logits after the root. Raises RuntimeError while there is none."""
         self._check_root()
         if self.root_is_new:
             self._compute([1], stop)
         return self._row(ROOT)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
-        """See `DraftModel.extend`; a forward for each level of what is fed. RuntimeError while there is no root."""
+        """Feed tokens, a forward for each level of them. Raises RuntimeError while there is no root."""
         self._check_root()
         first, levels = len(self._nodes), list[int]()
         for parent in parents:
@@ -91,7 +89,6 @@ class RecordedFedModel(RecordedDraftModel):
         return np.stack([self._row(node) for node in range(first, len(self._nodes))])
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
-        """See `DraftModel.commit`."""
         depths = self._depths
         before = (depths[path[-1]] if path else self._root_depth) if self._has_root else 0
         renamed = super().commit(path, next_token)
@@ -112,7 +109,7 @@ class RecordedFedModel(RecordedDraftModel):
         self._known = True
 
     def _row(self, node: int) -> Logits:
-        """See `RecordedDraftModel._row`; logits [vocabulary]."""
+        """Return the logits after a node or the root, [vocabulary]."""
         step, prefix = self._step, self._root if node == ROOT else self._nodes[node]
         assert step.fed_tokens is not None and step.fed_probabilities is not None, "every step has the head's"
         place = min(prefix.place, len(step.tokens) - 1)

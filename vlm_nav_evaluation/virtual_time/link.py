@@ -62,37 +62,34 @@ class VirtualMailbox:
         self.inbox.put((peer, list(frames)))
 
     def wait(self, seconds: float) -> None:
-        """See `Post`."""
         self.inbox.wait(seconds)
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """See `Post`."""
         return self.inbox.take()
 
     def send(self, peer: bytes, message: AnyMessage, droppable: bool = False) -> bool:
-        """See `Post`. Nothing is refused; what the link is too slow for waits in it."""
+        """Nothing is refused; what the link is too slow for waits in it."""
         self._edges[peer](message)
         return True
 
     def admit(self, peer: bytes, has_session: bool = True) -> None:
-        """See `Post`; every peer is admitted."""
+        """Every peer is admitted."""
 
     def waits(self, peer: bytes) -> bool:
-        """See `Post`."""
         return any(who == peer for who, _ in self.inbox)
 
     def notify(self) -> None:
-        """See `Post`; nothing happens beside the server's loop."""
+        """Nothing happens beside the server's loop."""
 
     def forget(self, peer: bytes) -> None:
-        """See `Post`; nothing is kept for a peer."""
+        """Nothing is kept for a peer."""
 
     def client(self, peer: bytes) -> str:
-        """See `Post`; there are no keys."""
+        """There are no keys."""
         return ""
 
     def revoked(self) -> Sequence[str]:
-        """See `Post`; there are no keys."""
+        """There are no keys."""
         return ()
 
 
@@ -110,28 +107,25 @@ class VirtualLink:
 
     @property
     def bytes_up(self) -> int:
-        """See `Link`."""
         return self._up.bytes
 
     @property
     def bytes_down(self) -> int:
-        """See `Link`."""
         return self._down.bytes
 
     @property
     def rtt_s(self) -> float:
-        """See `Link`: the declared delay, both ways."""
+        """The declared delay of both ways together."""
         return self._rtt_s
 
     def send(self, message: AnyMessage) -> None:
-        """See `Link`. A new step finds an empty inbox, as in `edge_drafter.link`."""
+        """A new step finds an empty inbox, as in `edge_drafter.link`."""
         if isinstance(message, BeginStep):
             self._inbox.clear()
         payload = encode(message)
         self._up.send(payload, lambda: self._mailbox.deliver(self._peer, payload))
 
     def receive(self, timeout: float) -> AnyMessage | None:
-        """See `Link`."""
         message = self._inbox.take()
         if message is None and timeout > 0.0:
             self._inbox.wait(timeout)

@@ -95,13 +95,11 @@ class RecordedPredictor:
         self.step: RecordedStep | None = None
 
     def chance(self, logits: Logits, depth: int) -> float:
-        """See `Predictor.chance`."""
         assert self.step is not None, "the draft model begins a step before it has logits"
         acceptance = self.step.acceptance
         return float(acceptance[round(_TAG - float(logits[-1])), min(depth, acceptance.shape[1]) - 1])
 
     def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
-        """See `Predictor.acceptance`."""
         return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
 
 
@@ -135,7 +133,6 @@ class RecordedDraftModel:
         self._parents: list[int] = []
 
     def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
-        """See `DraftModel.begin`."""
         self._spend(self._timings.edge_prefill_s, stop)
         step = self._recording.of_image(image)
         if step is not self.predictor.step:
@@ -144,13 +141,11 @@ class RecordedDraftModel:
         self._take_step(step, committed)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
-        """See `DraftModel.root_logits`."""
         if self._pending:
             self._forward(0, stop)
         return self._row(ROOT)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
-        """See `DraftModel.extend`."""
         self._forward(len(tokens), stop)
         first = len(self._nodes)
         self._add(tokens, parents)
@@ -158,7 +153,6 @@ class RecordedDraftModel:
         return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
-        """See `DraftModel.commit`."""
         end = path[-1] if path else ROOT
         before = self._nodes[end] if path else self._root
         fed = zip(self._tokens, self._parents, strict=True)
@@ -281,32 +275,29 @@ class RecordedEngine:
 
     @property
     def model(self) -> ModelInfo:
-        """See `Engine.model`."""
         return self._model
 
     def prepare(self, prompt: str, jpeg: Jpegs) -> Jpegs:
-        """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
+        """It takes no time of its own: `cloud_prefill_s` holds all of it."""
         return jpeg
 
     @property
     def blocks(self) -> int:
-        """See `Engine.blocks`. Memory is no limit here."""
+        """Memory is no limit here."""
         return 1 << 30
 
     def size(self, inputs: Jpegs) -> int:
-        """See `Engine.size`."""
         return max(1, self._prompt)
 
     def image_tokens(self, inputs: Jpegs) -> int:
-        """See `Engine.image_tokens`. How large the image is was not recorded."""
+        """How large the image is was not recorded."""
         return 1
 
     def release(self, index: int) -> None:
-        """See `Engine.release`."""
         self._sessions.pop(index, None)
 
     def begin(self, index: int, inputs: Jpegs, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
-        """See `Engine.begin`. No row shares anything."""
+        """No row shares anything."""
         step = self._recording.of_image(inputs)
         lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
         tokens = max(0, self._prompt - 1 + len(committed))
@@ -314,7 +305,7 @@ class RecordedEngine:
         return tokens
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
-        """See `Engine.encode`. It takes what is left of `cloud_prefill_s` beside the chunks; all where there are none.
+        """It takes what is left of `cloud_prefill_s` beside the chunks; all where there are none.
 
         Without a measured profile the chunks take all of it.
         """
@@ -325,7 +316,7 @@ class RecordedEngine:
             self._sleep(self._timings.cloud_prefill_s - cost.seconds(Load.row(tokens)))
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """See `Engine.verify`. A forward of chunks alone is one sleep: nothing leaves it between its layers."""
+        """A forward of chunks alone is one sleep: nothing leaves it between its layers."""
         judged = [row for row in rows if not row.chunk]
         whole = self._forward_s(rows)
         with_exits = [row for row in judged if row.exits]
@@ -369,7 +360,7 @@ class RecordedEngine:
         return (self._timings.target_forward_s(load) if load.rows else 0.0) + self._timings.cloud_prefill_s * chunks
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
-        """See `Engine.keep`. Only verdicts are kept, so the row goes on along the answer."""
+        """Only verdicts are kept, so the row goes on along the answer."""
         session = self._sessions[index]
         session.root = _Prefix(session.root.place + len(path) + 1, _TRUE_PATH)
 
@@ -450,38 +441,32 @@ class RecordedServerDraft:
 
     @property
     def name(self) -> str:
-        """See `DraftEngine.name`."""
         return FINGERPRINT
 
     def prepare(self, prompt: str, jpeg: Jpegs) -> Jpegs:
-        """See `DraftEngine.prepare`."""
         return jpeg
 
     def size(self, inputs: Jpegs) -> int:
-        """See `DraftEngine.size`."""
         return max(1, self._timings.prompt_tokens)
 
     def release(self, index: int) -> None:
-        """See `DraftEngine.release`. A row's model is used again."""
+        """A row's model is used again."""
 
     def image_tokens(self, inputs: Jpegs) -> int:
-        """See `DraftEngine.image_tokens`. A recorded prefill is one figure, which the chunks take."""
+        """A recorded prefill is one figure, which the chunks take."""
         return 0
 
     def begin(self, index: int, inputs: Jpegs, max_tokens: int) -> int:
-        """See `DraftEngine.begin`."""
         self._steps[index] = self._recording.of_image(inputs)
         return self._prompt
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
-        """See `DraftEngine.encode`. There is nothing to encode."""
+        """There is nothing to encode."""
 
     def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
-        """See `DraftEngine.feed`."""
         self._sleep(self._timings.server_draft_prefill_s * tokens / self._prompt)
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
-        """See `DraftEngine.draft`."""
         growths = {row.index: Growth(row.self_draft, row.self_depth, self._recording.eos) for row in rows}
         prefixes = {row.index: {ROOT: _after(self._steps[row.index], row.answer)} for row in rows}
         growing = dict(growths)

@@ -62,7 +62,7 @@ def test_busy_over_passes_a_token_is_the_time_of_a_token() -> None:
         assert found["passes_per_token"] * timings.verify_s / found["target_busy"] == pytest.approx(per_token)
 
 
-@pytest.mark.parametrize("mode", ["cloud", "full", "edge"])
+@pytest.mark.parametrize("mode", ["cloud", "full"])
 def test_on_virtual_time_the_last_token_comes_with_the_answer(mode: str) -> None:
     recording = Synthetic(tokens=20).draw(2)
     backend = VirtualTime(recording, load_timings("go2"), with_arrivals=True)
