@@ -30,13 +30,14 @@ from speculation.exits import ExitHeads
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.head import FedHead
 from speculation.fed.session import FedSession
+from speculation.links import LinkConditions, WayConditions
 from speculation.profiles import DeviceProfile
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome, decode, encode
+from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome
 from tests.edge_drafter.fakes import Weather
-from vlm_nav_evaluation.virtual_time.link import VirtualMailbox
-from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
+from vlm_nav_evaluation.virtual_time.link import Channel, VirtualLink, VirtualMailbox
+from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 MAX_DRAFT = 16
 CAPACITY = 256
@@ -54,26 +55,25 @@ class Post(VirtualMailbox):
         return peer not in self.gone and super().send(peer, message, droppable)
 
 
-class StormyLink:
+class StormyLink(VirtualLink):
     """The edge's end. Messages overtake each other, come twice or never, and it breaks again and again.
 
     Only Hello and BeginStep are spared: without them there is no step that could be wrong.
     """
 
-    def __init__(self, timeline: Timeline, post: Post, name: str, weather: Weather, hello: Hello) -> None:
-        self._timeline = timeline
+    def __init__(
+        self, timeline: Timeline, post: Post, name: str, weather: Weather, hello: Hello, rtt_s: float | None
+    ) -> None:
+        super().__init__(timeline, LinkConditions(seed=weather.seed), post, name.encode())
         self._post = post
         self._name = name
         self._weather = weather
+        self._rtt_s = rtt_s
         self._hello = hello
         self._dice = random.Random(weather.seed)
-        self._inbox: Inbox[AnyMessage | None] = Inbox(timeline)
-        self._peer = b""
         self._lost = True
         self._left = weather.cut_after
         self.cuts = 0
-        self.bytes_up = self.bytes_down = 0
-        self.rtt_s: float | None = None
 
     def connect(self, resume: str = "") -> Welcome:
         """Say Hello at new addresses until one lasts for the Welcome; messages to and from old ones are lost."""
@@ -87,7 +87,7 @@ class StormyLink:
         self._peer = f"{self._name}.{self.cuts}".encode()
         self._lost = False
         self._inbox.clear()
-        self._post.join(self._peer, lambda message, peer=self._peer: self._send_down(message, peer))  # type: ignore[misc]
+        self._mailbox.join(self._peer, self._send_down)
         self.send(msgspec.structs.replace(self._hello, resume=resume))
         while True:
             message = self.receive(math.inf)
@@ -98,48 +98,39 @@ class StormyLink:
     def send(self, message: AnyMessage) -> None:
         if self._lost:
             raise LinkLost("the verifier is gone")
-        payload, peer = encode(message), self._peer
-        self.bytes_up += len(payload)
-        spared = isinstance(message, (Hello, BeginStep))
-        if isinstance(message, BeginStep):
-            self._inbox.clear()
-        for _ in range(1 if spared else self._weather.copies(self._dice)):
-            delay = self._weather.one_way_s if spared else self._weather.delay(self._dice)
-            self._timeline.at(self._timeline.now + delay, lambda: self._arrive(peer, payload))
+        for _ in range(self._copies(self._up, message)):
+            super().send(message)
 
     def receive(self, timeout: float) -> AnyMessage | None:
-        message = self._inbox.take()
-        if message is None and timeout > 0.0 and not self._lost:
-            self._inbox.wait(timeout)
-            message = self._inbox.take()
+        message = None if self._lost else super().receive(timeout)
         if self._lost:
             raise LinkLost("the verifier is gone")
         return message
 
-    def _arrive(self, peer: bytes, payload: bytes) -> None:
-        if peer not in self._post.gone:
-            self._post.deliver(peer, payload)
+    def _copies(self, channel: Channel, message: AnyMessage) -> int:
+        """Return how often a message arrives, and let the channel treat it as the weather does."""
+        is_spared = isinstance(message, Hello | BeginStep)
+        jitter_s = 0.0 if is_spared else self._weather.jitter_s
+        channel.way.conditions = WayConditions(self._weather.one_way_s, jitter_s, reorder=True)
+        return 1 if is_spared or isinstance(message, Welcome) else self._weather.copies(self._dice)
 
-    def _send_down(self, message: AnyMessage, peer: bytes) -> None:
-        payload = encode(message)
-        for _ in range(1 if isinstance(message, Welcome) else self._weather.copies(self._dice)):
-            when = self._timeline.now + self._weather.delay(self._dice)
-            self._timeline.at(when, lambda: self._deliver(payload, peer))
+    def _send_down(self, message: AnyMessage) -> None:
+        for _ in range(self._copies(self._down, message)):
+            super()._send_down(message)
 
-    def _deliver(self, payload: bytes, peer: bytes) -> None:
-        if self._lost or peer != self._peer:
-            return
-        self.bytes_down += len(payload)
+    def _take(self, payload: bytes) -> None:
         if self._left == 0:
             self._lost = True
             self.cuts += 1
             # Each time it lasts longer, so that every answer has an end.
             self._left = (self._weather.cut_after or 0) * 2**self.cuts
-            self._post.gone.add(peer)
-            self._inbox.put(None)
+            self._post.gone.add(self._peer)
+            self._up.way.clear()
+            self._down.way.clear()
+            self._inbox.notify()
         else:
             self._left = None if self._left is None else self._left - 1
-            self._inbox.put(decode(payload))
+            super()._take(payload)
 
 
 @dataclass
@@ -164,8 +155,7 @@ class Robot:
         head = self.head
         asked = "" if head is None else head.config.features
         hello = Hello(target.tokenizer_fingerprint, target.vocabulary, sampling=sampling, features=asked)
-        link = StormyLink(timeline, post, name, self.weather, hello)
-        link.rtt_s = self.rtt_s
+        link = StormyLink(timeline, post, name, self.weather, hello, self.rtt_s)
         welcome = link.connect()
         session = VlmSession(self.draft, 2 * capacity)
         model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)

@@ -9,14 +9,16 @@ import random
 import socket
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from edge_drafter.link_socket import SEND_HIGH_WATER
 from speculation import wire
+from speculation.links import IDEAL, WayConditions
 from speculation.wire import Draft, EarlyTokens, Fetch, Ping, Pong
 from tests.fuzz.generator import spoiled
 from tests.fuzz.virtual_link import Wire
-from vlm_nav_evaluation.virtual_time.link import VirtualMailbox
+from vlm_nav_evaluation.virtual_time.link import Channel, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 ONE_WAY_S = 0.01
@@ -42,8 +44,7 @@ class Way(Wire):
         """Until when it cannot connect, brings nothing, and the robot's process stands still."""
         self.left: Counter[str] = Counter()
         """How many more messages are dropped, delayed and so on."""
-        self.latest = [0.0, 0.0]
-        """When the last message up, and down, arrives."""
+        self.up, self.down = Channel.pair(network.timeline, IDEAL)
         self.stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
         """What the robot sends while there is no connection."""
 
@@ -145,13 +146,15 @@ class Network:
         """Begin a connection to the way's address."""
         self.disconnect(way)
         way.stuck.clear()
-        way.lost, way.latest = False, [0.0, 0.0]
+        way.lost = False
         self._try(way, ONE_WAY_S)
 
     def disconnect(self, way: Way) -> None:
-        """End a way's connection from its own side."""
+        """End a way's connection from its own side, with what is under way on it."""
         way.number += 1
         way.peer = b""
+        way.up.way.clear()
+        way.down.way.clear()
 
     def cut(self, way: Way, seconds: float, noticed: bool = True) -> None:
         """End a way's connection with what is under way on it; ZeroMQ makes another one when `seconds` are over.
@@ -166,29 +169,18 @@ class Network:
 
     def up(self, way: Way, payload: bytes) -> None:
         """Carry what a robot sends."""
-        if not way.peer:
+        if way.peer:
+            mailbox = self.mailboxes[way.address]
+            self._carry(way, mailbox, way.up, payload, partial(mailbox.deliver, way.peer))
+        else:
             way.stuck.append(payload)
-            return
-        mailbox, peer = self.mailboxes[way.address], way.peer
-
-        def arrive(one: bytes) -> None:
-            if way.peer == peer:
-                mailbox.deliver(peer, one)
-
-        self._carry(way, mailbox, 0, payload, arrive)
 
     def down(self, mailbox: Mailbox, peer: bytes, payload: bytes) -> bool:
         """Carry what a process sends; return whether that peer is connected to it."""
         way = next((way for way in self.at(mailbox.address) if way.peer == peer), None)
-        if way is None:
-            return False
-
-        def arrive(one: bytes) -> None:
-            if way.peer == peer:
-                way.inbox.put(one)
-
-        self._carry(way, mailbox, 1, payload, arrive)
-        return True
+        if way is not None:
+            self._carry(way, mailbox, way.down, payload, way.inbox.put)
+        return way is not None
 
     def _try(self, way: Way, seconds: float) -> None:
         """Connect after so many seconds, or try again later where that cannot be."""
@@ -216,8 +208,9 @@ class Network:
         way.lost = True
         way.inbox.notify()
 
-    def _carry(self, way: Way, mailbox: Mailbox, side: int, payload: bytes, arrive: Callable[[bytes], None]) -> None:
-        now = self.timeline.now
+    def _carry(
+        self, way: Way, mailbox: Mailbox, channel: Channel, payload: bytes, deliver: Callable[[bytes], None]
+    ) -> None:
         copies, delay, overtakes = [payload], ONE_WAY_S, False
         for left in (way.left, mailbox.left):
             for what in [what for what, count in left.items() if count > 0]:
@@ -233,11 +226,9 @@ class Network:
                         delay, overtakes = delay + self.rng.uniform(0.0, 0.5), True
                     case "garbage":
                         copies = [*self._garbage(payload), *copies]
+        channel.way.conditions = WayConditions(delay, reorder=overtakes)
         for one in copies:
-            at = max(now + delay, way.frozen_until)
-            at = at if overtakes else max(at, way.latest[side])
-            way.latest[side] = max(at, way.latest[side])
-            self.timeline.at(at, lambda one=one: arrive(one))  # type: ignore[misc]
+            channel.send(one, partial(deliver, one), not_before=way.frozen_until)
 
     def _garbage(self, payload: bytes) -> list[bytes]:
         made = [spoiled([payload], self.rng) for _ in range(3)]

@@ -99,7 +99,7 @@ def decode(
     results: dict[int, StepResult] = {}
 
     def edge(number: int) -> None:
-        link = VirtualLink(timeline, timings, mailbox, f"edge {number}".encode())
+        link = VirtualLink(timeline, timings.conditions, mailbox, f"edge {number}".encode())
         features = engine.model.features
         link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary, features=features))
         welcome = link.receive(float("inf"))

@@ -1,4 +1,4 @@
-"""The link between edge and verifier on virtual time: messages leave one at a time at a rate, then take the delay.
+"""The link between edge and verifier on virtual time, under the same conditions as the emulated one of real sockets.
 
 The edge's end is a `edge_drafter.Link`, the verifier's end a `cloud_verifier.server.Post`. Messages are encoded as on
 real sockets.
@@ -8,38 +8,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from speculation.links import EmulatedWay
+from speculation.links import EmulatedWay, LinkConditions
 from speculation.wire import AnyMessage, BeginStep, decode, encode
 from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
-from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
 class Channel:
-    """One direction of the emulated link that real sockets have too. Where no link is named, messages leave one at a
-    time at the timings' rate and arrive `one_way_s` later."""
+    """One direction of the emulated link that real sockets have too."""
 
     def __init__(self, timeline: Timeline, way: EmulatedWay[Callable[[], None]]) -> None:
         self._timeline = timeline
-        self._way = way
+        self.way = way
         self.bytes = 0
 
     @classmethod
-    def pair(cls, timeline: Timeline, timings: Timings) -> tuple[Channel, Channel]:
+    def pair(cls, timeline: Timeline, conditions: LinkConditions) -> tuple[Channel, Channel]:
         """Return the channels up and down of one link."""
-        up, down = timings.conditions.ways(0.0)
+        up, down = conditions.ways(0.0)
         return cls(timeline, up), cls(timeline, down)
 
-    def send(self, payload: bytes, deliver: Callable[[], None]) -> float:
-        """Send; `deliver` is called on arrival. Returns the time of arrival, infinite for a message that vanishes."""
+    def send(self, payload: bytes, deliver: Callable[[], None], not_before: float = 0.0) -> float:
+        """Send, at a given time at the earliest; `deliver` is called on arrival.
+
+        Returns the time of arrival, infinite for a message that vanishes.
+        """
         self.bytes += len(payload)
-        arrival = self._way.put(deliver, len(payload), self._timeline.now)
+        arrival = self.way.put(deliver, len(payload), max(self._timeline.now, not_before))
         if arrival < math.inf:
             self._timeline.at(arrival, self._arrive)
         return arrival
 
     def _arrive(self) -> None:
-        deliver = self._way.take(self._timeline.now)
+        deliver = self.way.take(self._timeline.now)
         if deliver is not None:
             deliver()
 
@@ -96,13 +98,13 @@ class VirtualMailbox:
 class VirtualLink:
     """The edge's end."""
 
-    def __init__(self, timeline: Timeline, timings: Timings, mailbox: VirtualMailbox, peer: bytes) -> None:
+    def __init__(self, timeline: Timeline, conditions: LinkConditions, mailbox: VirtualMailbox, peer: bytes) -> None:
         self._timeline = timeline
-        self._rtt_s = timings.conditions.up.delay_s + timings.conditions.down.delay_s
+        self._rtt_s: float | None = conditions.up.delay_s + conditions.down.delay_s
         self._mailbox = mailbox
         self._peer = peer
         self._inbox: Inbox[AnyMessage] = Inbox(timeline)
-        self._up, self._down = Channel.pair(timeline, timings)
+        self._up, self._down = Channel.pair(timeline, conditions)
         mailbox.join(peer, self._send_down)
 
     @property
@@ -114,7 +116,7 @@ class VirtualLink:
         return self._down.bytes
 
     @property
-    def rtt_s(self) -> float:
+    def rtt_s(self) -> float | None:
         """The declared delay of both ways together."""
         return self._rtt_s
 
@@ -123,7 +125,7 @@ class VirtualLink:
         if isinstance(message, BeginStep):
             self._inbox.clear()
         payload = encode(message)
-        self._up.send(payload, lambda: self._mailbox.deliver(self._peer, payload))
+        self._up.send(payload, partial(self._mailbox.deliver, self._peer, payload))
 
     def receive(self, timeout: float) -> AnyMessage | None:
         message = self._inbox.take()
@@ -140,4 +142,7 @@ class VirtualLink:
 
     def _send_down(self, message: AnyMessage) -> None:
         payload = encode(message)
-        self._down.send(payload, lambda: self._inbox.put(decode(payload)))
+        self._down.send(payload, partial(self._take, payload))
+
+    def _take(self, payload: bytes) -> None:
+        self._inbox.put(decode(payload))

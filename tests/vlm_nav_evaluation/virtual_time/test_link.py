@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from speculation.links import load_link
+from speculation.links import IDEAL, load_link
 from speculation.wire import AnyMessage, BeginStep, Commit, Ping, Pong, encode
 from vlm_nav_evaluation.virtual_time.link import Channel, VirtualLink, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
@@ -13,7 +13,7 @@ from vlm_nav_evaluation.virtual_time.timings import Timings
 
 def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
     timeline, seen = Timeline(), list[tuple[float, int]]()
-    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.5, up_bits_per_s=800.0))
+    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.5, up_bits_per_s=800.0).conditions)
 
     def send() -> None:
         for number, size in enumerate((100, 50, 1)):
@@ -30,7 +30,7 @@ def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
 
 def test_without_a_limit_size_does_not_matter() -> None:
     timeline = Timeline()
-    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.25))
+    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.25).conditions)
     assert [channel.send(bytes(size), lambda: None) for size in (1, 10**6)] == [0.25, 0.25]
 
 
@@ -38,7 +38,7 @@ def test_a_named_link_is_the_one_that_real_sockets_have() -> None:
     """Its random delays, its rate, and the profile's delay on top; a rate of the timings replaces the link's."""
     timeline = Timeline()
     timings = Timings(one_way_s=0.1, link="congested")
-    up, _ = Channel.pair(timeline, timings)
+    up, _ = Channel.pair(timeline, timings.conditions)
     way, _ = load_link("congested").delayed(0.1).ways(0.0)
     sizes = (12_000, 50, 50, 12_000)
     assert [up.send(bytes(size), lambda: None) for size in sizes] == [way.put(None, size, 0.0) for size in sizes]
@@ -51,7 +51,7 @@ def test_a_named_link_is_the_one_that_real_sockets_have() -> None:
 def test_both_ends_meet_and_bytes_are_those_of_the_wire() -> None:
     timeline = Timeline()
     mailbox = VirtualMailbox(timeline)
-    link = VirtualLink(timeline, Timings(one_way_s=0.1, down_bits_per_s=8000.0), mailbox, b"edge")
+    link = VirtualLink(timeline, Timings(one_way_s=0.1, down_bits_per_s=8000.0).conditions, mailbox, b"edge")
     received: list[tuple[float, AnyMessage | None]] = []
 
     def verifier() -> None:
@@ -78,7 +78,7 @@ def test_both_ends_meet_and_bytes_are_those_of_the_wire() -> None:
 def test_a_new_step_finds_no_old_messages() -> None:
     timeline = Timeline()
     mailbox = VirtualMailbox(timeline)
-    link = VirtualLink(timeline, Timings(), mailbox, b"edge")
+    link = VirtualLink(timeline, IDEAL, mailbox, b"edge")
 
     def edge() -> None:
         mailbox.send(b"edge", Commit(1, 0, 0, [300], bytes(8), False))
