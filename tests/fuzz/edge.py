@@ -8,7 +8,6 @@ action but one of the ten.
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import re
 from collections import deque
@@ -52,6 +51,7 @@ from speculation.wire import (
 from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
 from tests.fuzz.campaign import Act, Broken, Choose
 from tests.fuzz.generator import any_message, bent, spoiled, text
+from tests.fuzz.verifier import watched
 from tests.fuzz.virtual_link import VirtualLink, Wire, virtual_links
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
@@ -148,14 +148,8 @@ class Edge:
         self.counts = dict.fromkeys(COUNTED, 0)
 
     def live(self, choose: Choose) -> None:
-        log = logging.getLogger("edge_drafter")
-        level = log.level
-        log.setLevel(logging.CRITICAL)
-        try:
-            with virtual_links(self.timeline):
-                self.timeline.run([self._ask, lambda: self._attack(choose)])
-        finally:
-            log.setLevel(level)
+        with watched(random.Random(0)), virtual_links(self.timeline):
+            self.timeline.run([self._ask, lambda: self._attack(choose)])
         self.counts["connections"] = self.wire.opened
         for address in self.wire.addresses:
             if not is_loopback(host_of(address)):

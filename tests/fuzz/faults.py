@@ -7,16 +7,13 @@ fails, no robot gets a token that is not the target's, and every question of a r
 from __future__ import annotations
 
 import argparse
-import contextlib
-import logging
 import random
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from greenlet import getcurrent
 
@@ -28,7 +25,7 @@ from speculation.wire import Hello
 from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy, next_token
 from tests.fuzz.campaign import Broken
 from tests.fuzz.edge import TimedModel
-from tests.fuzz.verifier import IMAGE, Watch
+from tests.fuzz.verifier import IMAGE, watched
 from tests.fuzz.virtual_cluster import Cluster
 from tests.fuzz.virtual_link import VirtualLink, virtual_links
 from tests.fuzz.virtual_network import Network, Way
@@ -77,29 +74,9 @@ class World:
     def run(self, faults: int, progress: Callable[[int], object]) -> None:
         """Inject so many faults, then wait until every robot is served. Raises Broken."""
         services = [*self.cluster.services, *(robot.live for robot in self.robots)]
-        with self._watched() as watch, virtual_links(self.timeline):
+        with watched(random.Random(self.rng.random())) as watch, virtual_links(self.timeline):
             self.timeline.run([lambda: self._inject(faults, progress)], services)
-        if watch.tracebacks:
-            raise Broken(watch.tracebacks[0])
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[Watch]:
-        """Keep the logs quiet and their tracebacks, and let resume tokens follow from the seed."""
-        watch, log, edge = Watch(), logging.getLogger("cloud_verifier"), logging.getLogger("edge_drafter")
-        before = log.level, edge.level, log.propagate
-        dice = random.Random(self.rng.random())
-        log.addHandler(watch)
-        log.setLevel(logging.WARNING)
-        edge.setLevel(logging.CRITICAL)
-        log.propagate = False
-        try:
-            with mock.patch("cloud_verifier.sessions.secrets.token_hex", lambda size: dice.randbytes(size).hex()):
-                yield watch
-        finally:
-            log.removeHandler(watch)
-            log.setLevel(before[0])
-            edge.setLevel(before[1])
-            log.propagate = before[2]
+        watch.check()
 
     def _inject(self, faults: int, progress: Callable[[int], object]) -> None:
         self.timeline.sleep(5.0)  # until all are there

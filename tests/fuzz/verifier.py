@@ -335,6 +335,30 @@ class Watch(logging.Handler):
         if record.exc_info:
             self.tracebacks.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
+    def check(self) -> None:
+        """Raise Broken for the first traceback."""
+        if self.tracebacks:
+            raise Broken(self.tracebacks[0])
+
+
+@contextlib.contextmanager
+def watched(dice: random.Random) -> Iterator[Watch]:
+    """Keep the logs quiet and the verifier's tracebacks, and let resume tokens follow from `dice`."""
+    watch, log, edge = Watch(), logging.getLogger("cloud_verifier"), logging.getLogger("edge_drafter")
+    before = log.level, edge.level, log.propagate
+    log.addHandler(watch)
+    log.propagate = False
+    log.setLevel(logging.WARNING)
+    edge.setLevel(logging.CRITICAL)
+    try:
+        with mock.patch.object(sessions.secrets, "token_hex", lambda size: dice.randbytes(size).hex()):
+            yield watch
+    finally:
+        log.removeHandler(watch)
+        log.setLevel(before[0])
+        edge.setLevel(before[1])
+        log.propagate = before[2]
+
 
 class Verifier:
     """One server from its start to its end."""
@@ -368,24 +392,8 @@ class Verifier:
         }
 
     def live(self, choose: Choose) -> None:
-        watch, log = Watch(), logging.getLogger("cloud_verifier")
-        propagates, level = log.propagate, log.level
-        log.addHandler(watch)
-        log.propagate = False
-        log.setLevel(logging.WARNING)
-        try:
-            with self._seeded_tokens():
-                self.timeline.run([lambda: self._live(choose, watch)])
-        finally:
-            log.removeHandler(watch)
-            log.propagate = propagates
-            log.setLevel(level)
-
-    @contextlib.contextmanager
-    def _seeded_tokens(self) -> Iterator[None]:
-        """Make resume tokens part of what the seed names."""
-        with mock.patch.object(sessions.secrets, "token_hex", lambda size: self._rng.randbytes(size).hex()):
-            yield
+        with watched(self._rng) as watch:
+            self.timeline.run([lambda: self._live(choose, watch)])
 
     def _live(self, choose: Choose, watch: Watch) -> None:
         dice = random.Random(f"server {self._seed}")
@@ -410,8 +418,7 @@ class Verifier:
             turns += 1
             if self.post.has_keys and turns % REVOKED_EACH == 0:
                 self.post.taken_back.append("vandal")
-            if watch.tracebacks:
-                raise Broken(watch.tracebacks[0])
+            watch.check()
             while len(self.post.gone) > MOST_GONE:
                 del self.post.gone[next(iter(self.post.gone))]
 

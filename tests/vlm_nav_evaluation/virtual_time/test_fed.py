@@ -33,19 +33,12 @@ def by_depth(tokens: int = 40, depths: int = 5) -> Recording:
     return replace(recording, steps=(replace(step, fed_probabilities=chances),))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-
-
-def begun(recording: Recording) -> tuple[RecordedFedModel, Clock, tuple[int, ...]]:
-    clock = Clock()
-    model = RecordedFedModel(recording, ORIN, clock.sleep)
+def begun(recording: Recording) -> tuple[RecordedFedModel, list[float], tuple[int, ...]]:
+    """Return a head behind its prompt, a list that grows by the seconds of every forward, and the answer."""
+    slept: list[float] = []
+    model = RecordedFedModel(recording, ORIN, slept.append)
     model.begin("p", recording.image(0))
-    return model, clock, recording.steps[0].tokens
+    return model, slept, recording.steps[0].tokens
 
 
 def feed(model: FedModel, answer: tuple[int, ...], count: int, prompt: int = 4) -> None:
@@ -55,7 +48,7 @@ def feed(model: FedModel, answer: tuple[int, ...], count: int, prompt: int = 4) 
 
 def test_outputs_are_those_of_the_chain_that_they_continue() -> None:
     """Three tokens drafted and two of them committed: only the root is computed again, and goes on at depth 1."""
-    model, clock, answer = begun(by_depth())
+    model, slept, answer = begun(by_depth())
     feed(model, answer, 0)
     rows = [model.root_logits(), *(model.extend([token], [n - 1])[0] for n, token in enumerate(answer[:3]))]
     assert np.exp([row.max() for row in rows]) == pytest.approx([0.9, 0.8, 0.7, 0.6])
@@ -66,7 +59,7 @@ def test_outputs_are_those_of_the_chain_that_they_continue() -> None:
     assert model.root_is_new and np.exp(model.root_logits().max()) == pytest.approx(0.9)
     assert np.exp(model.extend([answer[3]], [0]).max()) == pytest.approx(0.5), "behind what was drafted before"
     assert np.exp(model.extend([answer[2]], [ROOT]).max()) == pytest.approx(0.8), "behind the root"
-    assert clock.slept == pytest.approx([0.007] * 7)
+    assert slept == pytest.approx([0.007] * 7)
 
 
 def test_a_miss_is_computed_at_the_depth_of_its_feature() -> None:
@@ -121,7 +114,7 @@ def test_forwards_and_nodes_are_counted_as_the_session_counts_them(data: st.Data
     session, levels = FedSession(head), list[int]()
     compute = session._compute
     session._compute = lambda slots: (levels.append(len(slots)), compute(slots))[1]  # type: ignore[method-assign]
-    model, clock, answer = begun(by_depth())
+    model, slept, answer = begun(by_depth())
     session.begin("p", b"")
     place, fed, nodes = 0, False, 0
     for _ in range(data.draw(st.integers(1, 8))):
@@ -146,15 +139,15 @@ def test_forwards_and_nodes_are_counted_as_the_session_counts_them(data: st.Data
             assert session.commit([], answer[place]) == renamed
             nodes, place = len([node for node in renamed.values() if node != ROOT]), place + 1
         assert session.root_is_new == model.root_is_new
-        assert len(levels) == len(clock.slept)
+        assert len(levels) == len(slept)
 
 
 def test_a_forward_that_is_given_up_leaves_nothing() -> None:
-    model, clock, answer = begun(by_depth())
+    model, slept, answer = begun(by_depth())
     feed(model, answer, 0)
     with pytest.raises(Abandoned):
-        model.extend([answer[0]], [ROOT], lambda: bool(clock.slept))
-    assert len(clock.slept) == 1, "the root's level ran"
+        model.extend([answer[0]], [ROOT], lambda: bool(slept))
+    assert len(slept) == 1, "the root's level ran"
     assert np.exp(model.extend([answer[0]], [ROOT]).max()) == pytest.approx(0.8)
 
 

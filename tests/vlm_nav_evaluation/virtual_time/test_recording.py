@@ -20,7 +20,7 @@ from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from vlm_nav_evaluation.virtual_time.record import compact
-from vlm_nav_evaluation.virtual_time.recording import _ARRAYS, FORMAT, FedShape, RecordedStep, Recording, Table
+from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
 from vlm_nav_evaluation.virtual_time.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
 from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
@@ -93,12 +93,6 @@ def test_a_fed_head_survives_the_file_and_new_numbers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(right, less.fed_tokens == np.array(less.tokens)[:, None, None])
     with pytest.raises(ValueError, match="every step"):
         replace(plain, fed=recording.fed)
-
-
-def test_files_of_earlier_versions_are_read() -> None:
-    """The names of arrays in a file are a format of their own."""
-    assert FORMAT == 1
-    assert set(_ARRAYS.values()) == {"draft_tokens", "draft_chances", "chances", "exit_tokens", "exit_chances"}
 
 
 def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:

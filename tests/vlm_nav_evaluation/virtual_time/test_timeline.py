@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from vlm_nav_evaluation.virtual_time import timeline as module
@@ -54,6 +57,41 @@ def test_an_event_that_is_due_is_run_before_a_message_is_taken() -> None:
         assert inbox.take() is None
 
     timeline.run([reader])
+
+
+def test_a_task_that_is_killed_ends_where_it_waits_and_ends_no_other() -> None:
+    timeline, seen = Timeline(), list[tuple[float, str]]()
+    inbox: Inbox[str] = Inbox(timeline)
+
+    def victim(wait: Callable[[float], None]) -> None:
+        try:
+            wait(5.0)
+        except Exception:
+            seen.append((timeline.now, "it must not notice"))
+        finally:
+            seen.append((timeline.now, "ended"))
+
+    def killer() -> None:
+        victims = [timeline.start(partial(victim, wait)) for wait in (timeline.sleep, inbox.wait)]
+        timeline.sleep(1.0)
+        for each in victims:
+            timeline.kill(each)
+        timeline.sleep(1.0)
+        assert all(each.dead for each in victims)
+
+    timeline.run([killer])
+    assert seen == [(1.0, "ended")] * 2 and timeline.now == 2.0
+
+
+def test_actions_alone_run_up_to_a_moment_or_until_enough_is_known() -> None:
+    timeline, seen = Timeline(), list[float]()
+    for when in (3.0, 1.0, 2.0, 4.0):
+        timeline.at(when, lambda: seen.append(timeline.now))
+    timeline.cancel(timeline.at(1.5, lambda: seen.append(timeline.now)))
+    timeline.advance(2.5)
+    assert seen == [1.0, 2.0]
+    timeline.advance(9.0, lambda: len(seen) < 3)
+    assert seen == [1.0, 2.0, 3.0] and timeline.now == 3.0
 
 
 def test_services_end_with_the_last_task() -> None:
