@@ -63,20 +63,10 @@ class Blackout:
         """Share of all time that is dark; 0 where it comes once."""
         return self.seconds / self.every_s if self.every_s else 0.0
 
-    def dark_since(self, at: float) -> float | None:
-        """Return when the blackout that holds `at` began; None where none does."""
-        begin = self._begin(self._turn(at))
-        return begin if begin <= at < begin + self.seconds else None
-
-    def dark_s(self, at: float) -> float:
-        """Return how many of the seconds up to `at` were dark."""
-        turn = self._turn(at)
-        return turn * self.seconds + min(max(0.0, at - self._begin(turn)), self.seconds)
-
     def ends(self, at: float) -> float:
         """Return when the blackout that holds `at` ends; `at` itself where none does."""
-        begin = self.dark_since(at)
-        return at if begin is None else begin + self.seconds
+        begin = self._begin(self._turn(at))
+        return begin + self.seconds if begin <= at < begin + self.seconds else at
 
     def begins(self, at: float) -> float:
         """Return when the next blackout after `at` begins; infinite for none."""

@@ -134,15 +134,6 @@ def test_a_blackout_holds_what_is_under_way_and_interrupts_what_is_leaving() -> 
     assert slow.due == pytest.approx(6.0)
 
 
-@given(blackouts, times, times)
-def test_time_is_lit_or_dark(blackout: Blackout, start: float, lasts: float) -> None:
-    dark_s = blackout.dark_s(start + lasts) - blackout.dark_s(start)
-    assert -TINY <= dark_s <= lasts + TINY
-    since = blackout.dark_since(start)
-    assert since is None or blackout.dark_s(start) - blackout.dark_s(since) == pytest.approx(start - since)
-    assert since is not None or blackout.ends(start) == start
-
-
 def test_losses_are_as_many_as_declared_and_cost_what_is_declared() -> None:
     count = 4000
     gone: EmulatedWay[int] = EmulatedWay(WayConditions(loss=0.2), "0/up")

@@ -22,7 +22,6 @@ from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
 from speculation.language.prompts import Vocabulary
-from speculation.links import Blackout
 from speculation.wire import Jpegs, frames_of
 from vlm_nav_evaluation.closed_loop.episodes import SIM_LIMITS, SIM_MOTION
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
@@ -43,26 +42,45 @@ SILENCE_S = 1.5
 GOAL = 1
 
 
+@dataclass(frozen=True)
+class Blackouts:
+    """A link that is dead for `length_s` seconds at the end of every `period_s`; 0 for never."""
+
+    period_s: float = 0.0
+    length_s: float = 0.0
+
+    def dark_since(self, now: float) -> float | None:
+        """Return when the present blackout began, None outside one."""
+        if self.length_s <= 0.0:
+            return None
+        into = now % self.period_s - (self.period_s - self.length_s)
+        return now - into if into >= 0.0 else None
+
+    def lit(self, start: float, end: float) -> float:
+        """Return the seconds between two times in which messages arrive."""
+        return self._lit_until(end) - self._lit_until(start)
+
+    def _lit_until(self, now: float) -> float:
+        if self.length_s <= 0.0:
+            return now
+        whole, rest = divmod(now, self.period_s)
+        return whole * (self.period_s - self.length_s) + min(rest, self.period_s - self.length_s)
+
+
 @dataclass
 class VirtualLink:
     """The link's state as the robot would see it."""
 
-    blackout: Blackout | None
-    """None for a link that never dies."""
+    blackouts: Blackouts
     now: float = 0.0
     why: str = "nothing received from the verifier"
 
     @property
     def state(self) -> str:
         """One of `LinkState`."""
-        since = self.blackout.dark_since(self.now) if self.blackout is not None else None
+        since = self.blackouts.dark_since(self.now)
         silent = since is not None and self.now - since > SILENCE_S
         return str((LinkState.SILENT if silent else LinkState.NOMINAL).value)
-
-    def lit_s(self, since: float) -> float:
-        """Return the seconds since then in which messages arrived."""
-        dark_s = self.blackout.dark_s(self.now) - self.blackout.dark_s(since) if self.blackout is not None else 0.0
-        return self.now - since - dark_s
 
 
 class VirtualQuestion:
@@ -77,22 +95,27 @@ class VirtualQuestion:
 
     @property
     def _elapsed(self) -> float:
-        return self._robot.now - self._asked if self._alone else self._robot.link.lit_s(self._asked)
+        now = self._robot.now
+        return now - self._asked if self._alone else self._robot.link.blackouts.lit(self._asked, now)
 
     @property
     def committed(self) -> str:
+        """See `spec_vlm_nav.body.Question`."""
         return self._timeline.committed(self._elapsed)
 
     @property
     def done(self) -> bool:
+        """See `spec_vlm_nav.body.Question`."""
         return self._cancelled or self._elapsed >= self._timeline.seconds
 
     def result(self) -> Reply:
+        """See `spec_vlm_nav.body.Question`."""
         if self._cancelled:
             raise Cancelled("the question was cancelled")
         return Reply(self._timeline.text, self._timeline.stats)
 
     def cancel(self) -> None:
+        """See `spec_vlm_nav.body.Question`."""
         self._cancelled = True
 
 
@@ -122,11 +145,11 @@ class VirtualRobot:
         mode: str,
         rtt_s: float,
         objects: Vocabulary | None,
-        blackout: Blackout | None = None,
+        blackouts: Blackouts = Blackouts(),
     ) -> None:
         self.now = self.moving_s = self.path_m = 0.0
         self.collisions = 0
-        self.link = VirtualLink(blackout)
+        self.link = VirtualLink(blackouts)
         self.log = Log()
         self.world = World(scene)
         self._timelines, self._mode, self._rtt_s, self._objects = timelines, mode, rtt_s, objects
@@ -187,9 +210,11 @@ class VirtualRobot:
     # -- the decoder
 
     def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
+        """See `spec_vlm_nav.body.Decoder`."""
         return self._objects
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
+        """See `spec_vlm_nav.body.Decoder`."""
         alone = mode == Mode.EDGE.value
         self.log.questions += 1
         self.log.alone += alone
@@ -202,7 +227,7 @@ class VirtualRobot:
     # -- the body
 
     def frame_after(self, moment: float) -> Frame | None:
-        """The frame is rendered now, as it was seen then."""
+        """See `spec_vlm_nav.body.Body`; the frame is rendered now, as it was seen then."""
         if self._frame is None or self._frame[0] <= moment:
             return None
         at, pose, seen = self._frame
@@ -215,16 +240,21 @@ class VirtualRobot:
         return Frame(jpeg, at, 0.0, None, PlanarPose(*pose))
 
     def camera_problem(self) -> str:
+        """See `spec_vlm_nav.body.Body`."""
         return ""
 
     def place(self) -> PlanarPose:
+        """See `spec_vlm_nav.body.Body`."""
         return PlanarPose(*self.world.pose)
 
-    def understood(self, instruction: str) -> None: ...
+    def understood(self, instruction: str) -> None:
+        """See `spec_vlm_nav.body.Body`."""
 
-    def asked(self, prompt: str, frame: Frame) -> None: ...
+    def asked(self, prompt: str, frame: Frame) -> None:
+        """See `spec_vlm_nav.body.Body`."""
 
     def act(self, decision: Decision) -> None:
+        """See `spec_vlm_nav.body.Body`."""
         kind, size, _ = to_numbers(decision.action)
         new = self._sent is None or self._sent.step != decision.step
         if new and decision.frame is not None and decision.action is not None and decision.action.size is not None:
@@ -235,6 +265,7 @@ class VirtualRobot:
         self._executor.on_command(command, self.now)
 
     def execution(self, step: int) -> Execution | None:
+        """See `spec_vlm_nav.body.Body`."""
         report: Report = self._executor.report(self.now)
         if (report.goal, report.step) != (GOAL, step):
             return None
@@ -242,12 +273,15 @@ class VirtualRobot:
         return Execution(outcome, report.progress, report.remaining, report.elapsed, report.message)
 
     def executor_silence(self) -> float:
+        """See `spec_vlm_nav.body.Body`."""
         return 0.0
 
     def report(self, state: State, reason: str = "") -> None:
+        """See `spec_vlm_nav.body.Body`."""
         self._holding = state is State.HOLDING
 
-    def writing(self, answer: str, guess: str) -> None: ...
+    def writing(self, answer: str, guess: str) -> None:
+        """See `spec_vlm_nav.body.Body`."""
 
 
 @dataclass(frozen=True)
@@ -293,10 +327,10 @@ def run_acting(
     timelines: Timelines,
     objects: Vocabulary | None,
     max_actions: int = 40,
-    blackout: Blackout | None = None,
+    blackouts: Blackouts = Blackouts(),
 ) -> ActingEpisode:
     """Run one episode from its first look to the end of its goal. Raises ValueError for a model that cannot be used."""
-    robot = VirtualRobot(scene, timelines, mode, rtt_ms / 1e3, objects, blackout)
+    robot = VirtualRobot(scene, timelines, mode, rtt_ms / 1e3, objects, blackouts)
     try:
         navigator = Navigator(robot, robot, robot.clock, robot.sleep, lambda: None, behaviour.config)
         result = navigator.run(f"find the {scene.target.text}", behaviour.config.time_allowance_s, max_actions)

@@ -28,11 +28,10 @@ from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.language.prompts import ResponseOrder, Vocabulary
-from speculation.links import Blackout
 from speculation.processes import worker_pool
 from speculation.progress import progress
 from speculation.settings import path_flag
-from vlm_nav_evaluation.closed_loop.acting import Acting, ActingEpisode, run_acting
+from vlm_nav_evaluation.closed_loop.acting import Acting, ActingEpisode, Blackouts, run_acting
 from vlm_nav_evaluation.closed_loop.command import MAX_PROCESSES, RANDOM, seeds
 from vlm_nav_evaluation.closed_loop.plots import write_acting_plots
 from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
@@ -110,7 +109,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> int:
     """Run what is not done yet, then print and write everything. Raises ValueError for options that make no sense."""
-    read_blackout(options.blackout)
+    blackouts(options.blackout)
     load_timings(options.timings)
     scene_of(0, "easy", "" if options.target == RANDOM else options.target)
     if not 1 <= options.processes <= MAX_PROCESSES:
@@ -222,18 +221,18 @@ def shortest(options: argparse.Namespace, rooms_of: set[int]) -> dict[int, float
     return found
 
 
-def read_blackout(text: str) -> Blackout | None:
-    """Read '15:3': of every 15 seconds the last 3 are dark. Raises ValueError for anything else; empty for none."""
+def blackouts(text: str) -> Blackouts:
+    """Read '15:3'. Raises ValueError for anything else."""
     if not text:
-        return None
+        return Blackouts()
     period, _, length = text.partition(":")
     try:
-        every_s, seconds = float(period), float(length)
-        if seconds < every_s:
-            return Blackout(every_s - seconds, seconds, every_s)
+        found = Blackouts(float(period), float(length))
     except ValueError:
-        pass
-    raise ValueError(f"--blackout {text}: write PERIOD:LENGTH in seconds, the length below the period, e.g. 15:3")
+        found = Blackouts()
+    if not 0.0 < found.length_s < found.period_s <= 3600.0:
+        raise ValueError(f"--blackout {text}: write PERIOD:LENGTH in seconds, the length below the period, e.g. 15:3")
+    return found
 
 
 Case = tuple[str, str, float]
@@ -258,7 +257,7 @@ def room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> list[
     scene = scene_of(seed, options.difficulty, "" if options.target == RANDOM else options.target)
     objects = Vocabulary.load(options.target_model)
     known = {**BEHAVIOURS, **IN_BLACKOUTS}
-    dark = read_blackout(options.blackout)
+    dark = blackouts(options.blackout)
     return [
         run_acting(scene, known[behaviour], mode, rtt, timelines, objects, options.max_actions, dark)
         for behaviour, mode, rtt in cases

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
 from edge_drafter.settings import EdgeConfig
@@ -14,15 +16,15 @@ from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
-from speculation.links import Blackout
 from vlm_nav_evaluation.closed_loop.acting import (
     Acting,
     ActingEpisode,
+    Blackouts,
     VirtualLink,
     VirtualRobot,
     run_acting,
 )
-from vlm_nav_evaluation.closed_loop.acting_command import figures, read_blackout
+from vlm_nav_evaluation.closed_loop.acting_command import blackouts, figures
 from vlm_nav_evaluation.closed_loop.episodes import Search, Setting
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_simulation.dataset import Query
@@ -48,7 +50,10 @@ def timelines() -> Timelines:
     return cast(Timelines, Scripted())
 
 
-def run(timelines: Timelines, dark: Blackout | None = None, actions: int = 4, **settings: Any) -> ActingEpisode:
+LIT = Blackouts()
+
+
+def run(timelines: Timelines, dark: Blackouts = LIT, actions: int = 4, **settings: Any) -> ActingEpisode:
     config = NavigatorConfig(ResponseOrder.ACTION_FIRST, **settings)
     scene = scene_of(3, "easy", "silver bottle")
     return run_acting(scene, Acting("x", config), "full", 40.0, timelines, None, actions, dark)
@@ -75,7 +80,7 @@ def test_a_question_asked_in_motion_saves_more(timelines: Timelines) -> None:
 
 
 def test_in_a_blackout_the_robot_holds_or_its_draft_model_decides(timelines: Timelines) -> None:
-    dark = read_blackout("8:5")
+    dark = Blackouts(8.0, 5.0)
     hold = run(timelines, dark, 8, link=LinkLimits(degraded_s=0.0))
     alone = run(timelines, dark, 8, link=LinkLimits(degraded_s=20.0))
     assert hold.alone == 0 and hold.held_s > 1.0
@@ -126,8 +131,23 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
     assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
 
 
+@given(st.floats(1.0, 30.0), st.floats(0.05, 0.95), st.floats(0.0, 200.0), st.floats(0.0, 50.0))
+def test_time_is_lit_or_dark(period: float, share: float, start: float, lasts: float) -> None:
+    dark = Blackouts(period, share * period)
+    lit = dark.lit(start, start + lasts)
+    assert -1e-9 <= lit <= lasts + 1e-9
+    whole = lit + dark.lit(start + lasts, start + 2 * lasts)
+    assert whole == pytest.approx(dark.lit(start, start + 2 * lasts), abs=1e-6)
+    since = dark.dark_since(start)
+    assert since is None or (since <= start and dark.lit(since, start) == pytest.approx(0.0, abs=1e-6))
+
+
+def test_without_blackouts_all_time_is_lit() -> None:
+    assert Blackouts().lit(3.0, 10.0) == 7.0 and Blackouts().dark_since(5.0) is None
+
+
 def test_the_link_counts_as_silent_some_time_into_a_blackout() -> None:
-    link = VirtualLink(read_blackout("10:4"))
+    link = VirtualLink(Blackouts(10.0, 4.0))
     states = {}
     for now in (5.0, 6.5, 8.0, 9.9, 10.1):
         link.now = now
@@ -156,8 +176,8 @@ def test_standing_is_compared_in_the_same_rooms() -> None:
 @pytest.mark.parametrize("text", ["15", "3:15", "a:b", "15:0", "-1:-2"])
 def test_a_blackout_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--blackout"):
-        read_blackout(text)
+        blackouts(text)
 
 
 def test_a_blackout_is_read() -> None:
-    assert read_blackout("15:3") == Blackout(12.0, 3.0, 15.0) and read_blackout("") is None
+    assert blackouts("15:3") == Blackouts(15.0, 3.0) and blackouts("") == Blackouts()
