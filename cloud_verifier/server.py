@@ -617,7 +617,7 @@ class Server:
             (series.EARLY_SENT, self._exits.sent),
             (series.EARLY_DROPPED, self._exits.dropped),
             (series.MAIL_DROPPED, self._mailbox.dropped),
-            (series.DOOR_RESTARTS, self._mailbox.restarts),
+            (series.FRONTEND_RESTARTS, self._mailbox.restarts),
         ):
             figures.set(gauge, value)
         full = self._sessions.full and all(each.state != "away" and each.silent_s <= SILENT_S for each in sessions)

@@ -67,7 +67,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
     config.check_exits()
     config.check_fed_head()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
-    from cloud_verifier.door.supervisor import Door
+    from cloud_verifier.frontend.supervisor import Frontend
     from cloud_verifier.image_decoding import THREADS
     from cloud_verifier.security import public_key
     from cloud_verifier.server import Server
@@ -79,7 +79,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
     if profile.verify_s and config.target.pass_cost is not None:
         raise StartError(f"--pass-cost: profile {profile.name} declares what passes take; leave one of the two out")
     link = config.link
-    door = Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
+    frontend = Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
     try:
         from cloud_verifier.engine import VlmEngine, cache_blocks, find_encoder, find_exits
         from cloud_verifier.server_draft.drafting import ServerDraft, check_pair
@@ -118,7 +118,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
         trace = Trace() if config.output.trace is not None else None
         measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
         server = Server(
-            engine, config, profile, door, trace, self_draft=self_draft, preparation_threads=THREADS,
+            engine, config, profile, frontend, trace, self_draft=self_draft, preparation_threads=THREADS,
             cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
             figures=figures, check_ticket=member.check_ticket if member else None,
             report=member.report if member else None,
@@ -128,7 +128,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             signal.signal(signal.SIGTERM, lambda *_: server.drain())
             signal.signal(signal.SIGINT, lambda *_: server.stop())
         else:  # in a thread of its actor, which takes the signals
-            member.serves_at(door.address, partial(public_key, config.link.keys), server.drain, server.shed)
+            member.serves_at(frontend.address, partial(public_key, config.link.keys), server.drain, server.shed)
         need = blocks_for(limits.capacity)
         _log.info("keys and values: %d blocks of %d slots, %d a session at most", blocks, BLOCK, need)
         size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6
@@ -136,13 +136,13 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
         _log.info(
             "serving %s (%s, %.1f M parameters, %d layers, exits after %s) in %s on %s at %s, profile %s",
             info.name, info.fingerprint, size, info.num_layers, list(info.exit_layers) or "none", config.model.dtype,
-            config.model.device, door.address, profile.name,
+            config.model.device, frontend.address, profile.name,
         )  # fmt: skip
         server.run(config.monitoring.hang_s)
         if trace is not None and config.output.trace is not None:
             trace.write(config.output.trace)
     finally:
-        door.close()
+        frontend.close()
 
 
 def _about(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:

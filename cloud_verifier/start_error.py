@@ -1,4 +1,4 @@
-"""Why the verifier does not start; of its own, because the door's process has no use for all other settings."""
+"""Why the verifier does not start; of its own, because the frontend's process has no use for all other settings."""
 
 
 class StartError(ValueError):

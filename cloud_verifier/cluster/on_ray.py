@@ -29,7 +29,7 @@ from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import ClusterSettings, places_of
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
-from cloud_verifier.door.supervisor import Door
+from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.logs import start_logging
 from cloud_verifier.monitoring.gateway import WatchedGateway, replica_port
 from cloud_verifier.monitoring.serving import pages_served
@@ -383,7 +383,7 @@ class RayCluster:
             settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
-            mailbox = Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
+            mailbox = Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
             ends.callback(mailbox.close)
             actor = _start_directory(plan)
             try:

@@ -116,7 +116,7 @@ class WatchedGateway:
             s.REPLICA_LATE: each(lambda replica: replica.late),
             s.SENT_ON: {(): latest.redirected},
             s.NO_REPLICA: {(): latest.turned_away},
-            s.DOOR_RESTARTS: {(): latest.restarts},
+            s.FRONTEND_RESTARTS: {(): latest.restarts},
             s.HEARTBEAT: {(): max(0.0, self._clock() - self._beat)},
             s.SNAPSHOT_AGE: {(): max(0.0, self._clock() - latest.at)},
         }

@@ -145,7 +145,7 @@ TURNED_AWAY = _counter("requests_busy", "Times that a robot was asked to come ba
 FAULTS = _counter("faults", "Messages that were refused", "code")
 IGNORED = _counter("messages_ignored", "Messages of peers that had too many refused, dropped unread")
 MAIL_DROPPED = _counter("messages_dropped", "Messages that found the queue of their peer full")
-DOOR_RESTARTS = _counter("door_restarts", "Times that the socket's own process was started anew, where it has one")
+FRONTEND_RESTARTS = _counter("frontend_restarts", "Times that the socket's own process was started anew")
 ROBOT_TOKENS = _counter("robot_generation_tokens", "Committed tokens", "robot")
 ROBOT_LEVELS = _counter("robot_draft_levels", "Depths of the robot's verified drafts", "robot")
 ROBOT_ACCEPTED = _counter("robot_accepted_tokens", "Tokens of its drafts that were accepted", "robot")
@@ -175,10 +175,10 @@ REPLICA_LOAD = _gauge(
     "replica",
 )
 REPLICA_LATE = _gauge("replica_late", "Share of its commits of late that broke their class's promise", "replica")
-SENT_ON = _counter("door_redirects", "Robots that were sent to a replica")
-NO_REPLICA = _counter("door_turned_away", "Robots for which there was no replica")
+SENT_ON = _counter("gateway_redirects", "Robots that were sent to a replica")
+NO_REPLICA = _counter("gateway_turned_away", "Robots for which there was no replica")
 GATEWAY_CATALOGUE = (
     READY, REPLICAS, REPLICA_SESSIONS, REPLICA_PLACES, REPLICA_MEMORY, REPLICA_LOAD, REPLICA_LATE, SENT_ON, NO_REPLICA,
-    DOOR_RESTARTS, INFO, HEARTBEAT, SNAPSHOT_AGE,
+    FRONTEND_RESTARTS, INFO, HEARTBEAT, SNAPSHOT_AGE,
 )  # fmt: skip
 """All series of a cluster's gateway."""

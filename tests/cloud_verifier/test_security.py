@@ -11,7 +11,7 @@ import pytest
 import zmq
 import zmq.auth
 
-from cloud_verifier.mailbox import Mailbox
+from cloud_verifier.frontend.router_socket import RouterSocket
 from cloud_verifier.security import (
     AUTHORIZED,
     REFUSED_AT_ONCE,
@@ -91,7 +91,7 @@ def test_keys_that_others_reach_stop_the_start_with_the_command_that_helps(
     make_keys(tmp_path)
     (tmp_path / path).chmod(mode)
     with pytest.raises(StartError, match=advice):
-        Mailbox(LOOPBACK, tmp_path)
+        RouterSocket(LOOPBACK, tmp_path)
 
 
 def test_files_are_read_when_they_change_and_what_is_broken_is_named_once(
@@ -225,14 +225,14 @@ def test_keys_that_cannot_be_used_stop_the_start(tmp_path: Path, damage: str) ->
     else:
         (tmp_path / AUTHORIZED / "client.key").unlink()
     with pytest.raises(StartError, match="--keys"):
-        Mailbox(LOOPBACK, tmp_path)
+        RouterSocket(LOOPBACK, tmp_path)
 
 
 def test_an_address_in_use_stops_the_start() -> None:
-    first = Mailbox(LOOPBACK)
+    first = RouterSocket(LOOPBACK)
     try:
         with pytest.raises(StartError, match=f"--bind {first.address}: Address already in use"):
-            Mailbox(first.address)
+            RouterSocket(first.address)
     finally:
         first.close()
 
@@ -261,11 +261,11 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
     keys, strangers = tmp_path / "keys", tmp_path / "strangers"
     make_keys(keys)
     make_keys(strangers)
-    mailbox = Mailbox(LOOPBACK, keys)
-    stranger = Client(mailbox.address, keys / "server.key", strangers / "client.key_secret")
-    plain = Client(mailbox.address)
+    router = RouterSocket(LOOPBACK, keys)
+    stranger = Client(router.address, keys / "server.key", strangers / "client.key_secret")
+    plain = Client(router.address)
     make_keys(keys, "late")  # a robot that is added while the server runs
-    friends = [Client(mailbox.address, keys / "server.key", keys / f"{name}.key_secret") for name in ("client", "late")]
+    friends = [Client(router.address, keys / "server.key", keys / f"{name}.key_secret") for name in ("client", "late")]
     try:
         for refused in (stranger, plain):
             with contextlib.suppress(zmq.Again):  # the server may have hung up by now
@@ -274,13 +274,13 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
             friend.socket.send(wire.encode(Ping(number)))
         received: set[int] = set()
         for _ in range(100):
-            mailbox.wait(0.1)
-            while (mail := mailbox.receive()) is not None:
+            router.wait(0.1)
+            while (mail := router.receive()) is not None:
                 peer, frames = mail
                 message = wire.decode(frames[0])
                 assert isinstance(message, Ping)
                 received.add(message.nonce)
-                assert mailbox.send(peer, wire.encode(Pong(message.nonce)))
+                assert router.send(peer, wire.encode(Pong(message.nonce)))
             if received >= {0, 1}:
                 break
         for number, friend in enumerate(friends):
@@ -290,29 +290,29 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
     finally:
         for client in (stranger, plain, *friends):
             client.close()
-        mailbox.close()
+        router.close()
 
 
 def test_nothing_blocks_on_a_peer_that_is_gone_or_does_not_read() -> None:
-    mailbox = Mailbox(LOOPBACK)
-    client = Client(mailbox.address)
+    router = RouterSocket(LOOPBACK)
+    client = Client(router.address)
     client.socket.rcvhwm = 1
     try:
-        assert not mailbox.send(b"nobody", wire.encode(Ping(1)))
+        assert not router.send(b"nobody", wire.encode(Ping(1)))
         client.socket.send(b"hi")
         for _ in range(100):
-            mailbox.wait(0.1)
-            if (mail := mailbox.receive()) is not None:
+            router.wait(0.1)
+            if (mail := router.receive()) is not None:
                 break
         assert mail is not None
         big = wire.encode(wire.Fault(wire.FaultCode.INTERNAL, "x" * 1000))
         for _ in range(100_000):  # kernel buffers, then the pipe, then the backlog
-            if not mailbox.send(mail[0], big):
+            if not router.send(mail[0], big):
                 break
         else:
             pytest.fail("a peer that does not read must be given up")
-        assert mailbox.send(mail[0], big, droppable=True)
-        mailbox.forget(mail[0])
+        assert router.send(mail[0], big, droppable=True)
+        router.forget(mail[0])
     finally:
         client.close()
-        mailbox.close()
+        router.close()

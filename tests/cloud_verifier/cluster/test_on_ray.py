@@ -24,7 +24,7 @@ from cloud_verifier.security import make_keys
 from edge_drafter.link import Keys, LinkState, ZmqLink
 from speculation.early_end import SIGNALS
 from tests.cloud_verifier.cluster.running import Running, answer, connect, eventually, place_of, settings_of, turning
-from tests.cloud_verifier.process import ROOT_FOLDER, Target, command, doors_of, make_target
+from tests.cloud_verifier.process import ROOT_FOLDER, Target, command, frontends_of, make_target
 
 ROBOTS = 3
 
@@ -264,7 +264,7 @@ def test_when_the_sockets_of_a_replica_and_of_the_gateway_die_both_live_on(
     before = {name: process_of(name) for name in cluster.ready()}
 
     def kill_sockets(name: str) -> None:
-        for pid in (*doors_of(before[name]), cluster.cluster.socket_pid):
+        for pid in (*frontends_of(before[name]), cluster.cluster.socket_pid):
             os.kill(pid, signal.SIGKILL)
 
     assert losses_while(kill_sockets, cluster, robots, target, comes_anew=False)[0] >= 1

@@ -70,8 +70,8 @@ def test_pages_show_replicas_by_name(gateway: WatchedGateway) -> None:
     for line in (
         'cluster_replicas{phase="ready"} 1.0', 'cluster_replicas{phase="joining"} 0.0', "ready 1.0",
         'replica_sessions{replica="replica-1"} 2.0', 'replica_late{replica="replica-2"} 0.5',
-        "door_redirects_total 7.0", "door_turned_away_total 1.0",
-        "door_restarts_total 2.0",
+        "gateway_redirects_total 7.0", "gateway_turned_away_total 1.0",
+        "frontend_restarts_total 2.0",
     ):  # fmt: skip
         assert f"\n{PREFIX}{line}\n" in text, line
     load = msgspec.json.decode(pages["/load"]("")[1], type=GatewayLoad)

@@ -1,4 +1,4 @@
-"""The door of a real verifier is killed in the midst of answers: no step is lost, every token is the target's own."""
+"""The frontend of a real verifier is killed amid answers: no step is lost, every token is the target's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.protocols import Link
 from edge_drafter.request import StepResult
-from tests.cloud_verifier.process import Verifier, doors_of, start
+from tests.cloud_verifier.process import Verifier, frontends_of, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy, wait_for
 
@@ -57,8 +57,8 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
         thread.start()
         for kill in range(1, KILLS + 1):
             wait_for(partial(received, link, link.bytes_down + rng.randrange(1, 200)))
-            (door,) = doors_of(verifier.process.pid)
-            os.kill(door, signal.SIGKILL)
+            (frontend,) = frontends_of(verifier.process.pid)
+            os.kill(frontend, signal.SIGKILL)
             wait_for(partial(logged, verifier, "starting another", kill))
             wait_for(partial(logged, verifier, "resumed", kill))
         over.set()
@@ -68,9 +68,9 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
         assert sum(result.stats.interruptions for result in results) >= 1
         opened = [line for line in verifier.log if "opened" in line]
         assert len(opened) == 1, "the session itself goes on"
-        (door,) = doors_of(verifier.process.pid)
+        (frontend,) = frontends_of(verifier.process.pid)
         assert verifier.stop(signal.SIGKILL) != 0
-        wait_for(lambda: not is_there(door))
+        wait_for(lambda: not is_there(frontend))
     finally:
         over.set()
         thread.join(60.0)

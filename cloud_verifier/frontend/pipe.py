@@ -1,4 +1,4 @@
-"""One end of the socket pair between door and engine: whole messages over a stream, never waiting, bounded."""
+"""One end of the socket pair between frontend and engine: whole messages over a stream, never waiting, bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD = struct.Struct(">I")
 READ_BYTES = 1 << 18
 """Taken from the stream at once."""
 MOST_BYTES = 8 << 20
-"""Of one message: more than any frame that the socket lets in (`mailbox.LARGEST_FRAME`), twice."""
+"""Of one message: more than any frame that the socket lets in (`router.LARGEST_FRAME`), twice."""
 
 T = TypeVar("T")
 

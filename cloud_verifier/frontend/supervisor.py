@@ -1,7 +1,7 @@
-"""The engine's end of the door: a `Post` whose socket is in another process, which is started again when it ends.
+"""The engine's end of the frontend: a `Post` whose socket is in another process, which is started again when it ends.
 
-What peers know of each other is in the sessions, so a new door needs nothing of the one before: its peers are new ones,
-their robots find no session, send Hello with their resume token, and the answer goes on where it stands.
+What peers know of each other is in the sessions, so a new frontend needs nothing of the one before: its peers are new
+ones, their robots find no session, send Hello with their resume token, and the answer goes on where it stands.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_verifier.door.listener import listen
-from cloud_verifier.door.messages import (
+from cloud_verifier.frontend.listener import listen
+from cloud_verifier.frontend.messages import (
     Admit,
     Arrived,
     Close,
     Deliver,
-    DoorSettings,
     Failed,
     Forget,
-    FromDoor,
+    FromFrontend,
+    FrontendSettings,
     Line,
     Lost,
     Opened,
     Revoked,
 )
-from cloud_verifier.door.pipe import Closed, Pipe
+from cloud_verifier.frontend.pipe import Closed, Pipe
 from cloud_verifier.security import check_bind, open_keys
 from cloud_verifier.start_error import StartError
 from speculation import wire
@@ -43,19 +43,19 @@ from speculation import wire
 _log = logging.getLogger("cloud_verifier")
 
 MOST_WAITING_BYTES = 16 << 20
-"""What may wait for a door that takes nothing; beyond, robots lose their connection and take their session up again."""
+"""What may wait for a frontend that takes nothing; beyond, robots lose their connection and resume their session."""
 MOST_READ_BYTES = 16 << 20
 """What is read ahead to see whose mail waits."""
 FROZEN_S = 3.0
-"""A door that has sent nothing for so long, not even that it is alive, is ended."""
+"""A frontend that has sent nothing for so long, not even that it is alive, is ended."""
 START_S = 30.0
-"""How long a door may take to open."""
+"""How long a frontend may take to open."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.8
-"""Before the next door, where doors end before they are open; each pause is twice the last."""
+"""Before the next frontend, where frontends end before they are open; each pause is twice the last."""
 CLOSE_S = 2.0
 
 
-class Door:
+class Frontend:
     """The verifier's socket, see `cloud_verifier.interfaces.Post`. Peers are opaque names, see `Connections`."""
 
     def __init__(
@@ -64,21 +64,21 @@ class Door:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
         check_bind(bind, keys is not None, allow_plain)
         if keys is not None:
-            open_keys(keys, quiet=True)  # the door itself names what it leaves out
+            open_keys(keys, quiet=True)  # the frontend itself names what it leaves out
         self._keys, self._bytes_per_s = keys, bytes_per_s
         self._listener, self.address = listen(bind)
         self.pid = 0
-        """Of the door's process."""
+        """Of the frontend's process."""
         self.restarts = 0
-        """How many doors have ended and were followed by another."""
+        """How many frontends have ended and were followed by another."""
         self.connections = self.dropped = 0
-        """What the door of now has, and how many messages found their peer's queue full in all doors so far, as
+        """What the frontend of now has, and how many messages found their peer's queue full in all frontends so far, as
         reported last."""
         self._dropped_before = 0
-        """In the doors before the one of now."""
+        """In the frontends before the one of now."""
         self._using = threading.RLock()
-        """Held around every use of what stands below; the supervisor puts the next door in its place."""
-        self._pipe: Pipe[FromDoor] | None = None
+        """Held around every use of what stands below; the supervisor puts the next frontend in its place."""
+        self._pipe: Pipe[FromFrontend] | None = None
         self._notice_in, self._notice_out = socket.socketpair()
         self._notice_in.setblocking(False)
         self._notice_out.setblocking(False)
@@ -95,7 +95,7 @@ class Door:
         self._revoked: list[str] = []
         self._closing = threading.Event()
         self._process = self._start()
-        self._thread = threading.Thread(target=self._supervise, name="door", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name="frontend", daemon=True)
         if self._listener is None:
             self._wait_open()
         self._thread.start()
@@ -126,7 +126,7 @@ class Door:
             self._notice_in.send(b"\0")
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """Return a peer and the frames of its next message, in the door's fair turns; None where there is none."""
+        """Return a peer and the frames of its next message, in the frontend's fair turns; None where there is none."""
         with self._using:
             while self._mail or self._take():
                 while self._mail:
@@ -148,7 +148,7 @@ class Door:
             return revoked
 
     def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
-        """Send, soon. Returns False where the peer is gone, took nothing of late, or the door takes nothing.
+        """Send, soon. Returns False where the peer is gone, took nothing of late, or the frontend takes nothing.
 
         A `droppable` message is dropped where what was sent before is not taken.
         """
@@ -180,7 +180,7 @@ class Door:
         self._put(Forget(peer))
 
     def close(self) -> None:
-        """Let the door send what can be sent within its linger time, and end it; safe to repeat."""
+        """Let the frontend send what can be sent within its linger time, and end it; safe to repeat."""
         if self._closing.is_set():
             return
         with self._using:
@@ -231,7 +231,7 @@ class Door:
                 self._lose()
 
     def _take(self) -> bool:
-        """Read once what the door has sent; return whether there was anything."""
+        """Read once what the frontend has sent; return whether there was anything."""
         if self._pipe is None:
             return False
         got = self._pipe.in_the_middle
@@ -240,8 +240,8 @@ class Door:
                 got = True
                 self._note(message)
         except (Closed, ValueError) as error:
-            if isinstance(error, ValueError):  # whoever sends that is no door of ours any more
-                _log.error("the door sent what is no message: %s", error)
+            if isinstance(error, ValueError):  # whoever sends that is no frontend of ours any more
+                _log.error("the frontend sent what is no message: %s", error)
                 self._process.kill()
             self._lose()
             return False
@@ -249,7 +249,7 @@ class Door:
             self._read_at = time.monotonic()
         return got
 
-    def _note(self, message: FromDoor) -> None:
+    def _note(self, message: FromFrontend) -> None:
         if isinstance(message, Arrived):
             self._clients[message.peer] = message.client
             if message.client:
@@ -265,7 +265,7 @@ class Door:
             _log.log(message.level, "%s", message.text)
         elif isinstance(message, Opened):
             self._opened, self.address, self._reason = True, message.address, ""
-            # A key that was taken back while there was no door is one that the new door has never seen.
+            # A key that was taken back while there was no frontend is one that the new frontend has never seen.
             self._revoked += sorted(self._named - set(message.clients))
             self._named &= set(message.clients)
         elif isinstance(message, Failed):
@@ -274,7 +274,7 @@ class Door:
             self.connections, self.dropped = message.connections, self._dropped_before + message.dropped
 
     def _lose(self) -> None:
-        """Forget the door: its peers are gone, and what they sent last is nobody's."""
+        """Forget the frontend: its peers are gone, and what they sent last is nobody's."""
         if self._pipe is not None:
             self._poll = self._new_poll()
             self._pipe.close()
@@ -284,23 +284,23 @@ class Door:
         self._mail_bytes = 0
 
     def _end_frozen(self) -> None:
-        """End a door that is there and does nothing. What it had sent was read before."""
+        """End a frontend that is there and does nothing. What it had sent was read before."""
         limit = FROZEN_S if self._opened else START_S
         if self._pipe is not None and time.monotonic() - self._read_at > limit:
-            _log.error("the door (process %d) has sent nothing for %g s; ending it", self.pid, limit)
+            _log.error("the frontend (process %d) has sent nothing for %g s; ending it", self.pid, limit)
             self._process.kill()
             self._lose()
 
     # --- the process
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start a door and connect to it."""
+        """Start a frontend and connect to it."""
         ours, theirs = socket.socketpair()
-        settings = DoorSettings(
+        settings = FrontendSettings(
             theirs.fileno(), self.address, self._listener, str(self._keys) if self._keys is not None else None,
             self.restarts, self._bytes_per_s,
         )  # fmt: skip
-        command = [sys.executable, "-m", "cloud_verifier.door", msgspec.json.encode(settings).decode()]
+        command = [sys.executable, "-m", "cloud_verifier.frontend", msgspec.json.encode(settings).decode()]
         passed = (theirs.fileno(),) if self._listener is None else (theirs.fileno(), self._listener)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
@@ -312,24 +312,24 @@ class Door:
             self._lose()
             self._process, self.pid = process, process.pid
             self.connections, self._dropped_before = 0, self.dropped
-            self._pipe, self._opened, self._read_at = Pipe(ours, FromDoor), False, time.monotonic()
+            self._pipe, self._opened, self._read_at = Pipe(ours, FromFrontend), False, time.monotonic()
             self._poll = self._new_poll()
             self._poll.register(self._pipe, select.POLLIN)
         self.notify()
         return process
 
     def _wait_open(self) -> None:
-        """Wait for the first door. Raises StartError, with its reason, where it ends instead."""
+        """Wait for the first frontend. Raises StartError, with its reason, where it ends instead."""
         while not self._opened:
             ended = self._process.poll() is not None
             with self._using:
                 if not self._take() and ended:
                     self.close()
-                    raise StartError(self._reason or f"the door's process ended with {self._process.returncode}")
+                    raise StartError(self._reason or f"the frontend's process ended with {self._process.returncode}")
             time.sleep(0.005)
 
     def _supervise(self) -> None:
-        """Start the next door whenever one ends. In a thread of its own: the server's may be in the midst of a pass."""
+        """Start the next frontend whenever one ends. In its own thread: the server's may be in the midst of a pass."""
         pause = 0.0
         while True:
             code = self._process.wait()
@@ -339,7 +339,7 @@ class Door:
                 self._take()
             why = self._reason or (f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}")
             self._reason = ""
-            _log.error("the door (process %d): %s; starting another, robots connect again", self.pid, why)
+            _log.error("the frontend (process %d): %s; starting another, robots connect again", self.pid, why)
             pause = 0.0 if self._opened else max(LEAST_PAUSE_S, min(2.0 * pause, MOST_PAUSE_S))
             if self._closing.wait(pause):
                 return
@@ -351,4 +351,4 @@ class Door:
                     self._start()
                 except OSError as error:  # out of processes or descriptors, for a while perhaps
                     self._opened = False
-                    _log.error("no door can be started: %s; trying again", error)
+                    _log.error("no frontend can be started: %s; trying again", error)

@@ -1,4 +1,4 @@
-"""The door's process: between the socket and the engine's process.
+"""The frontend's process: between the socket and the engine's process.
 
 It holds no state that a robot would miss: whoever was connected connects again and takes its session up.
 """
@@ -16,25 +16,25 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_verifier.connections import MOST_SESSIONLESS
-from cloud_verifier.door.messages import (
+from cloud_verifier.frontend.connections import MOST_SESSIONLESS
+from cloud_verifier.frontend.messages import (
     ALIVE_S,
     Admit,
     Alive,
     Arrived,
     Close,
     Deliver,
-    DoorSettings,
     Failed,
     Forget,
+    FrontendSettings,
     Line,
     Lost,
     Opened,
     Revoked,
-    ToDoor,
+    ToFrontend,
 )
-from cloud_verifier.door.pipe import Closed, Pipe
-from cloud_verifier.mailbox import Mailbox
+from cloud_verifier.frontend.pipe import Closed, Pipe
+from cloud_verifier.frontend.router_socket import RouterSocket
 from cloud_verifier.start_error import StartError
 
 _log = logging.getLogger("cloud_verifier")
@@ -42,9 +42,9 @@ _log = logging.getLogger("cloud_verifier")
 KEYS_S = 1.0
 """How often the key folder is looked at."""
 OWN_FILES = 48
-"""Descriptors that a door needs beside its connections, with some to spare."""
+"""Descriptors that a frontend needs beside its connections, with some to spare."""
 MOST_FILES = 1 << 16
-"""Descriptors that a door asks for, where the hard limit allows so many: far above any number of robots."""
+"""Descriptors that a frontend asks for, where the hard limit allows so many: far above any number of robots."""
 LOG_BYTES = 64 << 10
 """While the engine has not read so much, lines for the log are dropped."""
 
@@ -52,7 +52,7 @@ LOG_BYTES = 64 << 10
 class _PipeHandler(logging.Handler):
     """Hands lines to the engine's process, which has the log."""
 
-    def __init__(self, pipe: Pipe[ToDoor]) -> None:
+    def __init__(self, pipe: Pipe[ToFrontend]) -> None:
         super().__init__()
         self._pipe = pipe
 
@@ -63,62 +63,62 @@ class _PipeHandler(logging.Handler):
                 self._pipe.put(Line(record.levelno, record.getMessage()))
 
 
-def _serve(mailbox: Mailbox, pipe: Pipe[ToDoor]) -> None:
-    """Carry mail until the engine closes the door. Raises Closed where the engine is gone."""
+def _serve(router: RouterSocket, pipe: Pipe[ToFrontend]) -> None:
+    """Carry mail until the engine closes the frontend. Raises Closed where the engine is gone."""
     known: set[bytes] = set()
     """Peers that the engine may send to."""
     alive_at = keys_at = 0.0
     while True:
         full = pipe.backlog > 0
-        idle = full or not mailbox.has_mail
-        mailbox.wait(ALIVE_S if idle else 0.0, pipe.fileno(), pipe.fileno() if full else None)
+        idle = full or not router.has_mail
+        router.wait(ALIVE_S if idle else 0.0, pipe.fileno(), pipe.fileno() if full else None)
         pipe.flush()
         for message in pipe.get():
             if isinstance(message, Deliver):
-                taken = mailbox.send(message.peer, message.payload, message.droppable)
+                taken = router.send(message.peer, message.payload, message.droppable)
                 if not taken and message.peer in known:
                     known.discard(message.peer)
                     pipe.put(Lost(message.peer))
             elif isinstance(message, Admit):
-                mailbox.admit(message.peer, message.has_session)
+                router.admit(message.peer, message.has_session)
             elif isinstance(message, Forget):
-                mailbox.forget(message.peer)
+                router.forget(message.peer)
             elif isinstance(message, Close):
                 return
-        mailbox.move()
+        router.move()
         now = time.monotonic()
         if now >= keys_at:
             keys_at = now + KEYS_S
-            for client in mailbox.check_keys():
+            for client in router.check_keys():
                 pipe.put(Revoked(client))
         # One message is taken over at a time, so that what waits here waits in fair turns.
-        while not pipe.backlog and mailbox.has_mail and (mail := mailbox.receive()) is not None:
+        while not pipe.backlog and router.has_mail and (mail := router.receive()) is not None:
             peer, frames = mail
             known.add(peer)
-            pipe.put(Arrived(peer, mailbox.client(peer), frames))
-        for peer in mailbox.ended():
+            pipe.put(Arrived(peer, router.client(peer), frames))
+        for peer in router.ended():
             if peer in known:
                 known.discard(peer)
                 pipe.put(Lost(peer))
         if now >= alive_at and not pipe.backlog:
             alive_at = now + ALIVE_S
-            pipe.put(Alive(mailbox.connections, mailbox.dropped))
+            pipe.put(Alive(router.connections, router.dropped))
 
 
 def main(arguments: list[str]) -> int:
-    """Run a door with the settings of the one argument, JSON of `DoorSettings`. Returns the exit code."""
-    for signum in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the engine ends its door itself
+    """Run a frontend with the settings of the one argument, JSON of `FrontendSettings`. Returns the exit code."""
+    for signum in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the engine ends its frontend itself
         signal.signal(signum, signal.SIG_IGN)
-    settings = msgspec.json.decode(arguments[0], type=DoorSettings)
+    settings = msgspec.json.decode(arguments[0], type=FrontendSettings)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    pipe: Pipe[ToDoor] = Pipe(socket.socket(fileno=settings.pipe), ToDoor)
+    pipe: Pipe[ToFrontend] = Pipe(socket.socket(fileno=settings.pipe), ToFrontend)
     _log.addHandler(_PipeHandler(pipe))
     _log.setLevel(logging.INFO)
     _log.propagate = False
     try:
-        mailbox = Mailbox(
+        router = RouterSocket(
             settings.address,
             Path(settings.keys) if settings.keys is not None else None,
             settings.listener,
@@ -131,14 +131,14 @@ def main(arguments: list[str]) -> int:
         pipe.put(Failed(str(error)))
         return 2
     try:
-        pipe.put(Opened(mailbox.address, mailbox.clients))
-        _serve(mailbox, pipe)
+        pipe.put(Opened(router.address, router.clients))
+        _serve(router, pipe)
     except Closed:
         return 1
     except Exception:
         for line in traceback.format_exc().splitlines():
-            _log.error("the door failed: %s", line)
+            _log.error("the frontend failed: %s", line)
         return 1
     finally:
-        mailbox.close()
+        router.close()
     return 0

@@ -1,6 +1,6 @@
-"""A socket that listens in the engine's process, so that the address stays taken when the door ends.
+"""A socket that listens in the engine's process, so that the address stays taken when the frontend ends.
 
-Robots that connect while there is no door wait in the kernel's queue for the next one, and are not refused.
+Robots that connect while there is no frontend wait in the kernel's queue for the next one, and are not refused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cloud_verifier.start_error import StartError
 def listen(address: str) -> tuple[int | None, str]:
     """Return the descriptor of a socket that listens at a ZeroMQ address, and the address with its port.
 
-    No descriptor for `ipc://`, which every door binds anew. Raises StartError for an address that cannot be bound.
+    No descriptor for `ipc://`, which every frontend binds anew. Raises StartError for an address that cannot be bound.
     """
     if not address.startswith("tcp://"):
         return None, address
-    # ZeroMQ resolves wildcards, names and interfaces as the door would; nothing is received here.
+    # ZeroMQ resolves wildcards, names and interfaces as the frontend would; nothing is received here.
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     monitor = socket.get_monitor_socket(zmq.EVENT_LISTENING)

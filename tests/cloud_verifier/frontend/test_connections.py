@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, SESSIONLESS_S, Connections
+from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, SESSIONLESS_S, Connections
 
 A, B, GIVEN = b"rex", b"fido", b"\0\0\0\0\1"
 
@@ -67,7 +67,7 @@ def test_a_clients_connections_are_found_and_so_are_those_whose_key_is_not_known
     for connection in (first, silent):
         table.close(connection.fd)
     assert table.ended == [first.peer], "nobody knows of one that has sent nothing"
-    assert Connections(1000, number=4).accept(1).peer != first.peer, "another door's peers have other names"
+    assert Connections(1000, number=4).accept(1).peer != first.peer, "another frontend's peers have other names"
 
 
 def test_fewer_may_be_without_a_session_where_few_descriptors_are() -> None:

@@ -1,12 +1,12 @@
-"""Mailbox: the ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
+"""The ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
 peer alone loses, and the protocol repeats what was lost. Mail is taken out by turns that are fair in bytes, first among
-clients, then among a client's connections. One thread uses it, the door's (`cloud_verifier.door.process`).
+clients, then among a client's connections. One thread uses it, the frontend's (`cloud_verifier.frontend.process`).
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
-count of bytes under way on each connection, see `cloud_verifier.connections`.
+count of bytes under way on each connection, see `cloud_verifier.frontend.connections`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from cloud_verifier.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
-from cloud_verifier.limits import Allowance, BoundedQueue, Inboxes, Rate
+from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
+from cloud_verifier.frontend.fair_queue import BoundedQueue, Inboxes
+from cloud_verifier.limits import Allowance, Rate
 from cloud_verifier.security import CurveServer
 from cloud_verifier.start_error import StartError
 from speculation import wire
@@ -37,7 +38,7 @@ LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
 SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, SESSIONLESS_MESSAGES = 256, 32
 TURN_BYTES = 16 << 10
-"""What a client may have taken out of the mailbox before the next one has its turn."""
+"""What a client may have taken out of the router before the next one has its turn."""
 OVER, BURST_S = 4.0, 4.0
 """A client that sends so many times what its quota of bytes allows, for so many seconds, is hung up on."""
 RETRY_S = 0.005
@@ -58,7 +59,7 @@ FRAMES = 2
 """Frames kept of a message: enough to see that it has more than one."""
 
 
-class Mailbox:
+class RouterSocket:
     """The verifier's socket. Peers are opaque names, see `Connections`."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """Connections: the peers behind the ROUTER socket, and how much each has sent that is no whole message yet.
 
-It uses no socket: the mailbox reports every event. A peer is named by a number of its connection, never by the routing
+It uses no socket: the router reports every event. A peer is named by a number of its connection, never by the routing
 id that it may choose itself: whoever takes the id of a robot that is gone is another peer, without its session.
 """
 
@@ -52,17 +52,15 @@ class Connection:
 
 @dataclass
 class Connections:
-    """All that are alive.
-
-    session_bytes: what a connection with a session may have under way: one whole message. number: of the door that has
-    them; peers of two doors never have one name. most_sessionless: connections without a session; of more, the oldest
-    are ended.
-    """
+    """All that are alive."""
 
     session_bytes: int
+    """What a connection with a session may have under way: one whole message."""
     clock: Callable[[], float] = time.monotonic
     number: int = 0
+    """The number of the frontend that has them, so that peers of two frontends never have one name."""
     most_sessionless: int = MOST_SESSIONLESS
+    """How many connections may be without a session; of more, the oldest are ended."""
     ended: list[bytes] = field(default_factory=list)
     """Peers that have sent something and are gone; whoever reads it empties it."""
     _handshakes: int = 0

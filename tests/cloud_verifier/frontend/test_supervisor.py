@@ -1,4 +1,4 @@
-"""The door as a process: mail goes through, and whatever ends it, another one stands at the same address."""
+"""The frontend as a process: mail goes through, and whatever ends it, another one stands at the same address."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud_verifier.door import supervisor
-from cloud_verifier.door.supervisor import Door
+from cloud_verifier.frontend import supervisor
+from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.security import AUTHORIZED, make_keys, make_next_key, switch_keys
 from cloud_verifier.start_error import StartError
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
@@ -31,69 +31,69 @@ LIMIT_S = 30.0
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    door = Door(LOOPBACK)
-    yield door
-    door.close()
-    door.close()
+def frontend() -> Iterator[Frontend]:
+    frontend = Frontend(LOOPBACK)
+    yield frontend
+    frontend.close()
+    frontend.close()
 
 
-def receive(door: Door, send: Callable[[], object] = lambda: None) -> tuple[bytes, list[bytes]]:
+def receive(frontend: Frontend, send: Callable[[], object] = lambda: None) -> tuple[bytes, list[bytes]]:
     """Return the next message; `send` is called again and again, as a robot's pings are."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
-        if (mail := door.receive()) is not None:
+        if (mail := frontend.receive()) is not None:
             return mail
         send()
-        door.wait(0.05)
+        frontend.wait(0.05)
     raise AssertionError("nothing came")
 
 
-def test_mail_goes_both_ways_and_a_peer_that_left_is_known_to_be_gone(door: Door) -> None:
-    robot = Robot(door.address)
+def test_mail_goes_both_ways_and_a_peer_that_left_is_known_to_be_gone(frontend: Frontend) -> None:
+    robot = Robot(frontend.address)
     robot.send(Ping(1))
-    peer, frames = receive(door)
-    assert frames == [encode(Ping(1))] and door.client(peer) == ""
-    assert door.send(peer, Pong(1)) and robot.receive() == Pong(1)
-    assert not door.waits(peer)
+    peer, frames = receive(frontend)
+    assert frames == [encode(Ping(1))] and frontend.client(peer) == ""
+    assert frontend.send(peer, Pong(1)) and robot.receive() == Pong(1)
+    assert not frontend.waits(peer)
     robot.send(Ping(2))
-    wait_for(lambda: door.waits(peer))
-    assert receive(door) == (peer, [encode(Ping(2))]) and not door.waits(peer)
-    assert not door.send(b"nobody", Pong(1))
+    wait_for(lambda: frontend.waits(peer))
+    assert receive(frontend) == (peer, [encode(Ping(2))]) and not frontend.waits(peer)
+    assert not frontend.send(b"nobody", Pong(1))
     robot.close()
-    wait_for(lambda: door.wait(0.01) or not door.send(peer, Pong(2), droppable=True))
+    wait_for(lambda: frontend.wait(0.01) or not frontend.send(peer, Pong(2), droppable=True))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_door_that_ends_or_hangs_is_replaced_at_the_same_address(
-    door: Door, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+def test_a_frontend_that_ends_or_hangs_is_replaced_at_the_same_address(
+    frontend: Frontend, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGTERM and SIGINT, which reach a whole group of processes, do not end it: the last answers must leave first."""
     monkeypatch.setattr(supervisor, "FROZEN_S", 1.0)
-    robot = Robot(door.address)
+    robot = Robot(frontend.address)
     try:
         robot.send(Ping(1))
-        before, _ = receive(door)
+        before, _ = receive(frontend)
         for number in (signal.SIGTERM, signal.SIGINT):
-            os.kill(door.pid, number)
-        assert door.send(before, Pong(1)) and robot.receive() == Pong(1)
-        first, address = door.pid, door.address
+            os.kill(frontend.pid, number)
+        assert frontend.send(before, Pong(1)) and robot.receive() == Pong(1)
+        first, address = frontend.pid, frontend.address
         os.kill(first, how)
-        peer, frames = receive(door, lambda: robot.send(Ping(2)) if door.pid != first else None)
+        peer, frames = receive(frontend, lambda: robot.send(Ping(2)) if frontend.pid != first else None)
         assert frames == [encode(Ping(2))] and peer != before
-        assert (door.restarts, door.address) == (1, address) and door.pid != first
-        assert not door.send(before, Pong(1)) and door.send(peer, Pong(2)) and robot.receive() == Pong(2)
+        assert (frontend.restarts, frontend.address) == (1, address) and frontend.pid != first
+        assert not frontend.send(before, Pong(1)) and frontend.send(peer, Pong(2)) and robot.receive() == Pong(2)
     finally:
         robot.close()
 
 
-def test_while_no_process_can_be_started_the_next_door_is_tried_with_pauses(
-    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_while_no_process_can_be_started_the_next_frontend_is_tried_with_pauses(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without them the thread that tries takes a whole core from the engine, and every line of the log."""
-    robot = Robot(door.address)
+    robot = Robot(frontend.address)
     pauses: list[float] = []
-    wait = door._closing.wait
+    wait = frontend._closing.wait
 
     def noted(seconds: float | None = None) -> bool:
         pauses.append(seconds or 0.0)
@@ -104,36 +104,36 @@ def test_while_no_process_can_be_started_the_next_door_is_tried_with_pauses(
 
     try:
         robot.send(Ping(1))
-        receive(door)
-        monkeypatch.setattr(door._closing, "wait", noted)
+        receive(frontend)
+        monkeypatch.setattr(frontend._closing, "wait", noted)
         with monkeypatch.context() as patch:
             patch.setattr(supervisor.subprocess, "Popen", none_left)
-            os.kill(door.pid, signal.SIGKILL)
+            os.kill(frontend.pid, signal.SIGKILL)
             wait_for(lambda: len(pauses) >= 4)
         assert pauses[:4] == [0.0, 0.05, 0.1, 0.2]
-        assert "no door can be started: [Errno 11] no process is left; trying again" in caplog.text
-        assert receive(door, lambda: robot.send(Ping(2)))[1] == [encode(Ping(2))]
+        assert "no frontend can be started: [Errno 11] no process is left; trying again" in caplog.text
+        assert receive(frontend, lambda: robot.send(Ping(2)))[1] == [encode(Ping(2))]
     finally:
         robot.close()
 
 
 def test_an_ipc_address_works_and_what_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
-    door = Door(f"ipc://{tmp_path / 'v'}")
-    robot = Robot(door.address)
+    frontend = Frontend(f"ipc://{tmp_path / 'v'}")
+    robot = Robot(frontend.address)
     robot.send(Ping(1))
-    assert receive(door)[1] == [encode(Ping(1))]
+    assert receive(frontend)[1] == [encode(Ping(1))]
     robot.close()
-    door.close()
+    frontend.close()
     with pytest.raises(StartError, match="--bind ipc:///nowhere/v: No such file"):
-        Door("ipc:///nowhere/v")
+        Frontend("ipc:///nowhere/v")
 
 
 class Serving(threading.Thread):
     """Welcomes and answers whoever comes, and keeps whose key each was and whose were taken back."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, frontend: Frontend) -> None:
         super().__init__(daemon=True)
-        self._door, self._over = door, threading.Event()
+        self._frontend, self._over = frontend, threading.Event()
         self._known: set[bytes] = set()
         self.clients: list[str] = []
         self.revoked: list[str] = []
@@ -141,18 +141,18 @@ class Serving(threading.Thread):
     def run(self) -> None:
         """Serve until `stop`."""
         while not self._over.is_set():
-            self._door.wait(0.02)
-            self.revoked += self._door.revoked()
-            while (mail := self._door.receive()) is not None:
+            self._frontend.wait(0.02)
+            self.revoked += self._frontend.revoked()
+            while (mail := self._frontend.receive()) is not None:
                 message = decode(mail[1][0])
                 if isinstance(message, Hello):
-                    self.clients.append(self._door.client(mail[0]))
-                    self._door.admit(mail[0])
-                    self._door.send(mail[0], WELCOME)
+                    self.clients.append(self._frontend.client(mail[0]))
+                    self._frontend.admit(mail[0])
+                    self._frontend.send(mail[0], WELCOME)
                     self._known.add(mail[0])
                 elif isinstance(message, Ping):
                     lost = Fault(FaultCode.NO_SESSION, "no session")
-                    self._door.send(mail[0], Pong(message.nonce) if mail[0] in self._known else lost)
+                    self._frontend.send(mail[0], Pong(message.nonce) if mail[0] in self._known else lost)
 
     def stop(self) -> None:
         """End."""
@@ -193,10 +193,10 @@ def test_robots_come_by_ipv6_too(tmp_path: Path, bind: str, hosts: list[str]) ->
     keys = tmp_path / "keys"
     make_keys(keys, "go2-7")
     robot = load_keys(robots_folder(keys, "go2-7"))
-    door = Door(f"tcp://{bind}:*", keys)
-    serving = Serving(door)
+    frontend = Frontend(f"tcp://{bind}:*", keys)
+    serving = Serving(frontend)
     serving.start()
-    port = door.address.rpartition(":")[2]
+    port = frontend.address.rpartition(":")[2]
     try:
         for host in hosts:
             link = ZmqLink(LinkConfig(f"tcp://{host}:{port}", HELLO, robot))
@@ -207,13 +207,13 @@ def test_robots_come_by_ipv6_too(tmp_path: Path, bind: str, hosts: list[str]) ->
             assert route.is_sent
     finally:
         serving.stop()
-        door.close()
+        frontend.close()
 
 
 @pytest.mark.parametrize("bind", ["tcp://no-interface:5555", "tcp://[2001:db8::1]:5555", "tcp://192.0.2.1:5555"])
 def test_an_address_that_this_machine_does_not_have_is_said_to_be_none(bind: str) -> None:
     with pytest.raises(StartError, match="no interface of this machine has this name or address"):
-        Door(bind, allow_plain=True)
+        Frontend(bind, allow_plain=True)
 
 
 def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
@@ -226,8 +226,8 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     make_keys(keys, "go2-7")
     make_next_key(keys)
     (keys / AUTHORIZED / "broken.key").write_text("no key")
-    door = Door(LOOPBACK, keys)
-    serving = Serving(door)
+    frontend = Frontend(LOOPBACK, keys)
+    serving = Serving(frontend)
     serving.start()
     make_keys(keys, "go2-8")
     strangers = tmp_path / "strangers"
@@ -237,7 +237,7 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     ready = robots_folder(keys, "go2-7", "server_next.key")
     folders = [ready, robots_folder(keys, "go2-8"), foreign]
     links = [
-        ZmqLink(LinkConfig(door.address, HELLO, load_keys(folder), silent_s=0.5, hello_s=0.2)) for folder in folders
+        ZmqLink(LinkConfig(frontend.address, HELLO, load_keys(folder), silent_s=0.5, hello_s=0.2)) for folder in folders
     ]
     known, late, stranger = links
     try:
@@ -251,7 +251,7 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         make_keys(keys, "go2-10")
         given, other = robots_folder(keys, "go2-10"), robots_folder(keys, "go2-9")
         links += [
-            ZmqLink(LinkConfig(door.address, HELLO, load_keys(each), silent_s=0.5, hello_s=0.2))
+            ZmqLink(LinkConfig(frontend.address, HELLO, load_keys(each), silent_s=0.5, hello_s=0.2))
             for each in (given, other)
         ]
         *_, running, unready = links
@@ -264,12 +264,12 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         wait_for(lambda: known.state is running.state is LinkState.NOMINAL)
         (other / "server.key").write_bytes((keys / "server.key").read_bytes())
         wait_for(lambda: unready.state is LinkState.NOMINAL)
-        assert door.restarts == 0
+        assert frontend.restarts == 0
     finally:
         for link in links:
             link.close()
         serving.stop()
-        door.close()
+        frontend.close()
     text = caplog.text
     assert text.count("left out the key file") == 1 and "the server's key has changed" in text
     assert "go2-8 was taken back" in text

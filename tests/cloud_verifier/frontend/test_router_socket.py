@@ -1,4 +1,4 @@
-"""The mailbox on real sockets: bounded, fair, and never waiting for anybody."""
+"""The router on real sockets: bounded, fair, and never waiting for anybody."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud_verifier import mailbox as module
-from cloud_verifier.connections import SESSIONLESS_BYTES
-from cloud_verifier.mailbox import SESSION_MESSAGES, SESSIONLESS_MESSAGES, Mailbox
+from cloud_verifier.frontend import router_socket as module
+from cloud_verifier.frontend.connections import SESSIONLESS_BYTES
+from cloud_verifier.frontend.router_socket import SESSION_MESSAGES, SESSIONLESS_MESSAGES, RouterSocket
 from speculation.wire import Fault, FaultCode, Ping, encode
 from tests.cloud_verifier.process import Robot
 from tests.hostile import RawPeer
@@ -20,76 +20,78 @@ LIMIT_S = 20.0
 
 
 @pytest.fixture(params=["tcp://127.0.0.1:*", "ipc"])
-def mailbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mailbox]:
+def router(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RouterSocket]:
     address = f"ipc://{tmp_path / 'v'}" if request.param == "ipc" else request.param
-    mailbox = Mailbox(address)
-    yield mailbox
-    mailbox.close()
-    mailbox.close()
+    router = RouterSocket(address)
+    yield router
+    router.close()
+    router.close()
 
 
-def receive(mailbox: Mailbox) -> tuple[bytes, list[bytes]]:
+def receive(router: RouterSocket) -> tuple[bytes, list[bytes]]:
     """Return the next message."""
     for _ in range(200):
-        mail = mailbox.receive()
+        mail = router.receive()
         if mail is not None:
             return mail
-        mailbox.wait(LIMIT_S / 200)
-        mailbox.move()
+        router.wait(LIMIT_S / 200)
+        router.move()
     raise AssertionError("nothing came")
 
 
-def test_a_peer_gets_its_answers_and_no_others(mailbox: Mailbox) -> None:
-    robots = [Robot(mailbox.address) for _ in range(2)]
+def test_a_peer_gets_its_answers_and_no_others(router: RouterSocket) -> None:
+    robots = [Robot(router.address) for _ in range(2)]
     try:
         peers = []
         for number, robot in enumerate(robots):
             robot.socket.send(b"%d" % number)
-            peer, frames = receive(mailbox)
+            peer, frames = receive(router)
             assert frames == [b"%d" % number]
             peers.append(peer)
         for number, peer in enumerate(peers):
-            assert mailbox.send(peer, encode(Fault(FaultCode.INTERNAL, f"for {number}")))
+            assert router.send(peer, encode(Fault(FaultCode.INTERNAL, f"for {number}")))
         for number, robot in enumerate(robots):
             answer = robot.receive()
             assert isinstance(answer, Fault) and answer.message == f"for {number}"
-        assert not mailbox.send(b"nobody", encode(Ping(1)))
+        assert not router.send(b"nobody", encode(Ping(1)))
     finally:
         for robot in robots:
             robot.close()
 
 
-def test_of_many_frames_two_are_kept(mailbox: Mailbox) -> None:
-    robot = Robot(mailbox.address)
+def test_of_many_frames_two_are_kept(router: RouterSocket) -> None:
+    robot = Robot(router.address)
     robot.socket.send_multipart([b"a", b"b", b"c", b"d"])
-    assert receive(mailbox)[1] == [b"a", b"b"]
+    assert receive(router)[1] == [b"a", b"b"]
     robot.close()
 
 
 @pytest.mark.parametrize(("has_session", "most"), [(False, SESSIONLESS_MESSAGES), (True, SESSION_MESSAGES)])
-def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(mailbox: Mailbox, has_session: bool, most: int) -> None:
-    flooder, quiet = Robot(mailbox.address), Robot(mailbox.address)
+def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(
+    router: RouterSocket, has_session: bool, most: int
+) -> None:
+    flooder, quiet = Robot(router.address), Robot(router.address)
     try:
         flooder.socket.send(b"first")
-        peer, _ = receive(mailbox)
+        peer, _ = receive(router)
         if has_session:
-            mailbox.admit(peer)
+            router.admit(peer)
         for number in range(3 * most):
             flooder.socket.send(b"%d" % number)
-        while mailbox.dropped < 2 * most:
-            mailbox.wait(0.01)
-            mailbox.move()
+        while router.dropped < 2 * most:
+            router.wait(0.01)
+            router.move()
         quiet.socket.send(b"me")
         seen: list[bytes] = []
         while b"me" not in seen:
-            seen.append(receive(mailbox)[1][0])
+            seen.append(receive(router)[1][0])
         left = []
-        while (mail := mailbox.receive()) is not None:
+        while (mail := router.receive()) is not None:
             left.append(mail[1][0])
         flood = [each for each in seen + left if each != b"me"]
         assert flood == [b"%d" % number for number in range(most)], "the oldest stay, in their order"
         quiet.socket.send(b"again")
-        assert receive(mailbox)[1] == [b"again"]
+        assert receive(router)[1] == [b"again"]
     finally:
         flooder.close()
         quiet.close()
@@ -98,38 +100,38 @@ def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(mailbox: Mailbox
 def test_all_bytes_of_a_message_count_for_what_a_client_may_send(caplog: pytest.LogCaptureFixture) -> None:
     """Also those of frames that are not kept: else whoever puts its bytes there may send any number."""
     caplog.set_level(logging.WARNING)
-    mailbox = Mailbox("tcp://127.0.0.1:*", bytes_per_s=100.0)
-    robot = Robot(mailbox.address)
+    router = RouterSocket("tcp://127.0.0.1:*", bytes_per_s=100.0)
+    robot = Robot(router.address)
     try:
         for number in range(10):
             robot.socket.send_multipart([encode(Ping(number)), b"", bytes(4000)])
-        assert ended(mailbox) and "more than 4 times what --bytes-per-s allows" in caplog.text
+        assert ended(router) and "more than 4 times what --bytes-per-s allows" in caplog.text
     finally:
         robot.close()
-        mailbox.close()
+        router.close()
 
 
-def ended(mailbox: Mailbox) -> list[bytes]:
+def ended(router: RouterSocket) -> list[bytes]:
     """Wait for peers that are gone, and return them."""
     for _ in range(200):
-        if found := mailbox.ended():
+        if found := router.ended():
             return found
-        mailbox.wait(LIMIT_S / 200)
-        mailbox.move()
+        router.wait(LIMIT_S / 200)
+        router.move()
     raise AssertionError("nobody was hung up on")
 
 
-def test_a_peer_that_left_is_known_to_be_gone(mailbox: Mailbox) -> None:
-    robot = Robot(mailbox.address)
+def test_a_peer_that_left_is_known_to_be_gone(router: RouterSocket) -> None:
+    robot = Robot(router.address)
     robot.send(Ping(1))
-    peer, frames = receive(mailbox)
+    peer, frames = receive(router)
     assert frames == [encode(Ping(1))]
     robot.close()
     for _ in range(200):
-        if not mailbox.send(peer, encode(Ping(2)), droppable=True):
+        if not router.send(peer, encode(Ping(2)), droppable=True):
             break
-        mailbox.wait(LIMIT_S / 200)
-        mailbox.move()
+        router.wait(LIMIT_S / 200)
+        router.move()
     else:
         pytest.fail("it was not noticed")
 
@@ -137,33 +139,33 @@ def test_a_peer_that_left_is_known_to_be_gone(mailbox: Mailbox) -> None:
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
     monkeypatch.setattr(module, "LOST_BYTES", 10 * SESSIONLESS_BYTES)
-    mailbox = Mailbox("tcp://127.0.0.1:*")
-    robot = Robot(mailbox.address)
+    router = RouterSocket("tcp://127.0.0.1:*")
+    robot = Robot(router.address)
     try:
         robot.send(Ping(1))
-        before, _ = receive(mailbox)
-        mailbox.admit(before)
-        first = RawPeer(mailbox.address, identity=b"twin")
+        before, _ = receive(router)
+        router.admit(before)
+        first = RawPeer(router.address, identity=b"twin")
         first.frame(encode(Ping(2)))
-        receive(mailbox)
+        receive(router)
         for _ in range(20):
             with contextlib.suppress(OSError, AssertionError):
-                twin = RawPeer(mailbox.address, identity=b"twin")
+                twin = RawPeer(router.address, identity=b"twin")
                 twin.frame(bytes(50_000))
                 twin.close()
         for _ in range(200):
             robot.send(Ping(3))
-            mailbox.wait(LIMIT_S / 200)
-            mail = mailbox.receive()
+            router.wait(LIMIT_S / 200)
+            mail = router.receive()
             if mail is not None and mail[0] != before and mail[1] == [encode(Ping(3))]:
                 break
         else:
             pytest.fail("the robot did not come back as another peer")
-        assert not mailbox.send(before, encode(Ping(4))) and mailbox.send(
+        assert not router.send(before, encode(Ping(4))) and router.send(
             mail[0], encode(Fault(FaultCode.NO_SESSION, "Hello?"))
         )
         assert isinstance(robot.receive(), Fault)
         first.close()
     finally:
         robot.close()
-        mailbox.close()
+        router.close()
