@@ -119,21 +119,21 @@ class Outbox:
             return
         step.logged = True
         self.steps += 1
-        now, tally = self._clock(), step.tally
+        now, usage = self._clock(), step.usage
         total_ms = (now - step.begun_at) * 1e3
         trace = self.figures.trace_id(step)
         _log.info(
             "%s step %d %s: %s total=%.1fms%s",
-            session.name, step.number, why or how, tally, total_ms, trace and f" trace={trace}",
+            session.name, step.number, why or how, usage, total_ms, trace and f" trace={trace}",
             extra=event(
-                "step", session, step=step.number, how=how, why=why, tokens=tally.tokens, passes=tally.passes,
+                "step", session, step=step.number, how=how, why=why, tokens=usage.tokens, passes=usage.passes,
                 total_ms=round(total_ms, 1), trace=trace,
             ),
         )  # fmt: skip
         self.figures.ended(step, how, now)
-        self.totals.waited_s += tally.waited_s
-        self.totals.prefill_s += tally.prefill_s
-        self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=tally.tokens)
+        self.totals.waited_s += usage.waited_s
+        self.totals.prefill_s += usage.prefill_s
+        self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=usage.tokens)
 
     def record(self, name: str, start: float, end: float, **args: int) -> None:
         """Enter a span, in seconds of the clock, in the trace, where there is one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.choice import Act
 
 
 @dataclass

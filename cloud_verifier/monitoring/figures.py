@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.choice import Act
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind, Series
 from cloud_verifier.step import Step
@@ -64,8 +64,8 @@ class StepRecord:
 
     def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
         self.step, self.session, self.robot, self.trace = step, session, robot, trace
-        self.service_class = step.service_class.name
-        self.token_s = 1.0 / step.service_class.tokens_per_s
+        self.service_class = step.request.service_class.name
+        self.token_s = 1.0 / step.request.service_class.tokens_per_s
         """What its class promises for a token."""
         self.begun = now
         self.answering = False
@@ -247,7 +247,7 @@ class Figures:
 
     def prefilled(self, step: Step, now: float) -> None:
         """A step's prefill is done."""
-        self.count(s.PROMPT_TOKENS, step.prompt_tokens)
+        self.count(s.PROMPT_TOKENS, step.prefill.prompt_tokens)
         if (record := self.record(step)) is not None and record.granted is not None:
             record.prefilled = now
             self.observe(s.PREFILL_TIME, now - record.granted)
@@ -297,7 +297,7 @@ class Figures:
             totals.levels += levels
             totals.accepted += accepted
         if record.prefilled is not None and now > record.prefilled:
-            speed = step.tally.tokens / (now - record.prefilled)
+            speed = step.usage.tokens / (now - record.prefilled)
             self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
         came = tokens + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
         if came:
@@ -321,11 +321,11 @@ class Figures:
     def ended(self, step: Step, how: str, now: float) -> None:
         """A step is over, `how` is one of REASONS."""
         self.count(s.REQUESTS, 1, how)
-        self.count(s.LEDGER_WAITS, step.tally.waited_s)
+        self.count(s.LEDGER_WAITS, step.usage.waited_s)
         record = self.record(step)
         if record is None:
             return
-        self._tokens(record, step.tally.tokens - record.tokens)  # those that its robot sampled itself
+        self._tokens(record, step.usage.tokens - record.tokens)  # those that its robot sampled itself
         if how == "done":
             self.observe(s.E2E, now - record.begun)
             if record.prefilled is not None:

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cloud_verifier.choice import Act
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.health import Watched
-from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
 from speculation.wire import BeginStep, Commit, Idle
 from tests.cloud_verifier.bench import HELLO, Bench, begin
+from tests.cloud_verifier.steps import step_of
 
 TOKENS = (1, 2, 3, 4)
 
@@ -54,10 +54,10 @@ def main() -> None:
         bench.turns(1)
         server._publish(bench.post.now)
     timed(f"publish, {robots} sessions (once a second)", lambda: server._publish(bench.post.now), 1000)
-    step = Step(BeginStep(1, "p", b"j", max_tokens=400), [99999], index=robots)
+    step = step_of(BeginStep(1, "p", b"j", max_tokens=400), [99999], index=robots)
     figures.begun(step, robots, "go2", b"", 0.0)
-    step.begin, step.tree, step.act = None, Tree.chain(TOKENS), Act.VERIFY
-    step.tally.passes, verdict = 2, Verdict((0, 1, 2), 5, 0.5)
+    step.tree, step.act = Tree.chain(TOKENS), Act.VERIFY
+    step.usage.passes, verdict = 2, Verdict((0, 1, 2), 5, 0.5)
     message = Commit(1, 1, 0, [1, 2, 3, 5], b"x" * 8, False)
 
     def commit() -> None:

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.choice import Act
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
 from cloud_verifier.monitoring.health import Watched
 from cloud_verifier.monitoring.series import CATALOGUE, GATEWAY_CATALOGUE, MOST_ROBOTS, OTHER, Kind
-from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
 from speculation.wire import BeginStep, Commit, EndStep, Hello, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
+from tests.cloud_verifier.steps import step_of
 
 TRUTH = greedy("long", JPEG, 8)
 REST = Masses(bytes(4), 1.0)
@@ -68,9 +68,9 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
 
 def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> None:
     figures = Figures(lambda: 0.0)
-    step = Step(BeginStep(1, "p", b"j"), [0])
+    step = step_of(BeginStep(1, "p", b"j"))
     figures.begun(step, 1, "go2-7", b"", 0.0)
-    step.tally.tokens = 2
+    step.usage.tokens = 2
     figures.ended(step, "done", 1.0)
     figures.publish(1.0, ())
     found = figures.latest
@@ -79,9 +79,9 @@ def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> 
 
 def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
     figures = Figures(lambda: 0.0)
-    step = Step(BeginStep(1, "p", b"j"), [0])
+    step = step_of(BeginStep(1, "p", b"j"))
     figures.begun(step, 1, "go2-7", b"", 0.0)
-    step.begin, step.tree, step.act = None, Tree.chain((5, 6)), Act.VERIFY
+    step.tree, step.act = Tree.chain((5, 6)), Act.VERIFY
     for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
         commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
         figures.committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1))
