@@ -358,7 +358,7 @@ class Ledger:
         return best if best.size else None
 
     def _next_gains(self) -> list[float]:
-        """Return the tokens E that the first 0, 1, 2, ... levels of the next draft commit, if it is as deep as usual."""
+        """Return the tokens E that the first 0, 1, 2, ... levels of the next draft commit if it is as deep as usual."""
         depth = max(1, round(self.stats.depth))
         return self.stats.edge.expected(range(ROOT, depth - 1))
 
