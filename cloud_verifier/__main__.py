@@ -14,8 +14,8 @@ from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
-from cloud_verifier.monitoring.serving import need
 from cloud_verifier.serving import prepare_process, serve_model
+from cloud_verifier.start_error import need
 from speculation import early_end
 from speculation.settings import add_flags, fields_of, from_flags, path_flag
 

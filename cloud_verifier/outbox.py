@@ -114,7 +114,7 @@ class Outbox:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
     def log_step(self, session: Session, step: Step | None, how: str, why: str = "") -> None:
-        """Log once how a step ended (one of `monitoring.figures.REASONS`; `why`: in other words) and what it cost."""
+        """Log once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words) and what it cost."""
         if step is None or step.logged:
             return
         step.logged = True

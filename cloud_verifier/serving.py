@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.monitoring.figures import Figures
-from cloud_verifier.monitoring.health import Watched
-from cloud_verifier.monitoring.serving import need, pages_served
+from cloud_verifier.monitoring.health import VerifierHealth
+from cloud_verifier.monitoring.http_server import pages_served
+from cloud_verifier.start_error import need
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
 
@@ -35,7 +36,7 @@ def prepare_process(options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
+def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth]]:
     """Make the figures of a verifier and serve them while it loads and runs. Raises StartError."""
     settings, clock = config.monitoring, time.monotonic
     with ExitStack() as stack:
@@ -48,9 +49,9 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
             traces = StepTraces(http_exporter(settings.otlp), clock)
             stack.callback(traces.close)
         figures = Figures(clock, traces)
-        watched = Watched(figures, clock, settings.hang_s)
-        stack.enter_context(pages_served(settings, watched))
-        yield figures, watched
+        health = VerifierHealth(figures, clock, settings.hang_s)
+        stack.enter_context(pages_served(settings, health))
+        yield figures, health
 
 
 def serve_model(config: ServerConfig, member: Member | None = None) -> None:
@@ -58,11 +59,11 @@ def serve_model(config: ServerConfig, member: Member | None = None) -> None:
 
     `member` is what makes it one of a cluster.
     """
-    with monitored(config) as (figures, watched):
-        _serve(config, figures, watched, member)
+    with monitored(config) as (figures, health):
+        _serve(config, figures, health, member)
 
 
-def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Member | None) -> None:
+def _serve(config: ServerConfig, figures: Figures, health: VerifierHealth, member: Member | None) -> None:
     model, draft_model = config.model_folder, config.draft_folder
     config.check_exits()
     config.check_fed_head()
@@ -123,7 +124,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             figures=figures, check_ticket=member.check_ticket if member else None,
             report=member.report if member else None,
         )  # fmt: skip
-        watched.about = {**watched.about, **_about(engine.model, config)}
+        health.describe(**_about(engine.model, config))
         if member is None:
             signal.signal(signal.SIGTERM, lambda *_: server.drain())
             signal.signal(signal.SIGINT, lambda *_: server.stop())
@@ -146,7 +147,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
 
 
 def _about(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
-    """Return what `/version` adds about a loaded model."""
+    """Return what `/version` shows of a loaded model."""
     return {
         "model": model.name,
         "fingerprint": model.fingerprint,

@@ -49,7 +49,6 @@ ZMQ_FILES = {
 }  # fmt: skip
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
 MONITORING_HOMES = {
-    "prometheus_client": ("cloud_verifier/monitoring/",),
     "rich": ("cloud_verifier/monitoring/",),
     "opentelemetry": ("cloud_verifier/monitoring/", "speculation/otlp.py", "edge_drafter/exported.py"),
 }  # fmt: skip

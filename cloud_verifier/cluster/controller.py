@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import Protocol
 
-from cloud_verifier.cluster.directory import Directory, Phase, Status
+from cloud_verifier.cluster.directory import Directory, Phase, Status, replica_name
 from cloud_verifier.cluster.scaling import Scaler
 from cloud_verifier.start_error import StartError
 
@@ -50,7 +50,7 @@ class Controller:
     def __init__(self, directory: Directory, scaler: Scaler, fleet: Fleet, most: int) -> None:
         """most: replicas that there is place for, those that drain included."""
         self._directory, self._scaler, self._fleet = directory, scaler, fleet
-        self._slots = [f"replica-{number}" for number in range(1, most + 1)]
+        self._slots = [replica_name(number) for number in range(1, most + 1)]
         self._leaving: set[str] = set()
         self._reported_at: dict[str, float] = {}
         """When a replica last reported; at first all that run already."""
@@ -99,7 +99,9 @@ class Controller:
             # Those that another controller has started: one that hangs never reports, and would not be missed.
             self._reported_at = dict.fromkeys(self._fleet.names, now) | self._reported_at
         ready = self._directory.ready(now)
-        wanted = self._scaler.wanted([each.demand for each in ready], now)
+        wanted = self._scaler.wanted(
+            len(ready), sum(each.utilisation for each in ready), max((each.late for each in ready), default=0.0), now
+        )
         for each in ready:
             if each.name in self._leaving:  # a process that was started since, or it was out of reach
                 self.drain(each.name)

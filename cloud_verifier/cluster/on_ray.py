@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_verifier.cluster.controller import Controller
-from cloud_verifier.cluster.directory import Directory, Status
+from cloud_verifier.cluster.directory import Directory, Status, replica_number
 from cloud_verifier.cluster.gateway import Gateway
 from cloud_verifier.cluster.member import Member
 from cloud_verifier.cluster.scaling import Scaler, Scaling
@@ -31,8 +31,8 @@ from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.logs import start_logging
-from cloud_verifier.monitoring.gateway import WatchedGateway, replica_port
-from cloud_verifier.monitoring.serving import pages_served
+from cloud_verifier.monitoring.gateway_health import GatewayHealth, replica_port
+from cloud_verifier.monitoring.http_server import pages_served
 from cloud_verifier.serving import prepare_process, serve_model
 from speculation.address import bracketed, host_of
 from speculation.settings import fields_of
@@ -109,7 +109,7 @@ class ReplicaActor:
         prepare_process(plan.options)
         start_logging(None, plan.options["log_format"], name)
         host = bracketed(_ray().util.get_node_ip_address())
-        config = replica_config(plan, int(name.rpartition("-")[2]))
+        config = replica_config(plan, replica_number(name))
         self._member = Member(name, host, plan.secret, config.limits.max_sessions)
         self._is_over = False
         self._failure: Exception | None = None
@@ -356,7 +356,7 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
         if not settings.stop:
             with contextlib.ExitStack() as ends:
                 cluster = ends.enter_context(contextlib.closing(RayCluster(options, config, settings, scaling)))
-                ends.enter_context(pages_served(config.monitoring, cluster.watched))
+                ends.enter_context(pages_served(config.monitoring, cluster.health))
                 while not stopping:
                     cluster.turn()
         if settings.stop or not settings.address:
@@ -396,7 +396,7 @@ class RayCluster:
             self.gateway = Gateway(mailbox, self.view.directory, Tickets(secret))
             self._ends = ends.pop_all()
         self.address = mailbox.address
-        self.watched = WatchedGateway(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
+        self.health = GatewayHealth(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
         _log.info("cluster of %d to %d replicas, its gateway at %s", plan.scaling.min, plan.scaling.max, self.address)
 
     @property
@@ -407,7 +407,7 @@ class RayCluster:
     def turn(self) -> None:
         """Answer robots. Raises StartError where no replica can start."""
         self.gateway.turn(TURN_S)
-        self.watched.turn(
+        self.health.turn(
             lambda: self.view.directory.replicas(time.monotonic()), self.gateway.redirected, self.gateway.turned_away,
             self._mailbox.restarts,
         )  # fmt: skip

@@ -1,49 +1,31 @@
-"""Figures: what the server's thread counts, and the copy of it that other threads read.
+"""Figures: what the server's thread counts, for other threads to read.
 
 Only the server's thread calls `Figures`, but for `latest`, `beat` and `phase`, which are single attributes that it
-replaces whole. So nothing is locked, and a reader can neither delay a step nor see half of one.
+replaces whole, and for the values of the store, each of which is read and written at once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 import msgspec
 
-from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind, Series
+from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
+from cloud_verifier.monitoring.store import SeriesStore
 from cloud_verifier.step import Step
 from speculation.acceptance import Verdict
-from speculation.service import SERVICE_CLASSES
-from speculation.wire import TRACE_BYTES, Commit, FaultCode
+from speculation.wire import TRACE_BYTES, Commit
 
 PUBLISH_S = 1.0
-"""Seconds between two copies."""
-REASONS = ("done", "superseded", "cancelled", "evicted", "refused", "failed", "lost")
-"""How a step may end."""
-SOURCES = {Act.VERIFY: "edge", Act.HINT: "hint", Act.SELF: "self"}
-STATES = ("idle", "queued", "prefill", "running", "drafting", "away")
-WORK = ("encode", "prefill", "verify", "draft", "read")
+"""Seconds between two copies of what changes all the time."""
 UNNAMED = "unnamed"
 """The label of robots that connect without a key."""
-Labels = tuple[str, ...]
-_KNOWN: dict[Series, Sequence[str]] = {
-    s.GENERATION_TOKENS: [*SERVICE_CLASSES], s.COMMITS: [*SERVICE_CLASSES], s.VIOLATIONS: [*SERVICE_CLASSES],
-    s.TTFT: [*SERVICE_CLASSES], s.INTER_TOKEN: [*SERVICE_CLASSES], s.REQUESTS: REASONS, s.BUSY_TIME: WORK,
-    s.DRAFTS: [*SOURCES.values()], s.DRAFT_TOKENS: [*SOURCES.values()], s.DRAFT_LEVELS: [*SOURCES.values()],
-    s.ACCEPTED: [*SOURCES.values()], s.CHOICES: [act.value for act in Act if act is not Act.WAIT], s.ROBOTS: STATES,
-    s.FAULTS: [code.name for code in FaultCode],
-}  # fmt: skip
-"""Values of labels that are known before anything happens: their series begin at 0, so that rates have a beginning."""
-
-
 _OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
-"""Counters by robot, which begin at 0 for the same reason: no increase is seen of one whose first value is 1."""
+"""Counters by robot, which begin at 0: no increase is seen of one whose first value is 1."""
 
 
 class Phase(str, Enum):
@@ -54,31 +36,31 @@ class Phase(str, Enum):
     DRAINING = "draining"
 
 
+@dataclass
 class StepRecord:
     """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
-    __slots__ = (
-        "answering", "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step",
-        "token_s", "tokens", "trace",
-    )  # fmt: skip
+    step: Step
+    session: int
+    robot: str
+    trace: bytes
+    begun: float
+    answering: bool = False
+    """Whether its first commit left."""
+    tokens: int = 0
+    """Committed tokens that were counted."""
+    granted: float | None = None
+    """When it got its memory."""
+    prefilled: float | None = None
+    early: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
+    """Verdicts of the pass under way: exit layer, path and next token."""
+    passes: list[tuple[str, float, float, int]] = field(default_factory=list)
+    """Choice, start, end and committed tokens, where somebody traces them."""
 
-    def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
-        self.step, self.session, self.robot, self.trace = step, session, robot, trace
-        self.service_class = step.service_class.name
-        self.token_s = 1.0 / step.service_class.tokens_per_s
-        """What its class promises for a token."""
-        self.begun = now
-        self.answering = False
-        """Whether its first commit left."""
-        self.tokens = 0
-        """Committed tokens that were counted."""
-        self.granted: float | None = None
-        """When it got its memory."""
-        self.prefilled: float | None = None
-        self.early: list[tuple[int, tuple[int, ...], int]] = []
-        """Verdicts of the pass under way: exit layer, path and next token."""
-        self.passes: list[tuple[str, float, float, int]] = []
-        """Choice, start, end and committed tokens, where somebody traces them."""
+    @property
+    def service_class(self) -> str:
+        """The name of its service class."""
+        return self.step.service_class.name
 
 
 @dataclass
@@ -88,27 +70,6 @@ class _SessionTotals:
     levels: int = 0
     accepted: int = 0
     tokens_per_s: float | None = None
-
-
-@dataclass
-class Histogram:
-    """Counts by bucket, the last one unlimited, and the sum of what was observed."""
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
-    sum: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = self.counts or [0] * (len(self.bounds) + 1)
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Enter a value, so many times."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
-
-    def copy(self) -> Histogram:
-        """Return a copy that does not change with this one."""
-        return Histogram(self.bounds, self.counts.copy(), self.sum)
 
 
 class SessionFigures(msgspec.Struct, frozen=True):
@@ -134,23 +95,12 @@ class SessionFigures(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A copy of all figures at a time on the server's clock."""
+    """What sessions were doing at a time on the server's clock."""
 
     at: float
-    values: Mapping[Series, Mapping[Labels, float]]
-    """Counters and gauges, by the values of their labels."""
-    histograms: Mapping[Series, Mapping[Labels, Histogram]]
     sessions: Sequence[SessionFigures] = ()
     problem: str = ""
     """Why no further robot can be taken; empty: one can."""
-
-    def value(self, series: Series, *labels: str) -> float:
-        """Return a counter or gauge, 0 where it was never touched."""
-        return self.values.get(series, {}).get(labels, 0.0)
-
-    def total(self, series: Series) -> float:
-        """Return the sum over all labels."""
-        return sum(self.values.get(series, {}).values())
 
 
 class StepSink(Protocol):
@@ -163,50 +113,21 @@ class StepSink(Protocol):
     def put(self, record: StepRecord, how: str, now: float) -> None: ...
 
 
-class Figures:
+class Figures(SeriesStore):
     """What one server counts. `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float], traces: StepSink | None = None) -> None:
-        self._clock, self._traces = clock, traces
+        super().__init__(CATALOGUE)
+        self._traces = traces
         self.phase = Phase.LOADING
         self.beat = clock()
         """When the engine last gave a sign, between two layers or turns: see `/health`."""
-        self._values: dict[Series, dict[Labels, float]] = {}
-        self._histograms: dict[Series, dict[Labels, Histogram]] = {}
-        for series in CATALOGUE:
-            known: list[Labels] = [(value,) for value in _KNOWN.get(series, ())]
-            if not series.labels:
-                known = [()]
-            if series.kind is Kind.HISTOGRAM:
-                self._histograms[series] = {labels: Histogram(series.bounds) for labels in known}
-            else:
-                self._values[series] = dict.fromkeys(known, 0.0)
         self._robots: set[str] = set()
         self._records: dict[int, StepRecord] = {}
         self._sessions: dict[int, _SessionTotals] = {}
         """By the session's number."""
         self._publish_at = clock()
-        self.latest = Snapshot(clock(), {}, {})
-        self._publish(())
-
-    # --- counting
-
-    def count(self, series: Series, amount: float = 1.0, *labels: str) -> None:
-        """Add to a counter."""
-        values = self._values[series]
-        values[labels] = values.get(labels, 0.0) + amount
-
-    def set(self, series: Series, value: float, *labels: str) -> None:
-        """Set a gauge, or a counter that is kept elsewhere."""
-        self._values[series][labels] = value
-
-    def observe(self, series: Series, value: float, *labels: str, times: int = 1) -> None:
-        """Enter a value in a histogram."""
-        held = self._histograms[series]
-        found = held.get(labels)
-        if found is None:
-            found = held[labels] = Histogram(series.bounds)
-        found.observe(value, times)
+        self.latest = Snapshot(clock())
 
     def robot(self, name: str) -> str:
         """Return the label of a robot: its name, or `OTHER` where MOST_ROBOTS have one already."""
@@ -218,7 +139,7 @@ class Figures:
         else:
             name = OTHER
         for series in _OF_ROBOTS:
-            self._values[series].setdefault((name,), 0.0)
+            self.child(series, name)
         return name
 
     # --- a step's life
@@ -261,7 +182,7 @@ class Figures:
     def early(self, step: Step, layer: int, verdict: Verdict) -> None:
         """An exit has judged a step's pass."""
         self.count(s.EARLY, 1, str(layer))
-        self._values[s.EARLY_HITS].setdefault((str(layer),), 0.0)  # one that is never right is at 0, not missing
+        self.child(s.EARLY_HITS, str(layer))  # one that is never right is at 0, not missing
         if (record := self.record(step)) is not None:
             record.early.append((layer, verdict.path, verdict.token))
 
@@ -308,7 +229,7 @@ class Figures:
             self._tokens(record, tokens)
             self.observe(s.INTER_TOKEN, gap / came, name, times=came)
             self.count(s.COMMITS, 1, name)
-            if gap > came * record.token_s:
+            if gap > came / step.service_class.tokens_per_s:
                 self.count(s.VIOLATIONS, 1, name)
         if self._traces is not None:
             record.passes.append((act.value, now - pass_s, now, tokens))
@@ -353,14 +274,14 @@ class Figures:
         totals = self._sessions.get(session)
         return totals.tokens_per_s if totals is not None else None
 
-    # --- the copy
+    # --- what is published
 
     def due(self, now: float) -> bool:
         """Whether it is time to publish."""
         return now >= self._publish_at
 
     def publish(self, now: float, sessions: Sequence[SessionFigures], problem: str = "") -> None:
-        """Publish a copy; `problem`: why no further robot can be taken."""
+        """Publish what sessions are doing; `problem`: why no further robot can be taken."""
         self._publish_at = now + PUBLISH_S
         # Robots that are gone leave no gauge behind, which would be an alert for ever.
         silent: dict[Labels, float] = {}
@@ -372,7 +293,8 @@ class Figures:
                 trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
             else:  # started anew it has a second session, and the first one's silence is none of its own
                 silent[robot], trip[robot] = each.silent_s, each.round_trip_s
-        self._values[s.ROBOT_SILENT], self._values[s.ROBOT_RTT] = silent, trip
+        self.set_all(s.ROBOT_SILENT, silent)
+        self.set_all(s.ROBOT_RTT, trip)
         for state in STATES:
             self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)
         if self._traces is not None:
@@ -380,16 +302,4 @@ class Figures:
         credits = [each.credit for each in sessions if each.credit is not None]
         self.set(s.CREDIT, min(credits, default=0.0))
         self.set(s.CREDIT_MEAN, sum(credits) / len(credits) if credits else 0.0)
-        self._publish(sessions, problem)
-
-    def _publish(self, sessions: Sequence[SessionFigures], problem: str = "") -> None:
-        self.latest = Snapshot(
-            self._clock(),
-            {series: dict(values) for series, values in self._values.items()},
-            {
-                series: {labels: histogram.copy() for labels, histogram in held.items()}
-                for series, held in self._histograms.items()
-            },
-            sessions,
-            problem,
-        )
+        self.latest = Snapshot(now, sessions, problem)

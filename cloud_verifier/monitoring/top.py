@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloud_verifier.monitoring.gateway import GatewayLoad
+from cloud_verifier.monitoring.gateway_health import GatewayLoad
 from cloud_verifier.monitoring.health import Load
 from speculation.text import printable
 
@@ -92,7 +92,7 @@ def replicas(url: str, load: GatewayLoad) -> Table:
     made = _table(title, ("replica", "phase", "address"), ("sessions", "memory", "work", "late"))
     for each in load.replicas:
         made.add_row(
-            *(escape(printable(text, 48)) for text in (each.name, each.phase, each.address)),
+            *(escape(printable(text, 48)) for text in (each.name, each.phase.value, each.address)),
             f"{each.sessions}/{each.session_places}", _share(each.memory), f"{each.utilisation:.2f}", _share(each.late),
         )  # fmt: skip
     return made
