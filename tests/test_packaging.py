@@ -45,6 +45,7 @@ BASE = {
     "cv2",
     "huggingface_hub",
     "outlines_core",
+    "prometheus_client",
 }
 """What the required packages are imported as; huggingface_hub comes with transformers."""
 ROBOT = [f"spec_vlm_nav.nodes.{name}" for name in ("vlm_nav", "action_executor", "go2_bridge")]
