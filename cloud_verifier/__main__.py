@@ -70,9 +70,7 @@ def serve_cluster(options: dict[str, Any]) -> None:
     config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
     scaling = from_flags(Scaling, {name: options[name] for name in _names(Scaling) - {"min", "max"}})
     # Here, so that a wrong setting is one sentence and not one a replica.
-    _ = config.model_folder, config.draft_folder
-    config.check_exits()
-    config.check_fed_head()
+    config.check_folders()
     from cloud_verifier.cluster.on_ray import serve
 
     serve(options, config, settings, scaling)
