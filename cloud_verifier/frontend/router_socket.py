@@ -23,9 +23,9 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
+from cloud_verifier.frontend.curve import CurveServer
 from cloud_verifier.frontend.fair_queue import BoundedQueue, Inboxes
 from cloud_verifier.limits import Allowance, Rate
-from cloud_verifier.security import CurveServer
 from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.connection import give_back_memory, hang_up

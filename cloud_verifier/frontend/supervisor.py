@@ -36,7 +36,7 @@ from cloud_verifier.frontend.messages import (
     Revoked,
 )
 from cloud_verifier.frontend.pipe import Closed, Pipe
-from cloud_verifier.security import check_bind, open_keys
+from cloud_verifier.security import check_bind
 from cloud_verifier.start_error import StartError
 from speculation import wire
 
@@ -63,8 +63,6 @@ class Frontend:
     ) -> None:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
         check_bind(bind, keys is not None, allow_plain)
-        if keys is not None:
-            open_keys(keys, quiet=True)  # the frontend itself names what it leaves out
         self._keys, self._bytes_per_s = keys, bytes_per_s
         self._listener, self.address = listen(bind)
         self.pid = 0
@@ -96,8 +94,7 @@ class Frontend:
         self._closing = threading.Event()
         self._process = self._start()
         self._thread = threading.Thread(target=self._supervise, name="frontend", daemon=True)
-        if self._listener is None:
-            self._wait_open()
+        self._wait_open()
         self._thread.start()
 
     # --- for the server's thread; `notify` for any
