@@ -1,10 +1,10 @@
-"""Why the verifier does not start; of its own, because the frontend's process has no use for all other settings."""
+"""Says why the verifier does not start; a file of its own, because the frontend's process imports no settings."""
 
 from speculation import extras
 
 
 class StartError(ValueError):
-    """Why the verifier does not start, in one sentence for the person who started it."""
+    """Says why the verifier does not start, in one sentence for the person who started it."""
 
 
 def need(extra: str, *modules: str) -> None:

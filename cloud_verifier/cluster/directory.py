@@ -1,4 +1,4 @@
-"""Directory: which replicas there are, by their reports, and where the next robot goes. No socket; time is given."""
+"""Knows which replicas there are, by their reports, and where the next robot goes. Time is given."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from cloud_verifier.cluster.placement import limits, with_room
 _log = logging.getLogger("cloud_verifier")
 
 REPORT_S = 0.25
-"""How often a replica reports."""
+"""A replica reports so often."""
 SILENT_S = 1.5
 """A replica that has not reported for so long is gone."""
 SETTLED_S = 1.0
 """A robot that was sent to a replica counts there for so long; after that the replica's report has it."""
 FULL_MEMORY = 0.9
-"""Share of its memory from which a replica gets robots only where all are so full."""
+"""A replica whose memory is held to this share gets robots only where all are so full."""
 PREFIX_CHOICES = 2
 """A robot goes to the first of so many replicas that serves robots with its prompt's beginning."""
 MOST_PREFIXES = 256
-"""Prompts' beginnings that are remembered of a replica."""
+"""So many prompts' beginnings are remembered of a replica."""
 
 
 class Phase(str, Enum):
-    """What a replica is doing. Robots are sent to one that is READY."""
+    """Says what a replica is doing. Robots are sent to one that is READY."""
 
     JOINING = "joining"
     READY = "ready"
@@ -37,7 +37,7 @@ class Phase(str, Enum):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What a replica reports of itself."""
+    """Is what a replica reports of itself."""
 
     name: str
     phase: Phase
@@ -46,7 +46,7 @@ class Status(msgspec.Struct, frozen=True):
     address: str = ""
     """Where robots reach it; empty while it is joining."""
     server_key: str = ""
-    """Its public key (z85); empty: plain."""
+    """Its public key (z85); it is empty where the replica takes plain text."""
     sessions: int = 0
     session_places: int = 0
     memory: float = 0.0
@@ -77,12 +77,12 @@ class _Replica:
 
 
 class Directory:
-    """Replicas by name. `now` is in seconds on any clock that does not go back."""
+    """Keeps the replicas by name. `now` is in seconds on any clock that does not go back."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
         self._draining: dict[str, float] = {}
-        """Replicas that are to get no more robots, whatever they report; by name, `Status.born` of the one meant."""
+        """When those began, by name, that are to get no more robots, whatever they report."""
 
     # --- what becomes known
 

@@ -1,4 +1,4 @@
-"""A cluster on Ray: Ray places, supervises and restarts; frames go from robots to replicas by ZeroMQ, past Ray.
+"""Runs a cluster on Ray: Ray places, supervises and restarts; frames go from robots to replicas by ZeroMQ, past Ray.
 
 Each replica is a detached actor whose process is the verifier. One detached actor is the directory: it asks the
 replicas how they stand and decides how many run. Gateways are processes outside: each keeps a copy of the directory, by
@@ -41,15 +41,15 @@ _log = logging.getLogger("cloud_verifier")
 
 NAMESPACE, DIRECTORY = "spec-vlm-nav", "directory"
 TURN_S, LOOK_S = 0.02, 0.1
-"""How long a gateway waits for mail, and how often the directory looks at its replicas."""
+"""A gateway waits so long for mail, and the directory looks at its replicas so often."""
 VIEW_S, ASK_S = 0.2, 2.0
-"""How often a gateway asks the directory for its view, and how long it waits for an answer."""
+"""A gateway asks the directory so often for its view, and waits so long for an answer."""
 STALE_S = 60.0
-"""How long a gateway goes by its last view while the directory is away."""
+"""A gateway goes by its last view for so long while the directory is away."""
 START_S = 120.0
 """How long the directory's actor may take to start."""
 STORE_BYTES = 80 << 20
-"""Of Ray's object store, which takes about the least that Ray allows: nothing is kept there."""
+"""Ray's object store takes about the least that Ray allows: nothing is kept there."""
 END_S = 10.0
 """How long a replica may take to end once its robots are gone."""
 CALLS = 8
@@ -58,18 +58,16 @@ CALLS = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """What the directory needs to start replicas on any machine."""
+    """Holds what the directory needs to start replicas on any machine."""
 
     options: dict[str, Any]
-    """Of the command line, by name."""
+    """The command line's, by name."""
     scaling: Scaling
     secret: bytes
     bind_host: str
     first_port: int
-    cpus: float
-    """Of a replica."""
-    gpus: float
-    """Of a replica."""
+    cpus_per_replica: float
+    gpus_per_replica: float
 
 
 def _ray() -> Any:
@@ -103,7 +101,7 @@ def replica_config(plan: Plan, number: int) -> ServerConfig:
 
 
 class ReplicaActor:
-    """One verifier, in the process and on the machine where Ray has put it."""
+    """Runs one verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
         prepare_process(plan.options)
@@ -137,10 +135,6 @@ class ReplicaActor:
         """Let the verifier send so many robots elsewhere."""
         self._member.shed(robots)
 
-    def process(self) -> int:
-        """Return the id of the verifier's process on its machine."""
-        return os.getpid()
-
     def _serve(self, config: ServerConfig) -> None:
         try:
             serve_model(config, self._member)
@@ -153,10 +147,10 @@ class ReplicaActor:
 
 
 class RayFleet:
-    """Replicas as detached actors, see `controller.Fleet`."""
+    """Runs replicas as detached actors."""
 
     def __init__(self, plan: Plan) -> None:
-        """Those that run already are taken over."""
+        """Take over those that run already."""
         ray = _ray()
         self._plan = plan
         self.actors: dict[str, Any] = {}
@@ -166,29 +160,24 @@ class RayFleet:
 
     @property
     def names(self) -> Collection[str]:
-        """See `controller.Fleet`."""
         return tuple(self.actors)
 
     def start(self, name: str) -> None:
-        """See `controller.Fleet`."""
         actor = _ray().remote(ReplicaActor).options(
-            name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=self._plan.cpus,
-            num_gpus=self._plan.gpus, max_concurrency=CALLS,
+            name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=self._plan.cpus_per_replica,
+            num_gpus=self._plan.gpus_per_replica, max_concurrency=CALLS,
         )  # fmt: skip
         # The name is taken for a moment after an actor has ended; the next turn tries again.
         with contextlib.suppress(ValueError):
             self.actors[name] = actor.remote(name, self._plan)
 
     def drain(self, name: str) -> None:
-        """See `controller.Fleet`."""
         self.actors[name].drain.remote()
 
     def shed(self, name: str, robots: int) -> None:
-        """See `controller.Fleet`."""
         self.actors[name].shed.remote(robots)
 
     def kill(self, name: str) -> None:
-        """See `controller.Fleet`."""
         _ray().kill(self.actors[name], no_restart=False)
 
     def remove(self, name: str) -> None:
@@ -197,7 +186,7 @@ class RayFleet:
 
 
 class DirectoryActor:
-    """The directory and the controller of the cluster. Ray starts it again; it then asks the replicas anew.
+    """Runs the directory and the controller of the cluster. Ray starts it again; it then asks the replicas anew.
 
     All of it runs in one event loop.
     """
@@ -278,7 +267,7 @@ class DirectoryActor:
 
 
 class View:
-    """A gateway's copy of the directory, brought up to date by a thread that asks for it."""
+    """Keeps a gateway's copy of the directory, which a thread brings up to date."""
 
     def __init__(self) -> None:
         self.directory = Directory()
@@ -366,7 +355,7 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
 
 
 class RayCluster:
-    """A gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
+    """Is a gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
 
     def __init__(
         self, options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling
@@ -383,8 +372,8 @@ class RayCluster:
             settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
-            mailbox = Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
-            ends.callback(mailbox.close)
+            frontend = Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
+            ends.callback(frontend.close)
             actor = _start_directory(plan)
             try:
                 secret = ray.get(actor.secret.remote(), timeout=START_S)  # that of the first gateway
@@ -392,24 +381,19 @@ class RayCluster:
                 raise StartError(f"the cluster's directory does not start: {error}") from None
             self.view = View()
             ends.callback(self.view.close)
-            self._mailbox = mailbox
-            self.gateway = Gateway(mailbox, self.view.directory, Tickets(secret))
+            self.frontend = frontend
+            self.gateway = Gateway(frontend, self.view.directory, Tickets(secret))
             self._ends = ends.pop_all()
-        self.address = mailbox.address
+        self.address = frontend.address
         self.health = GatewayHealth(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
         _log.info("cluster of %d to %d replicas, its gateway at %s", plan.scaling.min, plan.scaling.max, self.address)
-
-    @property
-    def socket_pid(self) -> int:
-        """The process of the socket at which robots arrive."""
-        return self._mailbox.pid
 
     def turn(self) -> None:
         """Answer robots. Raises StartError where no replica can start."""
         self.gateway.turn(TURN_S)
         self.health.turn(
             lambda: self.view.directory.replicas(time.monotonic()), self.gateway.redirected, self.gateway.turned_away,
-            self._mailbox.restarts,
+            self.frontend.restarts,
         )  # fmt: skip
         self.view.turn()
         if self.view.failure:

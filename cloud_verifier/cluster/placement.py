@@ -1,4 +1,4 @@
-"""Which replica a robot belongs to: rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads.
+"""Finds the replica that a robot belongs to, by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads.
 
 A robot that comes back is sent where its keys and values are; a replica that comes or goes moves few others; and none
 gets more than BOUND times its share (Mirrokni et al., arXiv 1608.01350).

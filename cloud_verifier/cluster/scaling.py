@@ -1,4 +1,4 @@
-"""How many replicas are to run: by the work that is predicted and the promises that are broken, with hysteresis."""
+"""Decides how many replicas are to run, by predicted work and broken promises, with hysteresis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from speculation.settings import check
 
 
 class Scaling(msgspec.Struct, frozen=True):
-    """Settings. Raises ValueError, naming the setting and its limit."""
+    """Says what the number of replicas follows. Raises ValueError, naming the setting and its limit."""
 
     min: Annotated[int, Meta(ge=1, le=1024, description="replicas that always run")] = 1
     max: Annotated[int, Meta(ge=1, le=1024, description="replicas at most")] = 1
@@ -47,7 +47,7 @@ class Scaler:
     """Follows demand: up after `up_s`, by as many as it takes; down after `down_s`, one at a time."""
 
     def __init__(self, settings: Scaling, running: int = 0) -> None:
-        """running: replicas that run already."""
+        """`running` replicas run already."""
         self._settings = settings
         self._wanted = min(max(settings.min, running), settings.max)
         self._up_since = self._down_since = math.inf

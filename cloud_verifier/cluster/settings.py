@@ -1,4 +1,4 @@
-"""What a cluster is made of: how many replicas, where, and how robots reach them."""
+"""Says what a cluster is made of: how many replicas, where, and how robots reach them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cloud_verifier.cluster.tickets import SECRET_BYTES, load_secret
 from cloud_verifier.config import Link, Settings, StartError
 
 DRAIN_S = 10.0
-"""Default of `--drain-s` in a cluster."""
+"""The default of `--drain-s` in a cluster."""
 SECRET_FILE = "cluster.secret"
 
 
 class ClusterSettings(Settings, frozen=True):
-    """Settings of the command `cluster`. Raises StartError, see `Settings`."""
+    """Holds the settings of the command `cluster`."""
 
     replicas: Annotated[
         str,

@@ -19,7 +19,7 @@ KEY = ".key"
 REFUSED_S = 60.0
 """A key that is refused again and again is named in the log every so many seconds."""
 REFUSED_PER_S, REFUSED_AT_ONCE = 1.0, 10
-"""Lines about refused keys, all together: whoever is no robot may come with another key each time."""
+"""All lines about refused keys together: whoever is no robot may come with another key each time."""
 _log = logging.getLogger("cloud_verifier")
 
 
@@ -33,7 +33,7 @@ def _stamp(file: Path | os.DirEntry[str]) -> tuple[int, int]:
 
 
 class AuthorizedKeys:
-    """The public keys in a folder and whose they are; robots may come and go while the verifier serves."""
+    """Knows the public keys in a folder and whose they are; robots may come and go while the verifier serves."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError for no such folder."""
@@ -51,7 +51,7 @@ class AuthorizedKeys:
 
     @property
     def names(self) -> list[str]:
-        """The names of those whose keys there are."""
+        """Return the names of those whose keys there are."""
         return list(self._names.values())
 
     def name(self, key: bytes) -> str:
@@ -92,7 +92,7 @@ class AuthorizedKeys:
 
 
 class _Authenticator(zmq.auth.Authenticator):
-    """ZeroMQ's authenticator, which calls an accepted client by the name of its key."""
+    """Accepts clients whose keys are authorized, and calls each by the name of its key."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: AuthorizedKeys) -> None:
         super().__init__(context)
@@ -137,7 +137,7 @@ class CurveServer:
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
-        """Where ZeroMQ asks who may connect; `answer` when it can be read."""
+        """Return the socket where ZeroMQ asks who may connect; `answer` when it can be read."""
         return self._authenticator.zap_socket
 
     def answer(self) -> None:
@@ -178,7 +178,7 @@ class CurveServer:
 
     @property
     def clients(self) -> list[str]:
-        """The names of those that may connect."""
+        """Return the names of those that may connect."""
         return self._keys.names
 
     def renewed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Figures: what the server's thread counts, for other threads to read.
+"""Counts what the server's thread does, for other threads to read.
 
 Only the server's thread calls `Figures`, but for `latest`, `beat` and `phase`, which are single attributes that it
 replaces whole, and for the values of the store, each of which is read and written at once.
@@ -21,7 +21,7 @@ from speculation.acceptance import Verdict
 from speculation.wire import TRACE_BYTES, Commit
 
 PUBLISH_S = 1.0
-"""Seconds between two copies of what changes all the time."""
+"""What changes all the time is published so often."""
 UNNAMED = "unnamed"
 """The label of robots that connect without a key."""
 _OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
@@ -29,7 +29,7 @@ _OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
 
 
 class Phase(str, Enum):
-    """What the process is doing."""
+    """Says what the process is doing."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -38,7 +38,7 @@ class Phase(str, Enum):
 
 @dataclass
 class StepRecord:
-    """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
+    """Holds what is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
     step: Step
     session: int
@@ -48,24 +48,24 @@ class StepRecord:
     answering: bool = False
     """Whether its first commit left."""
     tokens: int = 0
-    """Committed tokens that were counted."""
+    """How many of its committed tokens were counted."""
     granted: float | None = None
     """When it got its memory."""
     prefilled: float | None = None
     early: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
-    """Verdicts of the pass under way: exit layer, path and next token."""
+    """What exits said of the pass under way: layer, path and next token."""
     passes: list[tuple[str, float, float, int]] = field(default_factory=list)
-    """Choice, start, end and committed tokens, where somebody traces them."""
+    """What each pass was: choice, start, end and committed tokens, where somebody traces them."""
 
     @property
     def service_class(self) -> str:
-        """The name of its service class."""
+        """Return the name of its service class."""
         return self.step.service_class.name
 
 
 @dataclass
 class _SessionTotals:
-    """What a session's drafts came to, and the speed of its latest answer."""
+    """Holds what a session's drafts came to, and the speed of its latest answer."""
 
     levels: int = 0
     accepted: int = 0
@@ -73,7 +73,7 @@ class _SessionTotals:
 
 
 class SessionFigures(msgspec.Struct, frozen=True):
-    """One session of `/load`. Seconds, tokens."""
+    """Is one session of `/load`. Times are seconds."""
 
     session: int
     robot: str
@@ -81,21 +81,21 @@ class SessionFigures(msgspec.Struct, frozen=True):
     state: str
     step: int | None
     tokens: int
-    """Of the step's answer."""
+    """How many the step's answer has."""
     tokens_per_s: float | None
-    """Of the latest answer, since its prefill was done; None: nothing committed."""
+    """How fast the latest answer came since its prefill was done; None: nothing was committed."""
     acceptance: float | None
-    """Accepted share of the levels of the session's drafts; None: no draft was verified."""
+    """Which share of the levels of the session's drafts was accepted; None: no draft was verified."""
     credit: float | None
-    """Lead over decoding alone; None: no step is being answered, or none that keeps a ledger."""
+    """How far it leads decoding alone; None: no step is being answered, or none that keeps a ledger."""
     round_trip_s: float
     silent_s: float
     trace: str = ""
-    """Trace id of the step, 32 hexadecimal digits; empty: its robot gave none."""
+    """The step's trace id, 32 hexadecimal digits; empty: its robot gave none."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What sessions were doing at a time on the server's clock."""
+    """Says what sessions were doing at a time on the server's clock."""
 
     at: float
     sessions: Sequence[SessionFigures] = ()
@@ -108,13 +108,13 @@ class StepSink(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Steps that it could not take."""
+        """Return how many steps it could not take."""
 
     def put(self, record: StepRecord, how: str, now: float) -> None: ...
 
 
 class Figures(SeriesStore):
-    """What one server counts. `clock` gives seconds."""
+    """Counts what one server does. `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float], traces: StepSink | None = None) -> None:
         super().__init__(CATALOGUE)
@@ -145,7 +145,7 @@ class Figures(SeriesStore):
     # --- a step's life
 
     def begun(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
-        """A robot began a step."""
+        """Note that a robot began a step."""
         self._records[step.index] = StepRecord(step, session, self.robot(robot), trace, now)
 
     def record(self, step: Step) -> StepRecord | None:
@@ -159,7 +159,7 @@ class Figures(SeriesStore):
         return record.trace.hex() if record is not None and len(record.trace) == TRACE_BYTES else ""
 
     def granted(self, step: Step, prompt: int, computed: int, now: float) -> None:
-        """A step got its memory: of its `prompt` tokens, the answer's so far included, so many are computed."""
+        """Note that a step got its memory; of its `prompt` tokens, with the answer's so far, so many are computed."""
         if (record := self.record(step)) is not None:
             record.granted = now
             self.observe(s.QUEUE_TIME, now - record.begun)
@@ -167,27 +167,27 @@ class Figures(SeriesStore):
         self.count(s.CACHE_HITS, max(0, prompt - computed))
 
     def prefilled(self, step: Step, now: float) -> None:
-        """A step's prefill is done."""
+        """Note that a step's prefill is done."""
         self.count(s.PROMPT_TOKENS, step.prompt_tokens)
         if (record := self.record(step)) is not None and record.granted is not None:
             record.prefilled = now
             self.observe(s.PREFILL_TIME, now - record.granted)
 
     def passed(self, tokens: int, seconds: float, judged: bool) -> None:
-        """A forward over so many tokens is done; `judged`: it was no prefill alone."""
+        """Note that a forward over so many tokens is done; `judged`: it was no prefill alone."""
         self.observe(s.ITERATION, tokens)
         self.observe(s.PASS_TIME, seconds)
         self.count(s.BUSY_TIME, seconds, "verify" if judged else "prefill")
 
     def early(self, step: Step, layer: int, verdict: Verdict) -> None:
-        """An exit has judged a step's pass."""
+        """Note that an exit has judged a step's pass."""
         self.count(s.EARLY, 1, str(layer))
         self.child(s.EARLY_HITS, str(layer))  # one that is never right is at 0, not missing
         if (record := self.record(step)) is not None:
             record.early.append((layer, verdict.path, verdict.token))
 
     def committed(self, step: Step, verdict: Verdict, commit: Commit, since: float, pass_s: float, now: float) -> None:
-        """A step's pass is done. `since`: when its commit before left; `pass_s`: how long the forward took."""
+        """Note that a step's pass is done, which took `pass_s`; its commit before left at `since`."""
         act, tree, tokens = step.act, step.tree, len(commit.tokens)
         self.count(s.CHOICES, 1, act.value)
         source, levels = SOURCES.get(act), 0
@@ -240,7 +240,7 @@ class Figures(SeriesStore):
         self.count(s.ROBOT_TOKENS, tokens, record.robot)
 
     def ended(self, step: Step, how: str, now: float) -> None:
-        """A step is over, `how` is one of REASONS."""
+        """Note that a step is over; `how` is one of `series.REASONS`."""
         self.count(s.REQUESTS, 1, how)
         self.count(s.LEDGER_WAITS, step.tally.waited_s)
         record = self.record(step)
@@ -256,11 +256,11 @@ class Figures(SeriesStore):
         del self._records[step.index]
 
     def closed(self, session: int) -> None:
-        """A session is over."""
+        """Note that a session is over."""
         self._sessions.pop(session, None)
 
     def forget(self, step: Step) -> None:
-        """A step is over that never began: its robot was asked to come back later."""
+        """Note that a step never began: its robot was asked to come back later."""
         if self.record(step) is not None:
             del self._records[step.index]
 

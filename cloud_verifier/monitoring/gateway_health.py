@@ -1,4 +1,4 @@
-"""The same pages for a cluster's gateway, which has no engine: its replicas as they report, and whether it lives.
+"""Answers the same questions about a cluster's gateway, which has no engine: does it live, how are its replicas?
 
 The gateway's loop calls `turn` again and again; any thread may ask for the rest.
 """
@@ -19,7 +19,7 @@ from speculation.address import host_of
 
 
 class GatewayLoad(msgspec.Struct, frozen=True):
-    """What a gateway's `/load` answers as JSON."""
+    """Is what a gateway's `/load` answers as JSON."""
 
     ready: bool
     problem: str
@@ -32,7 +32,7 @@ class GatewayLoad(msgspec.Struct, frozen=True):
 
 
 class GatewayHealth(Health):
-    """One gateway, whose pages are at port `http`. It hangs where it did not turn for `hang_s` seconds."""
+    """Watches one gateway, whose pages are at port `http`. It hangs where it did not turn for `hang_s` seconds."""
 
     def __init__(self, clock: Callable[[], float], hang_s: float, http: int | None = None) -> None:
         self._http = http

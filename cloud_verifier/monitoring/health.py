@@ -19,7 +19,7 @@ from speculation.wire import PROTOCOL
 
 
 class Health(ABC):
-    """What the pages of `--http` show of a process. It hangs where it gave no sign for `hang_s` seconds."""
+    """Knows what the pages of `--http` show of a process. It hangs where it gave no sign for `hang_s` seconds."""
 
     more_pages: Mapping[str, Callable[[], Any]] = {}
     """What further pages show as JSON, by their path."""
@@ -65,14 +65,14 @@ class Health(ABC):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What a verifier's `/load` answers as JSON: what a balancer, or `top`, wants to know. Seconds, tokens, shares."""
+    """Is what a verifier's `/load` answers as JSON, for balancers and `top`. Times are seconds, shares are of 1."""
 
     phase: str
     ready: bool
     problem: str
     """Why `/ready` answers 503; empty: it does not."""
     age_s: float
-    """Age of what was published."""
+    """How old is what was published."""
     sessions: int
     session_places: int
     requests_running: int
@@ -81,7 +81,7 @@ class Load(msgspec.Struct, frozen=True):
     predicted_pass_s: float
     """What a forward takes in which every answered step decodes."""
     engine_busy_s: float
-    """Since the start; its growth by the time between two looks is the utilisation."""
+    """How long the models worked since the start; its growth a second is the utilisation."""
     generation_tokens: int
     class_commits: dict[str, int]
     deadline_violations: dict[str, int]
@@ -89,11 +89,10 @@ class Load(msgspec.Struct, frozen=True):
     acceptance: dict[str, float]
     """Accepted share of the levels of drafts, by who made them."""
     robots: list[SessionFigures]
-    """One a session."""
 
 
 class VerifierHealth(Health):
-    """One verifier, or one that is still loading."""
+    """Watches one verifier, which may still be loading."""
 
     def __init__(self, figures: Figures, clock: Callable[[], float], hang_s: float) -> None:
         self._figures = figures

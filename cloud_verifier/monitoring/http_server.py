@@ -1,4 +1,4 @@
-"""The HTTP server of `--http`: /metrics, /health, /ready, /load and /version, in threads beside the verifier's.
+"""Serves the pages of `--http`: /metrics, /health, /ready, /load and /version, in threads beside the verifier's.
 
 It answers GET alone, reads no body, changes nothing, and holds few connections for a short time. It knows no secret,
 but names of robots: it listens on loopback unless told otherwise.
@@ -27,7 +27,7 @@ from cloud_verifier.monitoring.health import Health
 
 _log = logging.getLogger("cloud_verifier")
 MOST_REQUESTS = 16
-"""At once; more are closed unanswered."""
+"""So many are served at once; more are closed unanswered."""
 REQUEST_S = 5.0
 """A request that takes longer, however slowly its client sends or reads, is ended."""
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"

@@ -1,4 +1,4 @@
-"""The series of `/metrics`: their names, what they mean, their labels. docs/operating.md lists them.
+"""Declares the series of `/metrics`: their names, what they mean, their labels. docs/operating.md lists them.
 
 Names and meanings are those of vLLM's production metrics where it has the same thing, behind our prefix; its
 `spec_decode_*` are figures of drafts. Every label is bounded: classes, choices, codes and states are fixed sets, exit
@@ -19,10 +19,10 @@ from speculation.wire import FaultCode
 
 PREFIX = "spec_vlm_nav_"
 MOST_ROBOTS = 64
-"""Robots with a label of their own, the first ones by name; the others share `OTHER`."""
+"""So many robots, the first ones, have a label of their own; the others share `OTHER`."""
 OTHER = "other"
 REASONS = ("done", "superseded", "cancelled", "evicted", "refused", "failed", "lost")
-"""How a step may end."""
+"""A step ends in one of these ways."""
 SOURCES = {Act.VERIFY: "edge", Act.HINT: "hint", Act.SELF: "self"}
 STATES = ("idle", "queued", "prefill", "running", "drafting", "away")
 WORK = ("encode", "prefill", "verify", "draft", "read")
@@ -36,7 +36,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One series; a counter's name in queries ends in `_total`, a histogram's in `_bucket`, `_sum` or `_count`."""
+    """Declares a series; in queries a counter's name ends in `_total`, a histogram's in `_bucket`, `_sum`, `_count`."""
 
     name: str
     kind: type[Counter | Gauge | Histogram]

@@ -1,4 +1,4 @@
-"""What each session is doing, as `/load` and `top` show it."""
+"""Finds what each session is doing, as `/load` and `top` show it."""
 
 from __future__ import annotations
 

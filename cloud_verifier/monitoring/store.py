@@ -1,4 +1,4 @@
-"""The values of series, which prometheus-client keeps and shows."""
+"""Keeps the values of series, by prometheus-client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class SeriesStore:
-    """The values of all series of a catalogue. One thread writes, any may read."""
+    """Keeps the values of all series of a catalogue. One thread writes, any may read."""
 
     def __init__(self, catalogue: Iterable[Series]) -> None:
         self.registry = CollectorRegistry()
         self._metrics: dict[Series, Any] = {}
         self._children: dict[Series, dict[Labels, Any]] = {}
         self._kept: dict[Series, float] = {}
-        """What was taken over last of counters that are kept elsewhere."""
+        """The latest values of counters that are kept elsewhere."""
         for series in catalogue:
             buckets: dict[str, Any] = {"buckets": series.bounds} if series.bounds else {}
             name = PREFIX + series.name

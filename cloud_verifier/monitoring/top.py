@@ -1,4 +1,4 @@
-"""`top`: the sessions of verifiers, and the replicas of a cluster's gateway, as live tables from their `/load`."""
+"""Shows the sessions of verifiers, and the replicas of a cluster's gateway, as live tables from their `/load`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from speculation.text import printable
 
 TIMEOUT_S = 3.0
 PIPED_WIDTH = 160
-"""Columns where the output is no terminal: a table is wider than the 80 that are assumed there."""
+"""Output that is no terminal has so many columns: a table is wider than the 80 that are assumed there."""
 MOST_BYTES = 4 << 20
-"""Of a `/load`; 1024 sessions take some 400 kB."""
+"""A `/load` may have so many; 1024 sessions take some 400 kB."""
 Fetch = Callable[[str], "Load | GatewayLoad"]
 
 
 class Unreachable(Exception):
-    """Why a verifier's load cannot be shown, in one sentence."""
+    """Says why a verifier's load cannot be shown, in one sentence."""
 
 
 def fetch(url: str) -> Load | GatewayLoad:
