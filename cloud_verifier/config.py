@@ -368,8 +368,19 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
     def changed(self, **settings: Any) -> ServerConfig:
         """Return these settings with other values, by their own names. Raises as `of`."""
-        known = {name: getattr(part, name) for part in msgspec.structs.astuple(self) for name in part.__struct_fields__}
-        return self.of(**{**known, **settings})
+        return self.of(**{**self._values, **settings})
+
+    def with_full_paths(self) -> ServerConfig:
+        """Return these settings for a process that works in another folder.
+
+        What does not exist here, as a model that Hugging Face knows by name, stays.
+        """
+        paths = {name: value for name, value in self._values.items() if isinstance(value, Path) and value.exists()}
+        return self.changed(**{name: path.absolute() for name, path in paths.items()})
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(part, name) for part in msgspec.structs.astuple(self) for name in part.__struct_fields__}
 
     @property
     def model_folder(self) -> Path:

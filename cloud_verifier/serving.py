@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from cloud_verifier.monitoring.http_server import pages_served
 from cloud_verifier.start_error import need
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
+from speculation.vlm.settings import ModelSettings
 
 if TYPE_CHECKING:
     from cloud_verifier.cluster.member import Member
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cloud_verifier")
 
 
-def prepare_process(options: Mapping[str, Any]) -> None:
+def prepare_process(settings: ModelSettings) -> None:
     """Set what libraries read from the environment when they are imported."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))
-    if not options["allow_download"]:
+    os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    if not settings.allow_download:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
 
@@ -63,6 +64,7 @@ def serve_model(config: ServerConfig, member: Member | None = None) -> None:
 
     `member` is what makes it one of a cluster.
     """
+    prepare_process(config.model)
     with monitored(config) as (figures, health):
         config.check_folders()
         # Late, so that a wrong command line answers at once and `keygen` needs no torch.

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cloud_verifier.cluster.controller import Controller
@@ -33,9 +32,8 @@ from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.logs import start_logging
 from cloud_verifier.monitoring.gateway_health import GatewayHealth, replica_port
 from cloud_verifier.monitoring.http_server import pages_served
-from cloud_verifier.serving import prepare_process, serve_model
+from cloud_verifier.serving import serve_model
 from speculation.address import bracketed, host_of
-from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -60,8 +58,8 @@ CALLS = 8
 class Plan:
     """Holds what the directory needs to start replicas on any machine."""
 
-    options: dict[str, Any]
-    """The command line's, by name."""
+    config: ServerConfig
+    """The cluster's, with paths in full."""
     scaling: Scaling
     secret: bytes
     bind_host: str
@@ -78,34 +76,20 @@ def _ray() -> Any:
     return ray
 
 
-def in_full(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with paths in full: an actor works in another folder than the command line that they are of.
-
-    What does not exist here, as a model that Hugging Face knows by name, stays.
-    """
-    paths = {field.name for field in fields_of(ServerConfig) if field.kind is Path}
-    there = {name: Path(value) for name, value in options.items() if name in paths and value is not None}
-    return {**options, **{name: path.absolute() for name, path in there.items() if path.exists()}}
-
-
 def replica_config(plan: Plan, number: int) -> ServerConfig:
     """Return the settings of the `number`th replica, from 1: the cluster's, but for its address, pages and files."""
     port = str(plan.first_port + number - 1) if plan.first_port else "*"
-    own = {
-        "bind": f"tcp://{plan.bind_host}:{port}",
-        "http": replica_port(plan.options["http"], number),
-        "trace": None,
-        "log_file": None,
-    }
-    return ServerConfig.of(**{field.name: plan.options[field.name] for field in fields_of(ServerConfig)} | own)
+    return plan.config.changed(
+        bind=f"tcp://{plan.bind_host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
+        log_file=None,
+    )  # fmt: skip
 
 
 class ReplicaActor:
     """Runs one verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
-        prepare_process(plan.options)
-        start_logging(None, plan.options["log_format"], name)
+        start_logging(None, plan.config.output.log_format, name)
         host = bracketed(_ray().util.get_node_ip_address())
         config = replica_config(plan, replica_number(name))
         self._member = Member(name, host, plan.secret, config.limits.max_sessions)
@@ -192,7 +176,7 @@ class DirectoryActor:
     """
 
     def __init__(self, plan: Plan) -> None:
-        start_logging(None, plan.options["log_format"], DIRECTORY)
+        start_logging(None, plan.config.output.log_format, DIRECTORY)
         _log.setLevel(logging.WARNING)  # gateways log what becomes of the replicas
         self._plan = plan
         self._directory, self._fleet = Directory(), RayFleet(plan)
@@ -319,7 +303,7 @@ def _start_directory(plan: Plan) -> Any:
     ).remote(plan)  # fmt: skip
 
 
-def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
+def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot.
 
     Where Ray is started here, everything ends with this process; else this is one gateway, and the others stay.
@@ -344,7 +328,7 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
     try:
         if not settings.stop:
             with contextlib.ExitStack() as ends:
-                cluster = ends.enter_context(contextlib.closing(RayCluster(options, config, settings, scaling)))
+                cluster = ends.enter_context(contextlib.closing(RayCluster(config, settings, scaling)))
                 ends.enter_context(pages_served(config.monitoring, cluster.health))
                 while not stopping:
                     cluster.turn()
@@ -357,16 +341,14 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
 class RayCluster:
     """Is a gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
 
-    def __init__(
-        self, options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling
-    ) -> None:
-        """`options` are those of the command line, by name. Raises StartError."""
+    def __init__(self, config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
+        """Raise StartError where the address, the keys or the directory cannot be used."""
         ray, link = _ray(), config.link
         each = len(config.model.devices)
         places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
         per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            in_full(options), settings.limits(scaling, places), settings.secret(link),
+            config.with_full_paths(), settings.limits(scaling, places), settings.secret(link),
             host_of(link.bind, any_port=True), settings.replica_port,
             # Of the machine itself all replicas share the processors, as many as they are.
             settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,

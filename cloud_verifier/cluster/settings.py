@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from cloud_verifier.cluster.scaling import Scaling
@@ -96,7 +97,7 @@ class ClusterSettings(Settings, frozen=True):
         count = self.count(places)
         least, most = self.min or min(count, self.max or count), self.max or max(count, self.min)
         try:
-            limits = Scaling(least, most, *(getattr(scaling, name) for name in scaling.__struct_fields__[2:]))
+            limits = msgspec.structs.replace(scaling, min=least, max=most)
         except ValueError as error:
             raise StartError(f"--{error}") from None
         if self.replica_port and self.replica_port + most > 65536:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cloud_verifier.__main__ import main, parse
-from cloud_verifier.cluster.on_ray import Plan, in_full, replica_config
+from cloud_verifier.cluster.on_ray import Plan, replica_config
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings, places_of
 from cloud_verifier.cluster.tickets import SECRET_BYTES
@@ -65,7 +65,7 @@ def test_a_replica_has_the_clusters_settings_and_its_own_address_and_pages() -> 
     options = parse(["cluster", *given])
     whole = ServerConfig.of(**{name: options[name] for name in SERVER})
     for first, bind in ((0, "tcp://0.0.0.0:*"), (5600, "tcp://0.0.0.0:5601")):
-        own = replica_config(Plan(options, Scaling(), b"", "0.0.0.0", first, 1.0, 0.0), 2)
+        own = replica_config(Plan(whole, Scaling(), b"", "0.0.0.0", first, 1.0, 0.0), 2)
         assert (own.link.bind, own.monitoring.http, own.output.trace, own.output.log_file) == (bind, 9157, None, None)
         assert msgspec.structs.replace(own.link, bind=whole.link.bind) == whole.link
         assert own.limits == whole.limits and own.scheduling == whole.scheduling and own.target == whole.target
@@ -76,9 +76,8 @@ def test_actors_are_given_paths_in_full(tmp_path: Path, monkeypatch: pytest.Monk
     """They work in another folder than the command line that names them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keys").mkdir()
-    given = parse(["cluster", "--model", "org/model", "--keys", "keys", "--device", "cpu"])
-    changed = {"keys": tmp_path / "keys"}
-    assert in_full(given) == {**given, **changed}
+    given = ServerConfig.of(Path("org/model"), keys=Path("keys"))
+    assert given.with_full_paths() == given.changed(keys=tmp_path / "keys")
 
 
 def test_replicas_are_counted_by_the_gpus_that_each_needs_on_one_machine() -> None:
