@@ -6,6 +6,7 @@ replaces whole, and for the values of the store, each of which is read and writt
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
 from cloud_verifier.monitoring.store import SeriesStore
@@ -64,12 +66,18 @@ class StepRecord:
 
 
 @dataclass
-class _SessionTotals:
+class SessionTotals:
     """Holds what a session's drafts came to, and the speed of its latest answer."""
 
     levels: int = 0
     accepted: int = 0
     tokens_per_s: float | None = None
+    """How fast it came since its prefill was done; None: nothing was committed."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return which share of the levels of drafts was accepted; None: no draft was verified."""
+        return self.accepted / self.levels if self.levels else None
 
 
 class SessionFigures(msgspec.Struct, frozen=True):
@@ -83,9 +91,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
     tokens: int
     """How many the step's answer has."""
     tokens_per_s: float | None
-    """How fast the latest answer came since its prefill was done; None: nothing was committed."""
     acceptance: float | None
-    """Which share of the levels of the session's drafts was accepted; None: no draft was verified."""
     credit: float | None
     """How far it leads decoding alone; None: no step is being answered, or none that keeps a ledger."""
     round_trip_s: float
@@ -124,8 +130,8 @@ class Figures(SeriesStore):
         """When the engine last gave a sign, between two layers or turns: see `/health`."""
         self._robots: set[str] = set()
         self._records: dict[int, StepRecord] = {}
-        self._sessions: dict[int, _SessionTotals] = {}
-        """By the session's number."""
+        self.totals = defaultdict[int, SessionTotals](SessionTotals)
+        """What sessions came to, by their numbers."""
         self._publish_at = clock()
         self.latest = Snapshot(clock())
 
@@ -188,51 +194,58 @@ class Figures(SeriesStore):
 
     def committed(self, step: Step, verdict: Verdict, commit: Commit, since: float, pass_s: float, now: float) -> None:
         """Note that a step's pass is done, which took `pass_s`; its commit before left at `since`."""
-        act, tree, tokens = step.act, step.tree, len(commit.tokens)
-        self.count(s.CHOICES, 1, act.value)
-        source, levels = SOURCES.get(act), 0
+        tokens = len(commit.tokens)
         # Behind the draft may stand tokens that the answer's grammar has settled.
-        accepted = sum(index < len(tree.tokens) for index in verdict.path)
-        if source is not None:
-            levels = tree.levels[-1]
-            self.count(s.DRAFTS, 1, source)
-            self.count(s.DRAFT_TOKENS, len(tree.tokens), source)
-            self.count(s.DRAFT_LEVELS, levels, source)
-            self.count(s.ACCEPTED, accepted, source)
-            for position in range(accepted):
-                self.count(s.ACCEPTED_AT, 1, str(position))
+        accepted = sum(index < len(step.tree.tokens) for index in verdict.path)
+        self._verified(step, accepted)
         record = self.record(step)
         if record is None:
             return
-        name = record.service_class
         for layer, path, token in record.early:
             place = len(path)
-            right = verdict.path[:place] == path and place < tokens and commit.tokens[place] == token
-            if right:
+            if verdict.path[:place] == path and place < tokens and commit.tokens[place] == token:
                 self.count(s.EARLY_HITS, 1, str(layer))
         record.early.clear()
-        if source == "edge":
+        totals = self.totals[record.session]
+        if step.act is Act.VERIFY:
+            levels = step.tree.levels[-1]
             self.count(s.ROBOT_LEVELS, levels, record.robot)
             self.count(s.ROBOT_ACCEPTED, accepted, record.robot)
-            totals = self._sessions.setdefault(record.session, _SessionTotals())
             totals.levels += levels
             totals.accepted += accepted
         if record.prefilled is not None and now > record.prefilled:
-            speed = step.tally.tokens / (now - record.prefilled)
-            self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
-        came = tokens + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
-        if came:
-            gap = max(0.0, now - since)
-            if not record.answering:
-                record.answering = True
-                self.observe(s.TTFT, now - record.begun, name)
-            self._tokens(record, tokens)
-            self.observe(s.INTER_TOKEN, gap / came, name, times=came)
-            self.count(s.COMMITS, 1, name)
-            if gap > came / step.service_class.tokens_per_s:
-                self.count(s.VIOLATIONS, 1, name)
+            totals.tokens_per_s = step.tally.tokens / (now - record.prefilled)
+        self._timed(record, commit, since, now)
         if self._traces is not None:
-            record.passes.append((act.value, now - pass_s, now, tokens))
+            record.passes.append((step.act.value, now - pass_s, now, tokens))
+
+    def _verified(self, step: Step, accepted: int) -> None:
+        """Count a pass by what it did, and its draft, if it verified one."""
+        self.count(s.CHOICES, 1, step.act.value)
+        source = SOURCES.get(step.act)
+        if source is None:
+            return
+        self.count(s.DRAFTS, 1, source)
+        self.count(s.DRAFT_TOKENS, len(step.tree.tokens), source)
+        self.count(s.DRAFT_LEVELS, step.tree.levels[-1], source)
+        self.count(s.ACCEPTED, accepted, source)
+        for position in range(accepted):
+            self.count(s.ACCEPTED_AT, 1, str(position))
+
+    def _timed(self, record: StepRecord, commit: Commit, since: float, now: float) -> None:
+        """Count a commit's tokens, and how long they took since the commit before."""
+        came = len(commit.tokens) + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
+        if not came:
+            return
+        name, gap = record.service_class, max(0.0, now - since)
+        if not record.answering:
+            record.answering = True
+            self.observe(s.TTFT, now - record.begun, name)
+        self._tokens(record, len(commit.tokens))
+        self.observe(s.INTER_TOKEN, gap / came, name, times=came)
+        self.count(s.COMMITS, 1, name)
+        if gap > came / record.step.service_class.tokens_per_s:
+            self.count(s.VIOLATIONS, 1, name)
 
     def _tokens(self, record: StepRecord, tokens: int) -> None:
         record.tokens += tokens
@@ -246,7 +259,7 @@ class Figures(SeriesStore):
         record = self.record(step)
         if record is None:
             return
-        self._tokens(record, step.tally.tokens - record.tokens)  # those that its robot sampled itself
+        self._tokens(record, max(0, step.tally.tokens - record.tokens))  # those that its robot sampled itself
         if how == "done":
             self.observe(s.E2E, now - record.begun)
             if record.prefilled is not None:
@@ -257,22 +270,12 @@ class Figures(SeriesStore):
 
     def closed(self, session: int) -> None:
         """Note that a session is over."""
-        self._sessions.pop(session, None)
+        self.totals.pop(session, None)
 
     def forget(self, step: Step) -> None:
         """Note that a step never began: its robot was asked to come back later."""
         if self.record(step) is not None:
             del self._records[step.index]
-
-    def acceptance(self, session: int) -> float | None:
-        """Return the accepted share of the levels of a session's drafts, None before the first."""
-        totals = self._sessions.get(session)
-        return totals.accepted / totals.levels if totals is not None and totals.levels else None
-
-    def tokens_per_s(self, session: int) -> float | None:
-        """Return the speed of a session's latest answer since its prefill was done, None before the first."""
-        totals = self._sessions.get(session)
-        return totals.tokens_per_s if totals is not None else None
 
     # --- what is published
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -26,7 +26,6 @@ PIPED_WIDTH = 160
 """Output that is no terminal has so many columns: a table is wider than the 80 that are assumed there."""
 MOST_BYTES = 4 << 20
 """A `/load` may have so many; 1024 sessions take some 400 kB."""
-Fetch = Callable[[str], "Load | GatewayLoad"]
 
 
 class Unreachable(Exception):
@@ -71,12 +70,12 @@ def show(urls: Sequence[str], interval_s: float, once: bool, console: Console | 
             live.update(screen(urls), refresh=True)
 
 
-def screen(urls: Sequence[str], look: Fetch = fetch) -> RenderableType:
+def screen(urls: Sequence[str]) -> RenderableType:
     """Return a table for each verifier, or a line where one cannot be reached."""
     parts: list[RenderableType] = []
     for url in urls:
         try:
-            load = look(url)
+            load = fetch(url)
             parts.append(sessions(url, load) if isinstance(load, Load) else replicas(url, load))
         except Unreachable as problem:
             parts.append(Text(f"{url}: {problem}", style="bold red"))
