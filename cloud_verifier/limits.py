@@ -1,4 +1,4 @@
-"""Rate limits and decaying sums. Time is given, in seconds."""
+"""Limits rates and sums what was used of late. Time is given, in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Allowance:
-    """A token bucket for each key: `rate` a second, `burst` at once. Of more than MOST_KEYS the oldest are dropped."""
+    """Keeps a token bucket for each key: `rate` a second, `burst` at once. Of more than MOST_KEYS the oldest go."""
 
     MOST_KEYS = 4096
 
@@ -33,8 +33,8 @@ class Allowance:
 
 
 class Rate:
-    """A quota for each key: `rate` a second, as much as `burst_s` seconds' worth at once. Of more than MOST_KEYS the
-    oldest are dropped.
+    """Keeps a quota for each key: `rate` a second, as much as `burst_s` seconds' worth at once. Of more than MOST_KEYS
+    the oldest go.
 
     A single use may be of any size, so that nobody with a small quota is kept out for ever; it is paid off before the
     next (the virtual scheduling form of the leaky bucket, ITU-T I.371).
@@ -61,13 +61,13 @@ class Rate:
 
 
 @dataclass
-class Usage:
-    """What a session has used of something of late: an amount that halves every `half_life_s`."""
+class DecayingSum:
+    """Sums what was used of late: what was entered halves every `half_life_s`."""
 
     half_life_s: float
     amount: float = 0.0
     at: float = 0.0
-    """When the amount was entered."""
+    """When the latest amount was entered."""
 
     def now(self, now: float) -> float:
         """Return what counts now."""

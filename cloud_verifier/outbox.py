@@ -13,7 +13,7 @@ from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
-from cloud_verifier.slo import Promises
+from cloud_verifier.slo import SloAttainment
 from cloud_verifier.step import Step
 from cloud_verifier.usage import Usage
 from speculation import wire
@@ -44,7 +44,7 @@ class Outbox:
         self.figures = figures or Figures(clock)
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """Of refusals, by peer."""
-        self.promises = Promises()
+        self.promises = SloAttainment()
         """Whether commits came as fast as their classes promise."""
         self.totals = Usage()
         """What all steps have cost."""
@@ -114,7 +114,7 @@ class Outbox:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
     def log_step(self, session: Session, step: Step | None, how: str, why: str = "") -> None:
-        """Log once how a step ended (one of `monitoring.figures.REASONS`; `why`: in other words) and what it cost."""
+        """Log once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words) and what it cost."""
         if step is None or step.logged:
             return
         step.logged = True

@@ -1,7 +1,7 @@
-"""Connections: the peers behind the ROUTER socket, and how much each has sent that is no whole message yet.
+"""Keeps the peers behind the ROUTER socket, and how much each has sent that is no whole message yet.
 
-It uses no socket: the router reports every event. A peer is named by a number of its connection, never by the routing
-id that it may choose itself: whoever takes the id of a robot that is gone is another peer, without its session.
+It uses no socket: `RouterSocket` reports every event. A peer is named by a number of its connection, never by the
+routing id that it may choose itself: whoever takes the id of a robot that is gone is another peer, without its session.
 """
 
 from __future__ import annotations
@@ -15,47 +15,46 @@ from dataclasses import dataclass, field
 from speculation.connection import Undelivered
 
 SESSIONLESS_BYTES = 64 << 10
-"""What a connection without a session may have under way: a Hello is smaller by far."""
+"""A connection without a session may have so much under way: a Hello is smaller by far."""
 SESSIONLESS_S = 10.0
 """How long a connection may be without a session."""
 MOST_SESSIONLESS = 128
-"""Connections without a session, where the process may have enough descriptors."""
+"""So many connections may be without a session, where the process may have enough descriptors."""
 MOST_ID_BYTES = 255
-"""What ZeroMQ lets a peer choose as its routing id; over the wire anything may come."""
+"""ZeroMQ lets a peer choose a routing id of so many; over the wire anything may come."""
 GIVEN_ID = b"\0"
 """How routing ids begin that ZeroMQ gives; it gives none twice, but a peer may choose one that was used before."""
 MOST_GONE = 4096
-"""Routing ids of connections that are gone, whose messages may still come out of the socket."""
+"""So many routing ids of connections that are gone are kept: their messages may still come out of the socket."""
 
 
 @dataclass(eq=False)
 class Connection:
-    """One accepted connection. `peer` names it; `routing_id` addresses it, once it has sent something.
-
-    since: when it was accepted, or its session ended, seconds.
-    """
+    """Holds what is known of an accepted connection, which `peer` names."""
 
     peer: bytes
     undelivered: Undelivered
     since: float
+    """When it was accepted, or its session ended, seconds."""
     client: str = ""
-    """The name of its key; empty where there are no keys."""
+    """Names its key; empty where there are no keys."""
     routing_id: bytes | None = None
+    """Addresses it, once it has sent something."""
     has_session: bool = False
     alive: bool = True
 
     @property
     def fd(self) -> int:
-        """The descriptor, which belongs to ZeroMQ."""
+        """Return the descriptor, which belongs to ZeroMQ."""
         return self.undelivered.fd
 
 
 @dataclass
 class Connections:
-    """All that are alive."""
+    """Holds all connections that are alive."""
 
     session_bytes: int
-    """What a connection with a session may have under way: one whole message."""
+    """How much a connection with a session may have under way: one whole message."""
     clock: Callable[[], float] = time.monotonic
     number: int = 0
     """The number of the frontend that has them, so that peers of two frontends never have one name."""
@@ -111,7 +110,7 @@ class Connections:
 
     @property
     def lost_bytes(self) -> int:
-        """What ZeroMQ keeps for ever of connections that are gone, about.
+        """Return about what ZeroMQ keeps for ever of connections that are gone.
 
         It reads nothing of a connection that came with a routing id in use, and never frees what such a one sent.
         Here it counts as a handshake without a message.

@@ -1,4 +1,4 @@
-"""Bounded queues of messages, taken out in turns that are fair in bytes."""
+"""Queues messages, within bounds, and takes them out in turns that are fair in bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class BoundedQueue:
-    """Messages of one peer."""
+    """Holds the messages of one peer."""
 
     size: int = 0
     items: deque[list[bytes]] = field(default_factory=deque)
@@ -30,7 +30,9 @@ class BoundedQueue:
 
 
 class Inboxes:
-    """Messages of many peers, each with a sharer; they are taken out in turns that are fair in bytes among sharers.
+    """Holds the messages of many peers, and takes them out in turns that are fair in bytes among sharers.
+
+    Each peer has a sharer, to which others may belong too.
 
     Deficit round robin (Shreedhar and Varghese 1995): in every round a sharer may have `turn_bytes` more taken out, its
     peers together. Who has nothing more waiting keeps nothing for later.
@@ -41,9 +43,9 @@ class Inboxes:
         self._queues: dict[bytes, BoundedQueue] = {}
         self._sharers: dict[bytes, object] = {}
         self._turns: deque[bytes] = deque()
-        """Peers with messages, the next one first."""
+        """The peers that have messages, the next one first."""
         self._left: dict[object, float] = {}
-        """Bytes that may be taken out now, by sharer."""
+        """How many bytes of a sharer may be taken out now."""
         self._peers: Counter[object] = Counter()
         """How many peers with messages a sharer has."""
 

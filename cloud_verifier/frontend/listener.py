@@ -1,4 +1,4 @@
-"""A socket that listens in the engine's process, so that the address stays taken when the frontend ends.
+"""Listens in the engine's process, so that the address stays taken when the frontend ends.
 
 Robots that connect while there is no frontend wait in the kernel's queue for the next one, and are not refused.
 """

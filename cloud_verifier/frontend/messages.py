@@ -1,4 +1,4 @@
-"""What the frontend and the engine send each other: a closed set of typed messages, encoded as msgpack arrays.
+"""Messages between frontend and engine: a closed set of types, encoded as msgpack arrays.
 
 The two ends are always of one version and on one machine, so there is neither a handshake nor a version here.
 """
@@ -11,58 +11,64 @@ import msgspec
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Base of all messages."""
+    """Is the base of all messages."""
+
+
+# --- from the frontend
 
 
 class Opened(Message, tag=1, frozen=True):
-    """From the frontend: the socket is open at this address, for these clients; none where there are no keys."""
+    """Says that the socket is open, and for which clients; there are none where there are no keys."""
 
     address: str
     clients: list[str]
 
 
 class Failed(Message, tag=2, frozen=True):
-    """From the frontend: the socket cannot be opened, for this reason. The frontend ends."""
+    """Says why the socket cannot be opened; the frontend ends."""
 
     reason: str
 
 
 class Arrived(Message, tag=3, frozen=True):
-    """From the frontend: the first frames of a peer's message. `client` names its key; empty: there are no keys."""
+    """Brings the first frames of a peer's message."""
 
     peer: bytes
     client: str
+    """Names the peer's key; empty where there are no keys."""
     frames: list[bytes]
 
 
 class Lost(Message, tag=4, frozen=True):
-    """From the frontend: this peer is gone, or takes nothing any more."""
+    """Says that a peer is gone, or takes nothing any more."""
 
     peer: bytes
 
 
 class Revoked(Message, tag=5, frozen=True):
-    """From the frontend: this client's key is not authorized any more, or is another one now."""
+    """Says that a client's key is not authorized any more, or is another one now."""
 
     client: str
 
 
 class Line(Message, tag=6, frozen=True):
-    """From the frontend: a line for the log; `level` as in `logging`."""
+    """Brings a line for the log."""
 
     level: int
     text: str
 
 
 class Alive(Message, tag=7, frozen=True):
-    """From the frontend, every `ALIVE_S`: how many connections it has, and how many messages found a queue full."""
+    """Says, every `ALIVE_S`, how many messages found their peer's queue full."""
 
-    connections: int
     dropped: int
 
 
+# --- to the frontend
+
+
 class Deliver(Message, tag=1, frozen=True):
-    """To the frontend: send this payload. `droppable`: or drop it where the peer does not take what was sent before."""
+    """Asks to send a payload, or to drop it, if it is `droppable`, where the peer did not take what was sent before."""
 
     peer: bytes
     payload: bytes
@@ -70,20 +76,20 @@ class Deliver(Message, tag=1, frozen=True):
 
 
 class Admit(Message, tag=2, frozen=True):
-    """To the frontend: whether this peer has a session."""
+    """Says whether a peer has a session."""
 
     peer: bytes
     has_session: bool
 
 
 class Forget(Message, tag=3, frozen=True):
-    """To the frontend: drop what waits for this peer."""
+    """Asks to drop what waits for a peer."""
 
     peer: bytes
 
 
 class Close(Message, tag=4, frozen=True):
-    """To the frontend: send what can be sent soon, and end."""
+    """Asks to send what can be sent soon, and to end."""
 
 
 FromFrontend: TypeAlias = Opened | Failed | Arrived | Lost | Revoked | Line | Alive
@@ -93,16 +99,16 @@ ALIVE_S = 0.5
 
 
 class FrontendSettings(msgspec.Struct, frozen=True):
-    """What a frontend's process is started with. Descriptors are inherited."""
+    """Tells a frontend's process what to open. Descriptors are inherited."""
 
     pipe: int
-    """Descriptor of its end of the socket pair."""
+    """The descriptor of its end of the socket pair."""
     address: str
     listener: int | None
-    """Descriptor of a socket that listens at `address`; None: the frontend binds it."""
+    """The descriptor of a socket that listens at `address`; None: the frontend binds it."""
     keys: str | None
-    """Folder of CURVE keys."""
+    """The folder of CURVE keys."""
     number: int
-    """How many frontends there were before, so that no two of them give a peer one name."""
+    """Counts the frontends that there were before, so that no two of them give a peer one name."""
     bytes_per_s: float
-    """Of one client; beyond a multiple of it the connection is ended. 0: any."""
+    """What one client may send; beyond a multiple of it its connection is ended. 0: any."""

@@ -1,4 +1,4 @@
-"""One end of the socket pair between frontend and engine: whole messages over a stream, never waiting, bounded."""
+"""Carries whole, bounded messages over the socket pair between frontend and engine, and never waits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import msgspec
 
 _HEAD = struct.Struct(">I")
 READ_BYTES = 1 << 18
-"""Taken from the stream at once."""
+"""So many are taken from the stream at once."""
 MOST_BYTES = 8 << 20
-"""Of one message: more than any frame that the socket lets in (`router.LARGEST_FRAME`), twice."""
+"""One message may have so many: twice the largest frame that the socket lets in (`router_socket.LARGEST_FRAME`)."""
 
 T = TypeVar("T")
 
 
 class Closed(ConnectionError):
-    """The other end is gone."""
+    """Says that the other end is gone."""
 
 
 class Pipe(Generic[T]):
@@ -33,10 +33,10 @@ class Pipe(Generic[T]):
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
         self.backlog = 0
-        """Bytes that the stream has not taken yet."""
+        """How many bytes the stream has not taken yet."""
 
     def fileno(self) -> int:
-        """The descriptor, to be polled."""
+        """Return the descriptor, to be polled."""
         return self._socket.fileno()
 
     def put(self, message: msgspec.Struct) -> None:

@@ -1,4 +1,4 @@
-"""The frontend's process: between the socket and the engine's process.
+"""Runs the frontend's process, between the socket and the engine's process.
 
 It holds no state that a robot would miss: whoever was connected connects again and takes its session up.
 """
@@ -42,9 +42,9 @@ _log = logging.getLogger("cloud_verifier")
 KEYS_S = 1.0
 """How often the key folder is looked at."""
 OWN_FILES = 48
-"""Descriptors that a frontend needs beside its connections, with some to spare."""
+"""A frontend needs so many descriptors beside its connections, with some to spare."""
 MOST_FILES = 1 << 16
-"""Descriptors that a frontend asks for, where the hard limit allows so many: far above any number of robots."""
+"""A frontend asks for so many descriptors, where the hard limit allows it: far above any number of robots."""
 LOG_BYTES = 64 << 10
 """While the engine has not read so much, lines for the log are dropped."""
 
@@ -57,7 +57,6 @@ class _PipeHandler(logging.Handler):
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
         if self._pipe.backlog < LOG_BYTES:
             with contextlib.suppress(Closed):
                 self._pipe.put(Line(record.levelno, record.getMessage()))
@@ -66,7 +65,7 @@ class _PipeHandler(logging.Handler):
 def _serve(router: RouterSocket, pipe: Pipe[ToFrontend]) -> None:
     """Carry mail until the engine closes the frontend. Raises Closed where the engine is gone."""
     known: set[bytes] = set()
-    """Peers that the engine may send to."""
+    """The peers that the engine may send to."""
     alive_at = keys_at = 0.0
     while True:
         full = pipe.backlog > 0
@@ -102,7 +101,7 @@ def _serve(router: RouterSocket, pipe: Pipe[ToFrontend]) -> None:
                 pipe.put(Lost(peer))
         if now >= alive_at and not pipe.backlog:
             alive_at = now + ALIVE_S
-            pipe.put(Alive(router.connections, router.dropped))
+            pipe.put(Alive(router.dropped))
 
 
 def main(arguments: list[str]) -> int:

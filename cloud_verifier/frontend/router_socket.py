@@ -1,4 +1,4 @@
-"""The ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
+"""Serves the ROUTER socket: never decodes, never blocks, and keeps what it holds within bounds.
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
 peer alone loses, and the protocol repeats what was lost. Mail is taken out by turns that are fair in bytes, first among
@@ -23,9 +23,9 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
+from cloud_verifier.frontend.curve import CurveServer
 from cloud_verifier.frontend.fair_queue import BoundedQueue, Inboxes
 from cloud_verifier.limits import Allowance, Rate
-from cloud_verifier.security import CurveServer
 from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.connection import give_back_memory, hang_up
@@ -38,7 +38,7 @@ LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
 SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, SESSIONLESS_MESSAGES = 256, 32
 TURN_BYTES = 16 << 10
-"""What a client may have taken out of the router before the next one has its turn."""
+"""So much of a client's mail is received before the next one has its turn."""
 OVER, BURST_S = 4.0, 4.0
 """A client that sends so many times what its quota of bytes allows, for so many seconds, is hung up on."""
 RETRY_S = 0.005
@@ -46,21 +46,21 @@ RETRY_S = 0.005
 WATCH_S, WATCH_EACH_S = 0.025, 1e-4
 """How often the bytes under way are looked at while there are connections, and the share of each."""
 LOST_BYTES = 32 << 20
-"""So much that ZeroMQ never frees, and the socket is opened anew; robots take their sessions up again."""
+"""When ZeroMQ keeps so much for ever the socket is opened anew; robots take their sessions up again."""
 REBIND_S = 5.0
 HANDSHAKE_S = 5.0
 """How long a connection may take to shake hands."""
 TRIM_S = 0.5
-"""When ZeroMQ has freed what a connection that was ended had under way."""
+"""ZeroMQ has freed what a connection had under way so long after it was ended."""
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 BURST = 256
-"""Messages taken from the socket before those to be sent have their turn."""
+"""So many messages are taken from the socket before those to be sent have their turn."""
 FRAMES = 2
-"""Frames kept of a message: enough to see that it has more than one."""
+"""So many frames of a message are kept: enough to see that it has more than one."""
 
 
 class RouterSocket:
-    """The verifier's socket. Peers are opaque names, see `Connections`."""
+    """Sends and receives for the verifier. Peers are opaque names, see `Connections`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class RouterSocket:
         port = self.address.rpartition(":")[2]
         self._port = int(port) if port.isdecimal() else None
         self.dropped = 0
-        """Messages that found their peer's queue full."""
+        """How many messages found their peer's queue full."""
 
     def wait(self, seconds: float, reading: int | None = None, writing: int | None = None) -> None:
         """Return when mail came, another descriptor can be read or written, something is due, or after `seconds`."""
@@ -147,13 +147,8 @@ class RouterSocket:
 
     @property
     def clients(self) -> list[str]:
-        """The names of those that may connect; none where there are no keys."""
+        """Return the names of those that may connect; none where there are no keys."""
         return self._curve.clients if self._curve is not None else []
-
-    @property
-    def connections(self) -> int:
-        """How many connections there are."""
-        return len(self._connections)
 
     @property
     def has_mail(self) -> bool:

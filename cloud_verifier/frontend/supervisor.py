@@ -1,4 +1,4 @@
-"""The engine's end of the frontend: a `Post` whose socket is in another process, which is started again when it ends.
+"""Starts the frontend's process, and another one whenever it ends; to the engine it is a `Post`.
 
 What peers know of each other is in the sessions, so a new frontend needs nothing of the one before: its peers are new
 ones, their robots find no session, send Hello with their resume token, and the answer goes on where it stands.
@@ -36,48 +36,44 @@ from cloud_verifier.frontend.messages import (
     Revoked,
 )
 from cloud_verifier.frontend.pipe import Closed, Pipe
-from cloud_verifier.security import check_bind, open_keys
+from cloud_verifier.security import check_bind
 from cloud_verifier.start_error import StartError
 from speculation import wire
 
 _log = logging.getLogger("cloud_verifier")
 
 MOST_WAITING_BYTES = 16 << 20
-"""What may wait for a frontend that takes nothing; beyond, robots lose their connection and resume their session."""
+"""So much may wait for a frontend that takes nothing; beyond, robots lose their connection and resume."""
 MOST_READ_BYTES = 16 << 20
-"""What is read ahead to see whose mail waits."""
+"""So much is read ahead to see whose mail waits."""
 FROZEN_S = 3.0
 """A frontend that has sent nothing for so long, not even that it is alive, is ended."""
 START_S = 30.0
 """How long a frontend may take to open."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.8
-"""Before the next frontend, where frontends end before they are open; each pause is twice the last."""
+"""The pause before the next frontend, where one ends before it is open; each is twice the last."""
 CLOSE_S = 2.0
 
 
 class Frontend:
-    """The verifier's socket, see `cloud_verifier.interfaces.Post`. Peers are opaque names, see `Connections`."""
+    """Is the verifier's socket, a `cloud_verifier.interfaces.Post`. Peers are opaque names, see `Connections`."""
 
     def __init__(
         self, bind: str, keys: Path | None = None, allow_plain: bool = False, bytes_per_s: float = 0.0
     ) -> None:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
         check_bind(bind, keys is not None, allow_plain)
-        if keys is not None:
-            open_keys(keys, quiet=True)  # the frontend itself names what it leaves out
         self._keys, self._bytes_per_s = keys, bytes_per_s
         self._listener, self.address = listen(bind)
         self.pid = 0
-        """Of the frontend's process."""
         self.restarts = 0
         """How many frontends have ended and were followed by another."""
-        self.connections = self.dropped = 0
-        """What the frontend of now has, and how many messages found their peer's queue full in all frontends so far, as
-        reported last."""
+        self.dropped = 0
+        """How many messages found their peer's queue full, in all frontends so far, as reported last."""
         self._dropped_before = 0
-        """In the frontends before the one of now."""
+        """How many did in the frontends before the one of now."""
         self._using = threading.RLock()
-        """Held around every use of what stands below; the supervisor puts the next frontend in its place."""
+        """Is held around every use of what stands below; the thread puts the next frontend in its place."""
         self._pipe: Pipe[FromFrontend] | None = None
         self._notice_in, self._notice_out = socket.socketpair()
         self._notice_in.setblocking(False)
@@ -89,15 +85,14 @@ class Frontend:
         self._clients: dict[bytes, str] = {}
         """The peers that may be sent to, and whose key each has."""
         self._named: set[str] = set()
-        """Clients that were connected since they were authorized."""
+        """The clients that were connected since they were authorized."""
         self._mail: deque[Arrived] = deque()
         self._mail_bytes = 0
         self._revoked: list[str] = []
         self._closing = threading.Event()
         self._process = self._start()
         self._thread = threading.Thread(target=self._supervise, name="frontend", daemon=True)
-        if self._listener is None:
-            self._wait_open()
+        self._wait_open()
         self._thread.start()
 
     # --- for the server's thread; `notify` for any
@@ -271,7 +266,7 @@ class Frontend:
         elif isinstance(message, Failed):
             self._reason = message.reason
         else:
-            self.connections, self.dropped = message.connections, self._dropped_before + message.dropped
+            self.dropped = self._dropped_before + message.dropped
 
     def _lose(self) -> None:
         """Forget the frontend: its peers are gone, and what they sent last is nobody's."""
@@ -311,7 +306,7 @@ class Frontend:
         with self._using:
             self._lose()
             self._process, self.pid = process, process.pid
-            self.connections, self._dropped_before = 0, self.dropped
+            self._dropped_before = self.dropped
             self._pipe, self._opened, self._read_at = Pipe(ours, FromFrontend), False, time.monotonic()
             self._poll = self._new_poll()
             self._poll.register(self._pipe, select.POLLIN)

@@ -12,6 +12,7 @@ import pytest
 from cloud_verifier.frontend import router_socket as module
 from cloud_verifier.frontend.connections import SESSIONLESS_BYTES
 from cloud_verifier.frontend.router_socket import SESSION_MESSAGES, SESSIONLESS_MESSAGES, RouterSocket
+from cloud_verifier.start_error import StartError
 from speculation.wire import Fault, FaultCode, Ping, encode
 from tests.cloud_verifier.process import Robot
 from tests.hostile import RawPeer
@@ -121,19 +122,30 @@ def ended(router: RouterSocket) -> list[bytes]:
     raise AssertionError("nobody was hung up on")
 
 
-def test_a_peer_that_left_is_known_to_be_gone(router: RouterSocket) -> None:
+def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
+    router = RouterSocket("tcp://127.0.0.1:*")
     robot = Robot(router.address)
-    robot.send(Ping(1))
-    peer, frames = receive(router)
-    assert frames == [encode(Ping(1))]
-    robot.close()
-    for _ in range(200):
-        if not router.send(peer, encode(Ping(2)), droppable=True):
-            break
-        router.wait(LIMIT_S / 200)
-        router.move()
-    else:
-        pytest.fail("it was not noticed")
+    robot.socket.rcvhwm = 1
+    try:
+        robot.socket.send(b"hi")
+        peer, _ = receive(router)
+        big = encode(Fault(FaultCode.INTERNAL, "x" * 1000))
+        for _ in range(100_000):  # kernel buffers, then the pipe, then the backlog
+            if not router.send(peer, big):
+                break
+        else:
+            pytest.fail("a peer that does not read must be given up")
+        assert router.send(peer, big, droppable=True)
+        router.forget(peer)
+    finally:
+        robot.close()
+        router.close()
+
+
+def test_an_address_in_use_stops_the_start(router: RouterSocket) -> None:
+    if router.address.startswith("tcp"):
+        with pytest.raises(StartError, match=f"--bind {router.address}: Address already in use"):
+            RouterSocket(router.address)
 
 
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,9 +240,11 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         ZmqLink(LinkConfig(frontend.address, HELLO, load_keys(folder), silent_s=0.5, hello_s=0.2)) for folder in folders
     ]
     known, late, stranger = links
+    plain = Robot(frontend.address)
+    plain.send(HELLO)
     try:
         wait_for(lambda: known.state is late.state is LinkState.NOMINAL)
-        assert set(serving.clients) == {"go2-7", "go2-8"}
+        assert set(serving.clients) == {"go2-7", "go2-8"}, "without a key nobody gets in"
         wait_for(lambda: "does not accept this robot's key" in stranger.why)
         (keys / AUTHORIZED / "go2-8.key").unlink()
         wait_for(lambda: serving.revoked == ["go2-8"] and "does not accept this robot's key" in late.why)
@@ -266,6 +268,7 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         wait_for(lambda: unready.state is LinkState.NOMINAL)
         assert frontend.restarts == 0
     finally:
+        plain.close()
         for link in links:
             link.close()
         serving.stop()

@@ -1,4 +1,4 @@
-"""The HTTP server of `--http`: /metrics, /health, /ready, /load and /version, in threads beside the verifier's.
+"""Serves the pages of `--http`: /metrics, /health, /ready, /load and /version, in threads beside the verifier's.
 
 It answers GET alone, reads no body, changes nothing, and holds few connections for a short time. It knows no secret,
 but names of robots: it listens on loopback unless told otherwise.
@@ -10,7 +10,8 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -18,12 +19,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from prometheus_client import ProcessCollector
+from prometheus_client.exposition import choose_encoder
 
-from cloud_verifier.config import StartError
+from cloud_verifier.config import Monitoring, StartError
+from cloud_verifier.monitoring.health import Health
 
 _log = logging.getLogger("cloud_verifier")
 MOST_REQUESTS = 16
-"""At once; more are closed unanswered."""
+"""So many are served at once; more are closed unanswered."""
 REQUEST_S = 5.0
 """A request that takes longer, however slowly its client sends or reads, is ended."""
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
@@ -34,7 +38,26 @@ Page = Callable[[str], Answer]
 """Makes an answer from the request's `Accept` header."""
 
 
-def text_page(problem: Callable[[], str]) -> Page:
+def pages_of(health: Health) -> dict[str, Page]:
+    """Return the pages by their path; `/metrics` has those of this process as well (memory, descriptors, CPU time)."""
+    registry = health.store.registry
+    ProcessCollector(registry=registry)
+
+    def metrics(accept: str) -> Answer:
+        encoder, content_type = choose_encoder(accept)
+        return HTTPStatus.OK, encoder(registry), content_type
+
+    return {
+        "/metrics": metrics,
+        "/health": _probe(health.health_problem),
+        "/ready": _probe(health.ready_problem),
+        "/load": _json(health.load),
+        "/version": _json(lambda: health.about),
+        **{path: _json(value) for path, value in health.more_pages.items()},
+    }
+
+
+def _probe(problem: Callable[[], str]) -> Page:
     """Return a page that is 200 `ok` where there is no problem, else 503 with a sentence."""
 
     def page(_: str) -> Answer:
@@ -45,9 +68,22 @@ def text_page(problem: Callable[[], str]) -> Page:
     return page
 
 
-def json_page(value: Callable[[], Any]) -> Page:
-    """Return a page that shows a struct, or what else JSON can hold."""
+def _json(value: Callable[[], Any]) -> Page:
     return lambda _: (HTTPStatus.OK, msgspec.json.format(msgspec.json.encode(value()), indent=1) + b"\n", JSON)
+
+
+@contextmanager
+def pages_served(settings: Monitoring, health: Health) -> Iterator[None]:
+    """Serve the pages meanwhile, where `--http` asks for them. Raises StartError."""
+    if settings.http is None:
+        yield
+        return
+    server = HttpServer(settings.http_bind, settings.http, pages_of(health))
+    try:
+        _log.info("figures at %s: /metrics, /health, /ready, /load and /version", server.url)
+        yield
+    finally:
+        server.close()
 
 
 class HttpServer:

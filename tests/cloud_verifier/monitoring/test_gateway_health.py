@@ -11,13 +11,13 @@ import pytest
 
 from cloud_verifier.cluster.directory import Phase, Status
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.exposition import pages_of
-from cloud_verifier.monitoring.gateway import GatewayLoad, WatchedGateway, replica_port
+from cloud_verifier.monitoring.gateway_health import GatewayHealth, GatewayLoad, replica_port
+from cloud_verifier.monitoring.http_server import pages_of
 from cloud_verifier.monitoring.series import PREFIX
 
 
 def status(name: str, phase: Phase = Phase.READY, **fields: Any) -> Status:
-    shown = {"address": "tcp://10.0.0.5:5556", "max_sessions": 4, "memory": 0.25, "utilisation": 0.5}
+    shown = {"address": "tcp://10.0.0.5:5556", "session_places": 4, "memory": 0.25, "utilisation": 0.5}
     return Status(name, phase, 1.0, **{**shown, **fields})
 
 
@@ -34,11 +34,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def gateway(clock: Clock) -> WatchedGateway:
-    return WatchedGateway(clock, 5.0)
+def gateway(clock: Clock) -> GatewayHealth:
+    return GatewayHealth(clock, 5.0)
 
 
-def test_a_gateway_is_ready_where_a_replica_has_room(gateway: WatchedGateway, clock: Clock) -> None:
+def test_a_gateway_is_ready_where_a_replica_has_room(gateway: GatewayHealth, clock: Clock) -> None:
     assert gateway.ready_problem() == "no replica is ready, of 0"
     for sessions, expected in ((4, "full: all 1 replicas are (--max-sessions, --max)"), (3, "")):
         clock.now += 1.0
@@ -50,7 +50,7 @@ def test_a_gateway_is_ready_where_a_replica_has_room(gateway: WatchedGateway, cl
     assert gateway.health_problem().startswith("the gateway's loop has not turned for 60 s") and gateway.ready_problem()
 
 
-def test_figures_are_taken_once_a_second(gateway: WatchedGateway, clock: Clock) -> None:
+def test_figures_are_taken_once_a_second(gateway: GatewayHealth, clock: Clock) -> None:
     asked: list[float] = []
 
     def replicas() -> list[Status]:
@@ -63,7 +63,7 @@ def test_figures_are_taken_once_a_second(gateway: WatchedGateway, clock: Clock) 
     assert len(asked) == 5
 
 
-def test_pages_show_replicas_by_name(gateway: WatchedGateway) -> None:
+def test_pages_show_replicas_by_name(gateway: GatewayHealth) -> None:
     gateway.turn(lambda: [status("replica-1", sessions=2), status("replica-2", Phase.DRAINING, late=0.5)], 7, 1, 2)
     pages = pages_of(gateway)
     text = pages["/metrics"]("")[1].decode()
@@ -75,7 +75,7 @@ def test_pages_show_replicas_by_name(gateway: WatchedGateway) -> None:
     ):  # fmt: skip
         assert f"\n{PREFIX}{line}\n" in text, line
     load = msgspec.json.decode(pages["/load"]("")[1], type=GatewayLoad)
-    assert (load.sessions, load.session_places, load.replicas[1].phase) == (2, 8, "draining")
+    assert (load.sessions, load.session_places, load.replicas[1].phase) == (2, 8, Phase.DRAINING)
     shown = {
         line.split()[2].removesuffix("_total") for line in text.splitlines() if line.startswith(f"# HELP {PREFIX}")
     }
@@ -88,7 +88,7 @@ def test_a_replicas_pages_lie_behind_the_gateways(http: int | None, port: int | 
 
 
 def test_a_gateway_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:
-    gateway = WatchedGateway(clock, 5.0, 9155)
+    gateway = GatewayHealth(clock, 5.0, 9155)
     replicas = [status("replica-1"), status("replica-2", Phase.JOINING, address=""),
                 status("replica-12", Phase.DRAINING, address="tcp://[fd00::7]:40123")]  # fmt: skip
     gateway.turn(lambda: replicas, 0, 0)
@@ -96,6 +96,6 @@ def test_a_gateway_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) 
     assert (answer, kind) == (HTTPStatus.OK, "application/json")
     assert msgspec.json.decode(body) == [{"targets": ["10.0.0.5:9156", "[fd00::7]:9167"]}]
     for http in (None, 0):  # any free port: nobody knows which
-        gateway = WatchedGateway(clock, 5.0, http)
+        gateway = GatewayHealth(clock, 5.0, http)
         gateway.turn(lambda: replicas, 0, 0)
         assert gateway.targets() == [{"targets": []}]

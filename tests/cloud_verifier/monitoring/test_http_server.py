@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloud_verifier.config import StartError
-from cloud_verifier.monitoring import pages
-from cloud_verifier.monitoring.exposition import pages_of
+from cloud_verifier.config import Monitoring, StartError
+from cloud_verifier.monitoring import http_server
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase
-from cloud_verifier.monitoring.health import Watched
-from cloud_verifier.monitoring.pages import HttpServer, text_page
+from cloud_verifier.monitoring.gateway_health import GatewayHealth
+from cloud_verifier.monitoring.health import VerifierHealth
+from cloud_verifier.monitoring.http_server import Answer, HttpServer, pages_of, pages_served
 from cloud_verifier.monitoring.series import CATALOGUE, PREFIX
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import Bench, begin
@@ -44,9 +45,13 @@ def figures(clock: Clock) -> Figures:
 
 @pytest.fixture
 def server(figures: Figures, clock: Clock) -> Iterator[HttpServer]:
-    server = HttpServer("127.0.0.1", 0, pages_of(Watched(figures, clock, 5.0)))
+    server = HttpServer("127.0.0.1", 0, pages_of(VerifierHealth(figures, clock, 5.0)))
     yield server
     server.close()
+
+
+def ok(_: str) -> Answer:
+    return HTTPStatus.OK, b"ok\n", "text/plain"
 
 
 def get(server: HttpServer, path: str, accept: str = "") -> tuple[int, str, str]:
@@ -92,13 +97,13 @@ def test_metrics_hold_every_series_of_the_catalogue_and_only_numbers_of_the_serv
     bench.ask(b"a", begin(max_tokens=8, idle=Idle.DECODE))
     bench.post.now += PUBLISH_S
     bench.turns(1)
-    watched = Watched(bench.server.figures, bench.post.clock, 60.0)
-    watched.about = {**watched.about, "model": 'tiny "7B"', "fingerprint": "f" * 16}
-    (_, body, kind) = pages_of(watched)["/metrics"]("")
+    health = VerifierHealth(bench.server.figures, bench.post.clock, 60.0)
+    health.describe(model='tiny "7B"', fingerprint="f" * 16)
+    (_, body, kind) = pages_of(health)["/metrics"]("")
     assert kind.startswith("text/plain")
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
     ours = {series.name: families[PREFIX + series.name] for series in CATALOGUE}
-    assert {name: family.type for name, family in ours.items()} == {each.name: each.kind.value for each in CATALOGUE}
+    assert all(ours[each.name].type == each.kind.__name__.lower() for each in CATALOGUE)
     assert set(families) - {PREFIX + each.name for each in CATALOGUE} <= {
         f"process_{name}" for name in ("virtual_memory_bytes", "resident_memory_bytes", "start_time_seconds",
                                        "cpu_seconds", "open_fds", "max_fds")
@@ -118,10 +123,10 @@ def test_openmetrics_where_prometheus_asks_for_it(server: HttpServer) -> None:
 
 
 def test_a_page_that_fails_answers_500_and_the_next_request_is_served(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_: str) -> pages.Answer:
+    def broken(_: str) -> Answer:
         raise RuntimeError("no such figure")
 
-    server = HttpServer("127.0.0.1", 0, {"/broken": broken, "/ok": text_page(lambda: "")})
+    server = HttpServer("127.0.0.1", 0, {"/broken": broken, "/ok": ok})
     try:
         assert get(server, "/broken")[0] == HTTPStatus.INTERNAL_SERVER_ERROR and "no such figure" in caplog.text
         assert get(server, "/ok")[0] == HTTPStatus.OK
@@ -130,9 +135,9 @@ def test_a_page_that_fails_answers_500_and_the_next_request_is_served(caplog: py
 
 
 def test_slow_clients_take_a_bounded_number_of_places_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "MOST_REQUESTS", 2)
-    monkeypatch.setattr(pages, "REQUEST_S", 0.5)
-    server = HttpServer("127.0.0.1", 0, {"/ok": text_page(lambda: "")})
+    monkeypatch.setattr(http_server, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
+    server = HttpServer("127.0.0.1", 0, {"/ok": ok})
     slow = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(3)]
     try:
         with pytest.raises(OSError):  # one that goes on sending, a byte at a time
@@ -147,6 +152,21 @@ def test_slow_clients_take_a_bounded_number_of_places_for_a_bounded_time(monkeyp
         server.close()
 
 
+def test_pages_are_served_meanwhile_and_only_where_they_are_asked_for(
+    caplog: pytest.LogCaptureFixture, clock: Clock
+) -> None:
+    caplog.set_level(logging.INFO, "cloud_verifier")
+    health = GatewayHealth(clock, 60.0)
+    with pages_served(Monitoring(), health):
+        assert not caplog.text
+    with pages_served(Monitoring(http=0), health):
+        url = caplog.messages[-1].split()[2].removesuffix(":")
+        with urlopen(f"{url}/health", timeout=10.0) as answer:
+            assert answer.status == HTTPStatus.OK
+    with pytest.raises(URLError):
+        urlopen(f"{url}/health", timeout=10.0)
+
+
 def test_a_port_that_is_taken_is_refused_by_its_flag(server: HttpServer) -> None:
     with pytest.raises(StartError, match=rf"--http {server.port} at --http-bind 127.0.0.1: Address already in use"):
         HttpServer("127.0.0.1", server.port, {})
@@ -157,7 +177,7 @@ def test_a_port_that_is_taken_is_refused_by_its_flag(server: HttpServer) -> None
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 @pytest.mark.parametrize(("address", "at"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("::", "127.0.0.1")])
 def test_pages_are_served_at_ipv6_addresses_too(address: str, at: str) -> None:
-    server = HttpServer(address, 0, {"/ok": text_page(lambda: "")})
+    server = HttpServer(address, 0, {"/ok": ok})
     try:
         with urlopen(f"http://{at}:{server.port}/ok", timeout=20) as answer:
             assert answer.read() == b"ok\n"
