@@ -14,8 +14,8 @@ from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
-from cloud_verifier.monitoring.serving import need
 from cloud_verifier.serving import prepare_process, serve_model
+from cloud_verifier.start_error import need
 from speculation import early_end
 from speculation.settings import add_flags, fields_of, from_flags, path_flag
 
@@ -66,16 +66,14 @@ def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
 def serve_cluster(options: dict[str, Any]) -> None:
     """Serve one model by many verifiers until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
     settings = from_flags(ClusterSettings, options)
-    options = {**options, "device": settings.device(options["device"])}
-    config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
+    given = {name: options[name] for name in _names(ServerConfig)}
+    config = ServerConfig.of(**{**given, "device": settings.device(options["device"])})
     scaling = from_flags(Scaling, {name: options[name] for name in _names(Scaling) - {"min", "max"}})
-    # Here, so that a wrong setting is one sentence and not one a replica.
-    _ = config.model_folder, config.draft_folder
-    config.check_exits()
-    config.check_fed_head()
+    prepare_process(config.model)
+    config.check_folders()  # so that a wrong setting is one sentence and not one a replica
     from cloud_verifier.cluster.on_ray import serve
 
-    serve(options, config, settings, scaling)
+    serve(config, settings, scaling)
 
 
 def _names(struct: type[msgspec.Struct]) -> set[str]:
@@ -115,12 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 made = switch_keys(folder) if options["switch_server"] else make_keys(folder, options["client"])
             for path in made:
                 print(f"{path}: {purpose(path)}")
+        elif command == "cluster":
+            serve_cluster(options)
         else:
-            prepare_process(options)
-            if command == "cluster":
-                serve_cluster(options)
-            else:
-                serve_model(ServerConfig.of(**options))
+            serve_model(ServerConfig.of(**options))
     except (StartError, ValueError, OSError) as error:
         if json_on_stderr:
             _log.critical("%s", error)

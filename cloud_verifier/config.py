@@ -368,8 +368,19 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
     def changed(self, **settings: Any) -> ServerConfig:
         """Return these settings with other values, by their own names. Raises as `of`."""
-        known = {name: getattr(part, name) for part in msgspec.structs.astuple(self) for name in part.__struct_fields__}
-        return self.of(**{**known, **settings})
+        return self.of(**{**self._values, **settings})
+
+    def with_full_paths(self) -> ServerConfig:
+        """Return these settings for a process that works in another folder.
+
+        What does not exist here, as a model that Hugging Face knows by name, stays.
+        """
+        paths = {name: value for name, value in self._values.items() if isinstance(value, Path) and value.exists()}
+        return self.changed(**{name: path.absolute() for name, path in paths.items()})
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(part, name) for part in msgspec.structs.astuple(self) for name in part.__struct_fields__}
 
     @property
     def model_folder(self) -> Path:
@@ -404,32 +415,27 @@ class ServerConfig(msgspec.Struct, frozen=True):
         except ModelFolderError as error:
             raise StartError(f"{flag} {name}: {error}") from None
 
-    def check_exits(self) -> None:
-        """Raise StartError where `exits` names a folder without exit heads."""
-        exits = self.target.exits
-        if exits is not None and not (exits / EXITS_FILE).is_file():
-            raise StartError(f"--exits {exits}: holds no exit heads ({EXITS_FILE} is missing)")
-
-    def check_fed_head(self) -> None:
-        """Raise StartError where `fed_head` names a folder without a fed head."""
-        folder = self.target.fed_head
-        if folder is not None and str(folder) != OFF and not (folder / FED_HEAD_FILE).is_file():
-            raise StartError(f"--fed-head {folder}: holds no fed head ({FED_HEAD_FILE} is missing)")
+    @property
+    def exits_folder(self) -> Path | None:
+        """The folder of the exit heads, None where there is none. Raises StartError for one that holds none."""
+        return self._heads_folder("--exits", self.target.exits, EXITS_FILE, "exit heads", "exits")
 
     @property
     def fed_head_folder(self) -> Path | None:
-        """The folder of the fed head, None where there is none. Raises StartError for a name that means no folder."""
-        if self.target.fed_head is not None:
-            return None if str(self.target.fed_head) == OFF else self.target.fed_head
-        model = self._found("--model", self.target.model)
-        folders = (model, model.parent / "fed_head")
-        return next((folder for folder in folders if (folder / FED_HEAD_FILE).is_file()), None)
+        """The folder of the fed head, None where there is none. Raises StartError for one that holds none."""
+        if str(self.target.fed_head) == OFF:
+            return None
+        return self._heads_folder("--fed-head", self.target.fed_head, FED_HEAD_FILE, "fed head", "fed_head")
 
-    @property
-    def exits_folder(self) -> Path | None:
-        """The folder of the exit heads, None where there is none. Raises StartError for a name that means no folder."""
-        if self.target.exits is not None:
-            return self.target.exits
-        model = self._found("--model", self.target.model)
-        folders = (model, model.parent / "exits")
-        return next((folder for folder in folders if (folder / EXITS_FILE).is_file()), None)
+    def _heads_folder(self, flag: str, asked: Path | None, file: str, what: str, beside: str) -> Path | None:
+        if asked is None:
+            model = self._found("--model", self.target.model)
+            folders = (model, model.parent / beside)
+            return next((folder for folder in folders if (folder / file).is_file()), None)
+        if not (asked / file).is_file():
+            raise StartError(f"{flag} {asked}: holds no {what} ({file} is missing)")
+        return asked
+
+    def check_folders(self) -> None:
+        """Raise StartError where a folder that was named holds nothing usable."""
+        _ = self.model_folder, self.draft_folder, self.exits_folder, self.fed_head_folder

@@ -43,7 +43,7 @@ class Executor:
         sessions: SessionTable,
         outbox: Outbox,
         exits: ExitQueue,
-        attend: Callable[[], None],
+        attend: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
         self._engine, self._self_draft, self._model = engine, self_draft, engine.model
@@ -52,8 +52,8 @@ class Executor:
         self._figures = outbox.figures
         self._attend, self._clock = attend, clock
         self._readings: DraftPrefills | None = None
-        if self_draft is not None and scheduler.drafting is not None:
-            self._readings = DraftPrefills(self_draft, scheduler.drafting, clock)
+        if self_draft is not None and scheduler.costs.drafts is not None:
+            self._readings = DraftPrefills(self_draft, scheduler.costs.drafts, clock)
         self._under_way: tuple[Step, ...] = ()
         """Steps of the forward that runs now."""
 
@@ -82,8 +82,8 @@ class Executor:
         ended = self._clock()
         self._figures.count(series.BUSY_TIME, ended - started, "encode")
         self._outbox.record("encode", started, ended, step=step.number)
-        self._scheduler.images.observe(Load.row(step.image_tokens), ended - started)
-        step.encoded = True
+        self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
+        step.prefill.encoded = True
         self.fed(step, 0, started)
 
     def run(self, batch: Batch) -> None:
@@ -121,7 +121,7 @@ class Executor:
         now = self._clock()
         self._figures.passed(sum(row.load.new for row in rows), now - started, bool(steps))
         if steps:  # prompts alone say little of the small forwards that are predicted
-            self._scheduler.estimates.observe(Load.total(row.load for row in rows), now - started)
+            self._scheduler.costs.passes.observe(Load.total(row.load for row in rows), now - started)
             self._outbox.record(
                 "verify", started, now, sessions=len(steps), drafted=sum(len(row.tokens) for row in rows)
             )
@@ -142,11 +142,11 @@ class Executor:
         if not self._scheduler.is_current(step):
             return
         try:
-            if step.prompt_left == tokens:
-                _, step.draft_inputs = cast("tuple[Any, Any]", step.inputs)
-                drafting = self._scheduler.drafting
+            if step.prefill.left == tokens:
+                _, step.prefill.draft_inputs = cast("tuple[Any, Any]", step.prefill.inputs)
+                drafting = self._scheduler.costs.drafts
                 # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
-                if drafting is not None and (step.self_draft or drafting.prefill_s is None):
+                if drafting is not None and (step.request.self_draft or drafting.prefill_s is None):
                     self._prefill_draft(step, self._unwanted(step))
         except Abandoned:
             return
@@ -159,7 +159,7 @@ class Executor:
         if not step.pending:
             self._figures.prefilled(step, now)
         if session is not None and not step.pending:
-            self._outbox.send_features(session, step, step.position)
+            self._outbox.send_features(session, step, step.answer.position)
         if tokens:
             self._outbox.record("prefill", started, now, step=step.number, tokens=tokens)
 
@@ -206,7 +206,7 @@ class Executor:
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
         self._outbox.totals.count(step.act, len(commit.tokens))
         self._figures.committed(step, verdict, commit, since, compute_s, now)
-        self._outbox.promises.committed(commit, step.service_class, now)
+        self._outbox.promises.committed(commit, step.request.service_class, now)
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None:
@@ -243,17 +243,17 @@ class Executor:
         At once where nobody else is being answered; else it goes on between forwards, see `read_on`. Where the model
         has no room for a step that needs no draft of it, nothing is raised: it gets none.
         """
-        assert self._readings is not None and self._scheduler.drafting is not None, "no model drafts here"
-        if step.draft_inputs is None:
+        assert self._readings is not None and self._scheduler.costs.drafts is not None, "no model drafts here"
+        if step.prefill.draft_inputs is None:
             return
         at_once = not self._scheduler.active(step.index)
         # A draft that is made at once is charged with its prefill.
-        charged = step.idle is wire.Idle.LEDGER and not step.pending and not at_once
+        charged = step.request.idle is wire.Idle.LEDGER and not step.pending and not at_once
         try:
-            self._readings.begin(step, self._scheduler.drafting.prefill_s if charged else None)
+            self._readings.begin(step, self._scheduler.costs.drafts.prefill_s if charged else None)
         except CapacityError:
-            step.draft_prefilled(done=False)
-            if step.self_draft:
+            step.prefill.draft_ready(done=False)
+            if step.request.self_draft:
                 raise
         while at_once and self._readings.under_way(step):
             self._read(step, stop)
@@ -284,7 +284,7 @@ class Executor:
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
 
     def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
-        if self._self_draft is None or self._scheduler.drafting is None or not asking:
+        if self._self_draft is None or self._scheduler.costs.drafts is None or not asking:
             return
         began, stop = self._clock(), self._unwanted(*steps)
         try:
@@ -293,9 +293,9 @@ class Executor:
         except Abandoned:
             return
         for step in asking:
-            if not step.drafts_here:
+            if not step.prefill.drafts_here:
                 step.not_drafted()
-        rows = _rows(tuple(step for step in asking if step.drafts_here))
+        rows = _rows(tuple(step for step in asking if step.prefill.drafts_here))
         if not rows:
             return
         started = last = self._clock()
@@ -305,7 +305,7 @@ class Executor:
             self._attend()
             if not self.is_wanted(steps):
                 return
-            self._scheduler.drafting.forward(turn, self._clock() - last)
+            self._scheduler.costs.drafts.forward(turn, self._clock() - last)
             last = self._clock()
             if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
                 break
@@ -324,6 +324,6 @@ def _rows(steps: tuple[Step, ...]) -> list[Row]:
 
 def _chunk_rows(batch: Batch) -> list[Row]:
     return [
-        Row(step.index, cached=step.cached, chunk=tokens, features=step.chunk_features(tokens))
+        Row(step.index, cached=step.cached, chunk=tokens, features=step.prefill.wanted_features(tokens))
         for step, tokens in batch.chunks.items()
     ]

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cloud_verifier.limits import Usage
+from cloud_verifier.limits import DecayingSum
 from cloud_verifier.step import Step
 from speculation.wire import BeginStep
 
 THREADS = 2
 """While one decodes a slow frame, the other is there for the other robots."""
 FORGET_S = 5.0
-"""Half-life of the thread time that counts as used by a session."""
+"""Thread time that a session used so long ago counts half."""
 
 Inputs = TypeVar("Inputs")
 
 
 @dataclass(frozen=True)
 class Prepared(Generic[Inputs]):
-    """What became of a step's prompt and frame: `inputs`, or the `error` that refuses them; `seconds` it took."""
+    """Holds what became of a step's prompt and frame: `inputs`, or the `error` that refuses them."""
 
     step: Step
     inputs: Inputs | None
@@ -53,7 +54,7 @@ class ImageDecoding(Generic[Inputs]):
         self._changed = threading.Condition()
         self._waiting: dict[int, tuple[Step, BeginStep]] = {}
         self._running: set[int] = set()
-        self._used: dict[int, Usage] = {}
+        self._used = defaultdict[int, DecayingSum](lambda: DecayingSum(FORGET_S))
         self._finished: list[Prepared[Inputs]] = []
         self._closed = False
         self._threads = [
@@ -95,9 +96,7 @@ class ImageDecoding(Generic[Inputs]):
                 free = [index for index in self._waiting if index not in self._running]
                 if free or self._closed:
                     now = self._clock()
-                    return min(
-                        free, key=lambda index: self._used.setdefault(index, Usage(FORGET_S)).now(now), default=None
-                    )
+                    return min(free, key=lambda index: self._used[index].now(now), default=None)
                 self._changed.wait()
 
     def _run(self, index: int) -> None:
@@ -115,7 +114,7 @@ class ImageDecoding(Generic[Inputs]):
             error = problem
         now = self._clock()
         with self._changed:
-            self._used.setdefault(index, Usage(FORGET_S)).add(now - started, now)
+            self._used[index].add(now - started, now)
             self._finished.append(Prepared(step, inputs, error, now - started))
             self._running.discard(index)
             self._changed.notify()

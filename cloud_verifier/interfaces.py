@@ -137,7 +137,7 @@ class LayerVerdicts:
 
 
 class Post(Protocol):
-    """The server's side of a socket; see `cloud_verifier.door.supervisor.Door`."""
+    """The server's side of a socket; see `cloud_verifier.frontend.supervisor.Frontend`."""
 
     @property
     def dropped(self) -> int:

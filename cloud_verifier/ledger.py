@@ -6,29 +6,29 @@ step has over decoding alone. So a step is never more than one plain decode behi
 that are made here among them: their forwards, and the draft model's prefill, are paid from the same account. Where the
 steps before it ended far ahead it is lent a token more, so that it can wait for its first draft (`Ledger.lent`).
 
-Terms: T_d a pass that decodes alone, T_v one that verifies; a the chance of one more accepted draft token, E(k) =
-1 + a + ... + a^k the tokens that a draft k deep commits (Leviathan et al., arXiv 2211.17192, Eq. 1). Times are seconds
-on one clock that is given; no torch, no socket.
+Terms: T_d a pass that decodes alone, T_v one that verifies, E the tokens that a pass over a draft is expected to
+commit. Times are seconds on one clock that is given; no torch, no socket.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Sequence
 from typing import Protocol
 
-from cloud_verifier.experience import TICK_S, Acceptance, Arrivals, Pace, Part
-from cloud_verifier.server_draft.costs import DraftCosts
-from cloud_verifier.server_draft.value import OWN_DEPTH, OWN_TOKENS, ServerDraftValue
-from cloud_verifier.survival import Survival
-from cloud_verifier.tree import NOTHING, Tree
-from speculation.acceptance import expected_tokens
+from cloud_verifier.acceptance_stats import AcceptanceStats, PassVerdict, TokenAcceptance
+from cloud_verifier.choice import Act, Choice
+from cloud_verifier.costs import Costs
+from cloud_verifier.draft_wait import Part, over_decoding, over_drafting
+from cloud_verifier.server_draft.value import OWN_DEPTH, OWN_TOKENS
+from cloud_verifier.tree import Tree
 from speculation.pass_cost import NO_LOAD, Load
+from speculation.wire import ROOT
 
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/serving.md has the reason."""
+TICK_S = 1e-6
+"""Shortest time that is counted with: a clock may stand still, and a wait must end."""
 MOST_LENT, LENT_SHARE = 1.0, 0.25
 """Credit that a step begins with: tokens at most, and as a share of the lead with which the steps before it ended."""
 _SLACK = 1e-9
@@ -41,49 +41,6 @@ verified next."""
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
 the verifier's own drafts, which may be all that a step ever has, more."""
-
-
-class Act(str, Enum):
-    """What to do with a step."""
-
-    VERIFY = "verify"
-    """Verify a draft of the edge."""
-    HINT = "hint"
-    """Verify what followed in an earlier answer."""
-    SELF = "self"
-    """Verify a draft of the verifier's own draft model."""
-    DECODE = "decode"
-    """Decode one token."""
-    WAIT = "wait"
-    """Wait for a draft of the edge."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a step does next."""
-
-    act: Act
-    tree: Tree = NOTHING
-    """What to verify."""
-    size: int = 0
-    """SELF: tokens of the draft that is to be made."""
-    depth: int = 0
-    """SELF: its levels at most; 0 for a chain."""
-    drafting_s: float | None = None
-    """SELF: seconds that the draft model is expected to take for it, prefill left out; None: as long as all levels."""
-    rate: float = 0.0
-    """SELF: tokens per second that a level more of the draft must bring."""
-    gain: float = 1.0
-    """Tokens that it is expected to commit."""
-    until: float = 0.0
-    """When a WAIT must be decided again."""
-    declined: tuple[Act, ...] = ()
-    """What was at hand and not taken."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that a pass feeds for it behind the cached ones: the answer's last and a draft."""
-        return 1 + max(len(self.tree.tokens), self.size)
 
 
 class Estimates(Protocol):
@@ -105,35 +62,23 @@ class Ledger:
     """One session's estimates, and the account of its current step. `pass_price` in tokens, see `PASS_PRICE`."""
 
     def __init__(
-        self,
-        estimates: Estimates,
-        pass_price: float = PASS_PRICE,
-        drafting: DraftCosts | None = None,
-        own_tokens: int = OWN_TOKENS,
-        recompute: bool = False,
+        self, costs: Costs, pass_price: float = PASS_PRICE, own_tokens: int = OWN_TOKENS, recompute: bool = False
     ) -> None:
-        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most.
+        """`own_tokens`: most tokens of a draft that is made beside the target, where `costs` has a draft model.
 
         `recompute`: every pass computes its prefix again, for the verifier has no cache.
         """
         self._recompute = recompute
-        self._estimates = estimates
+        self._estimates = costs.passes
         self._price = pass_price
-        self._drafting, self._own_tokens = drafting, own_tokens
-        self._drafts, self._hints, self._own = Acceptance(), Acceptance(), ServerDraftValue()
-        self._pace = Pace()
-        self._act, self._tokens = Act.DECODE, 1
-        """The latest pass and what it committed."""
+        self._drafting, self._own_tokens = costs.drafts, own_tokens
+        self.stats = AcceptanceStats()
         self._rate = 0.0
-        """What a second of the pass under way is worth, in tokens, where it drafts here."""
-        self.survival = {Act.VERIFY: Survival(), Act.HINT: Survival()}
-        """Of the edge's draft tokens and of hints; for policies."""
+        """Price of a second of the pass under way, in tokens, where it drafts here."""
         self._usual = 0.0
-        self._arrivals, self._first = Arrivals(), Arrivals()
-        """When drafts come behind a commit, and when the first one of a step does."""
+        """Mean tokens of the session's answers."""
         self._lead = 0.0
         """With how many tokens of lead steps end, at least: a low one counts at once, a high one slowly."""
-        self._depth = 1.0
         self._prompt = 0
         self._committed = 0
         self._plain = 0.0
@@ -141,7 +86,7 @@ class Ledger:
 
     # --- the account: what decoding alone would have by now, and what is there
 
-    def begin(self, cached: int = 0, position: int = 0, in_hand: bool = False, now: float = 0.0) -> None:
+    def begin(self, cached: int = 0, position: int = 0, has_draft: bool = False, now: float = 0.0) -> None:
         """Open the account of a step, which may decode from now on, behind so many tokens in the cache.
 
         Its answer has `position` tokens, and a draft is there to go on with, or not.
@@ -152,15 +97,12 @@ class Ledger:
             self._usual += (0.25 if self._usual else 1.0) * (self._committed - self._usual)
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
-        self._arrivals.clear()
-        self._first.clear()
-        self._first.committed(position, in_hand, now)
-        self._pace.clear()
+        self.stats.on_begin(position, has_draft, now)
 
     def pause(self) -> None:
-        """The edge is gone or back: no wait is under way, and what comes next follows no pass."""
+        """The edge is gone or back: no wait is under way."""
         self._waiting_since = None
-        self._pace.clear()
+        self.stats.on_pause()
 
     @property
     def waits(self) -> bool:
@@ -180,11 +122,6 @@ class Ledger:
         """Return the seconds of the wait that is under way."""
         return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
-    def draft_came(self, start: int, usable: bool, depth: int, now: float) -> None:
-        """Learn from a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""
-        (self._arrivals if self._committed else self._first).came(start, usable, now)
-        self._depth += 0.25 * (depth - self._depth)
-
     def start(self, choice: Choice, now: float) -> float:
         """A pass for this step begins. Returns the seconds that were waited for a draft before it.
 
@@ -192,14 +129,9 @@ class Ledger:
         machine ran other steps is not charged.
         """
         waited = self._waited(now)
-        if waited > 0.0 and not self._committed and choice.act is not Act.VERIFY:
-            # The edge may have waited for the first commit: when its draft comes then is not how long it takes.
-            self._first = Arrivals()
+        self.stats.on_start(choice.act, choice.declined, waited > 0.0)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._rate = None, choice.rate
-        for act in choice.declined:
-            self._acceptance(act).declined()
-            self._pace.forget(act)
         return waited
 
     def charge(self, seconds: float) -> None:
@@ -214,12 +146,12 @@ class Ledger:
         """
         depth = tree.levels[-1]
         now_s, then_s = (
-            max(self._decode_s, self._seconds(1 + self._own.tokens(levels, self._own_tokens)))
+            max(self._decode_s, self._seconds(1 + self.stats.server_draft.tokens(levels, self._own_tokens)))
             for levels in (depth, depth + 1)
         )
         if spent_s + forward_s + then_s > self._limit(now) - self._own_tries_s:
             return 0.0
-        return self._own.further(tree) - self._rate * (then_s - now_s)
+        return self.stats.server_draft.further(tree) - self._rate * (then_s - now_s)
 
     def drafting_s(self, levels: int) -> float | None:
         """Return the seconds that a draft of so many levels takes here; None where none was made yet."""
@@ -231,56 +163,39 @@ class Ledger:
         Returns as much of it as commits most per second, drafting included, and as the account allows; of equally good
         parts the largest.
         """
-        self._own.drafted(tree)
+        self.stats.server_draft.drafted(tree)
         self.charge(seconds)
         limit, least = self._limit(now), self._seconds(2)
         kept = max(limit - self._own_tries_s, min(least, limit))
-        part = self._best(self._own.expected(tree), kept, seconds, whole=1.0)
+        part = self._best(self.stats.server_draft.expected(tree), kept, seconds, whole=1.0)
         return tree.head(max(part.size, int(least <= limit)))
 
-    def finish(self, act: Act, tree: Tree, accepted: int, committed: int, beside: Load = NO_LOAD) -> None:
-        """Enter a pass: `accepted` levels of `tree`, `committed` tokens; `beside`: what other sessions fed in it.
+    def finish(self, verdict: PassVerdict, beside: Load = NO_LOAD) -> None:
+        """Enter the outcome of a pass in which other sessions fed `beside`.
 
         It is charged by what it cost over a pass in which this session had decoded alone. The time of others' passes
         is not charged: decoding alone would have waited for them as well.
         """
-        self._act, self._tokens = act, committed
-        loads = self._load(1) + beside, self._load(1 + len(tree.tokens)) + beside
-        self._committed += committed
+        drafted = len(verdict.tree.tokens)
+        alone, shared = self._load(1) + beside, self._load(1 + drafted) + beside
+        self._committed += len(verdict.committed)
         self._plain += 1.0
-        if not tree.tokens:
-            return
-        alone, shared = map(self._estimates.seconds, loads)
-        ratio = shared / alone if alone > TICK_S else 1.0
-        self._plain += max(0.0, ratio - 1.0) * self._caution
-        if act is not Act.SELF:
-            self._acceptance(act).judged(accepted, tree.levels[-1])
-        elif tree.reach:  # a draft of a size that its robot has set may come without
-            self._own.judged(tree, accepted)
-
-    def committed(self, position: int, in_hand: bool, now: float) -> None:
-        """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
-        self._arrivals.committed(position, in_hand, now)
-        self._pace.committed(self._act, self._tokens, now)
-        soon_s, expected = self._arrivals.soon_s, self._expected()
-        if self._drafting is not None and soon_s is not None and expected is not None:
-            # As if one draft of three were at hand, and the others came soon.
-            self._pace.try_edge(expected.tokens / (expected.seconds + soon_s * 2.0 / 3.0))
-
-    def compared(self, accepted: int, levels: int) -> None:
-        """A draft that was left alone has `accepted` of its first `levels` levels in common with what was committed."""
-        self._drafts.judged(accepted, levels)
+        self.stats.on_verdict(verdict)
+        if drafted:
+            alone_s, shared_s = self._estimates.seconds(alone), self._estimates.seconds(shared)
+            ratio = shared_s / alone_s if alone_s > TICK_S else 1.0
+            self._plain += max(0.0, ratio - 1.0) * self._caution
 
     # --- the choice
 
     @property
     def drafts_pay(self) -> bool:
         """Whether a draft like the latest ones would commit more per second than decoding alone."""
-        return self._expected() is not None
+        return self._expected(self._next_gains()) is not None
 
     def expected(self, tree: Tree) -> float:
         """Return how many tokens verifying a draft of the edge is expected to commit."""
-        return expected_tokens(self._drafts.chance, tree.levels[-1])
+        return self.stats.edge.expected(tree.parents)[-1]
 
     def choose(
         self, draft: Tree | None, hint: Tree | None, now: float, room: int = 0, prefilled: bool = True
@@ -288,7 +203,7 @@ class Ledger:
         """Return what to do now with the best current draft and a hint, if there are any.
 
         A draft that pays is verified, as much of it as pays and as the account allows, unless a draft of the
-        verifier's own is worth more (`Pace`): `room` is how many levels that may have, 0 where there can be none, and
+        verifier's own commits more per second: `room` is how many levels that may have, 0 where there can be none, and
         `prefilled` whether the draft model knows the prompt. Where there is no draft the step waits for as long as that
         is worth it, else it does what commits most per second: it drafts by itself, verifies the hint, or decodes. A
         query: a step that waits is noted by `wait`.
@@ -300,12 +215,12 @@ class Ledger:
         if draft is not None:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
-            part = self._stake(draft, self._drafts, now)
+            part = self._stake(draft, self.stats.edge, now)
             if part.size and (own is None or self._beats(part, own)):
                 declined = (Act.SELF,) if room and self._drafting is not None else ()
                 return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens, declined=declined)
         declined = (Act.VERIFY,) if draft is not None else ()
-        part = self._stake(hint, self._hints, now) if hint is not None else Part(0, 1.0, self._decode_s)
+        part = self._stake(hint, self.stats.hints, now) if hint is not None else Part(0, 1.0, self._decode_s)
         if own is not None and own.rate > part.rate:
             alone = self._draft_here(own, room, declined)
             part = own
@@ -325,17 +240,17 @@ class Ledger:
         assert self._drafting is not None, "only a draft model drafts here"
         return Choice(
             Act.SELF, size=self._own_tokens, depth=min(room, OWN_DEPTH), gain=own.tokens, declined=declined,
-            drafting_s=self._drafting.forwards_s(own.size) or 0.0, rate=self._pace.rate(own),
+            drafting_s=self._drafting.forwards_s(own.size) or 0.0, rate=self._worth_of_a_second(own),
         )  # fmt: skip
 
     def _beats(self, part: Part, own: Part) -> bool:
-        """Whether to verify this part of an edge's draft rather than to draft here."""
-        rate = self._pace.rate(own)
-        verify, draft = (self._pace.advantage(act, each, rate) for act, each in ((Act.VERIFY, part), (Act.SELF, own)))
-        return verify >= draft
+        """Whether verifying this part of an edge's draft gains more over the step's usual pace than drafting here."""
+        rate = self._worth_of_a_second(own)
+        return part.tokens - rate * part.seconds >= own.tokens - rate * own.seconds
 
-    def _acceptance(self, act: Act) -> Acceptance:
-        return {Act.HINT: self._hints, Act.SELF: self._own.levels}.get(act, self._drafts)
+    def _worth_of_a_second(self, own: Part) -> float:
+        """Return the session's tokens per second, begun as those of drafting here."""
+        return self.stats.throughput.rate(own.tokens, own.seconds)
 
     def _limit(self, now: float) -> float:
         """Return how long what begins now may take: it must end before decoding alone is two tokens ahead,
@@ -348,7 +263,7 @@ class Ledger:
         first, whatever its drafts are worth."""
         return min(MOST_LENT, LENT_SHARE * max(0.0, self._lead))
 
-    def _stake(self, tree: Tree, acceptance: Acceptance, now: float) -> Part:
+    def _stake(self, tree: Tree, acceptance: TokenAcceptance, now: float) -> Part:
         """Return what of the tree to verify now; nothing where decoding alone is better or all is spent.
 
         More than one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost
@@ -356,11 +271,10 @@ class Ledger:
         """
         limit, least = self._limit(now), self._seconds(2)
         kept = max(_TRIES * max(0.0, least - self._decode_s), self._own_tries_s)
-        chance = acceptance.chance
-        expected = [expected_tokens(chance, level) for level in tree.levels]
+        expected = acceptance.expected(tree.parents)
         weight = 1.0 if self._committed else _FIRST
         part = self._best(expected, max(limit - kept, min(least, limit)), weight=weight)
-        if not part.size and acceptance.due and least <= limit:
+        if not part.size and acceptance.tries.is_due and least <= limit:
             return Part(1, expected[1], least)
         return part
 
@@ -372,7 +286,7 @@ class Ledger:
         answer as long as earlier ones, and must be paid from the account at once.
         """
         costs = self._drafting
-        if costs is None or room < 1 or self._pace.edge_leads:
+        if costs is None or room < 1:
             return None
         prefill_s = 0.0 if prefilled else costs.prefill_s
         if prefill_s is None:
@@ -385,9 +299,9 @@ class Ledger:
         kept = limit - self._own_tries_s
         rest = max(1.0, min(room, self._usual - self._committed) if self._usual else room)
         best = None
-        for depth, tokens in enumerate(self._own.gains(min(room, OWN_DEPTH)), start=1):
+        for depth, tokens in enumerate(self.stats.server_draft.gains(min(room, OWN_DEPTH)), start=1):
             spent = costs.forwards_s(depth) or 0.0
-            seconds = spent + max(decode, self._seconds(1 + self._own.tokens(depth, self._own_tokens)))
+            seconds = spent + max(decode, self._seconds(1 + self.stats.server_draft.tokens(depth, self._own_tokens)))
             if seconds > (limit if depth == 1 else kept):
                 break
             part = Part(depth, tokens, seconds + prefill_s * min(1.0, tokens / rest))
@@ -395,7 +309,7 @@ class Ledger:
                 best = part
         if best is None or best.rate * decode > 1.0 + _SLACK:
             return best
-        return a_try if self._own.levels.due else None
+        return a_try if self.stats.server_draft.tries.is_due else None
 
     @property
     def _own_tries_s(self) -> float:
@@ -438,93 +352,36 @@ class Ledger:
             return good[-1]
         return next(part for part in reversed(parts) if part.rate >= whole * best)
 
-    def _expected(self) -> Part | None:
-        """Return depth, E and T_v of the draft that comes next, None where it will not pay."""
-        chance = self._drafts.chance
-        depth = max(1, round(self._depth))
-        best = self._best([expected_tokens(chance, level) for level in range(1 + depth)])
+    def _expected(self, gains: Sequence[float]) -> Part | None:
+        """Return depth, E and T_v of the draft that comes next, None where it will not pay; see `_wait`."""
+        best = self._best(gains)
         return best if best.size else None
+
+    def _next_gains(self) -> list[float]:
+        """Return the tokens E that the first 0, 1, 2, ... levels of the next draft commit if it is as deep as usual."""
+        depth = max(1, round(self.stats.depth))
+        return self.stats.edge.expected(range(ROOT, depth - 1))
 
     def _wait(self, alone: Part, act: Act, now: float) -> float:
         """Return how many seconds to wait for a draft at most; 0 to go on alone at once.
 
-        Of all deadlines d that a remembered delay suggests the one that is worth most; d = 0 is going on at once.
         Waiting must be paid from credit: even if nothing is accepted the step must not be behind after it,
         now + d + T_v <= t0 + (N + 1) T_d.
         """
-        arrivals = self._arrivals if self._committed else self._first
-        delays, expected = arrivals.remaining(now), self._expected()
-        if not delays or expected is None:
+        gains, delays = self._next_gains(), self.stats.delays.remaining(now)
+        expected = self._expected(gains) if delays else None
+        if expected is None:
             return 0.0
         longest = (self.credit(now) + self.lent + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
         if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
             longest = min(longest, alone.seconds - self._waited(now))
-        over = self._over_drafting if act is Act.SELF else self._over_decoding
-        worth: Callable[[float], float] = over(alone, expected, delays)
+            worth = over_drafting(alone, expected, delays, self._worth_of_a_second(alone))
+        else:
+            alone = alone._replace(seconds=max(TICK_S, alone.seconds))
+            gains = gains[: 1 + expected.size]
+            worth = over_decoding(alone, expected, gains, delays, self._price, self._decode_s)
         deadlines: list[float] = [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]
         return max(deadlines, key=worth)
-
-    def _over_drafting(self, own: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
-        """Return what waiting until a deadline is worth where a draft is made here else: the advantage (`Pace`) of what
-        is then verified, less what the wait takes. "Never" is one more remembered delay."""
-        rate = self._pace.rate(own)
-        verify, draft = (
-            self._pace.advantage(act, part, rate) for act, part in ((Act.VERIFY, expected), (Act.SELF, own))
-        )
-
-        def worth(deadline: float) -> float:
-            waits = [min(delay, deadline) for delay in (*delays, math.inf)]
-            came = sum(delay <= deadline for delay in delays)
-            return (came * verify + (len(waits) - came) * draft - rate * sum(waits)) / len(waits)
-
-        return worth
-
-    def _over_decoding(self, alone: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
-        """Return what waiting until a deadline d is worth where the step decodes, or verifies a hint, else.
-
-        A renewal-reward comparison: with P = P(X <= d) for the draft's remaining delay X, a cycle commits
-        P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds and P + (1 - P) n passes, where going on
-        alone commits G in H seconds and n passes (`_alone`). It is worth (tokens - price x passes) per second, but
-        nothing where it is slower than decoding alone, whatever the price. "Never" is one more remembered delay.
-        """
-        cycle, decode = self._alone(alone, expected), self._decode_s
-
-        def worth(deadline: float) -> float:
-            waits = [min(delay, deadline) for delay in (*delays, math.inf)]
-            late = [delay - deadline for delay in (*delays, math.inf) if delay > deadline]
-            came = 1.0 - len(late) / len(waits)
-            reward, seconds, passes = (sum(column) / len(waits) for column in zip(*map(cycle, late), strict=True))
-            reward += came * expected.tokens
-            seconds += came * expected.seconds + sum(waits) / len(waits)
-            if deadline and reward * decode < seconds * (1.0 - _SLACK):
-                return -math.inf
-            value: float = (reward - self._price * (passes + came)) / seconds
-            return value
-
-        return worth
-
-    def _alone(self, alone: Part, expected: Part) -> Callable[[float], tuple[float, float, float]]:
-        """Return a function of the draft's delay: tokens, seconds and passes of going on alone until it comes.
-
-        With g tokens in T seconds it does so in n = ceil(delay/T) passes, after which the draft is still usable with
-        p = a^(n g): n g + p E(k - n g) tokens in n T + p T_v seconds. A draft that comes too late for that does not
-        count.
-        """
-        depth, _, verify_s = expected
-        chance = self._drafts.chance
-        gained, alone_s = alone.tokens, max(TICK_S, alone.seconds)
-        cycles = []
-        for count in range(1, int(depth / gained) + 1):
-            usable = chance ** (count * gained)
-            tokens = count * gained + usable * expected_tokens(chance, depth - round(count * gained))
-            cycles.append((tokens, count * alone_s + usable * verify_s, count + usable))
-        never = (gained, alone_s, 1.0)
-
-        def cycle(delay: float) -> tuple[float, float, float]:
-            passes = delay / alone_s
-            return cycles[max(0, math.ceil(passes) - 1)] if passes <= len(cycles) else never
-
-        return cycle
 
     def _load(self, tokens: int) -> Load:
         """Return what feeding so many tokens now computes."""

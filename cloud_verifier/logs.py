@@ -24,9 +24,9 @@ from speculation.text import printable
 
 _log = logging.getLogger("cloud_verifier")
 LINES_PER_S, LINES_AT_ONCE = 50.0, 500
-"""Of all events together; of errors as many again, which forty robots' lines must not crowd out."""
+"""All events together may have so many; errors as many again, which robots' lines must not crowd out."""
 PEER_LINES_PER_S, PEER_LINES_AT_ONCE = 10.0, 100
-"""Of one kind of event of one peer: one that is loud leaves the others their lines."""
+"""One kind of event of one peer may have so many: one that is loud leaves the others their lines."""
 LogFormat = Literal["text", "json"]
 FILE_BYTES, FILES = 10 << 20, 5
 
@@ -71,22 +71,20 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tr
 
 
 class LineFormatter(logging.Formatter):
-    """One record, one line: control characters are escaped and long messages cut. Tracebacks keep their lines."""
+    """Makes a line of a record: control characters are escaped and long messages cut. Tracebacks keep their lines."""
 
     MOST_CHARS = 1000
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         return printable(super().formatMessage(record), self.MOST_CHARS)
 
     def formatException(self, ei: object) -> str:
-        """See `logging.Formatter`."""
         lines = super().formatException(ei)  # type: ignore[arg-type]
         return "\n".join(printable(line, self.MOST_CHARS) for line in lines.splitlines())
 
 
 class JsonFormatter(logging.Formatter):
-    """One record, one JSON object on one line; long texts are cut, a traceback is one field."""
+    """Makes a JSON object on one line of a record; long texts are cut, a traceback is one field."""
 
     MOST_CHARS, MOST_TRACEBACK_CHARS = LineFormatter.MOST_CHARS, 16_000
 
@@ -95,7 +93,6 @@ class JsonFormatter(logging.Formatter):
         self._replica = replica
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
         held: dict[str, object] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -136,7 +133,6 @@ class FloodFilter(logging.Filter):
         self._kept_back = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
         fields = getattr(record, "fields", {})
         peer = fields.get("robot") or fields.get("session")
         kind = getattr(record, "event", None)

@@ -1,4 +1,4 @@
-"""Admission: which step may hold how many blocks of keys and values, whose go, and when those without come back.
+"""Decides which step may hold how many blocks of keys and values, whose go, and when those without come back.
 
 A step that finds no room waits in a short *line*, which is taken in the order of turns and never overtaken, so that a
 large step gets its blocks too. Where the line is as long as the memory, more robots are refused with a time to return:
@@ -16,21 +16,22 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from cloud_verifier.limits import Usage
+from cloud_verifier.limits import DecayingSum
 
 LEAST_WAIT_S, MOST_WAIT_S = 0.25, 30.0
-"""Limits of what a refused robot is asked to wait, and of how far a turn is put off."""
+"""A refused robot waits for so long, and a turn is put off so far, at least and at most."""
 SPREAD = 0.5
-"""Share by which waits differ at random, so that robots that were refused together do not return together."""
+"""Waits differ by this share at random, so that robots that were refused together do not return together."""
 GRACE_S = 2.0
 """How long after its time a refused robot is expected."""
 FIRST_STEP_S = 1.0
-"""What a step is taken to last before any has ended."""
+"""A step is taken to last so long before any has ended."""
 NEW_WEIGHT = 0.125
-"""Of the latest step in the means."""
+"""So much the latest step weighs in the means."""
 PREFILL_HALF_LIFE_S = 5.0
 
 
@@ -56,7 +57,7 @@ class _Refused:
 
 
 class Admission:
-    """`blocks` of memory, shared by sessions that are named by their row. Times are seconds on any clock.
+    """Shares `blocks` of memory among sessions that are named by their row. Times are seconds on any clock.
 
     The sum of what is held never exceeds `blocks`.
     """
@@ -65,11 +66,11 @@ class Admission:
         self.blocks = blocks
         self._dice = random.Random(seed)
         self._held: dict[int, tuple[int, float]] = {}
-        """Blocks, and since when."""
+        """How many blocks a row holds, and since when."""
         self._line: dict[int, _Waiting] = {}
         self._refused: dict[int, _Refused] = {}
         self._turns: dict[int, float] = {}
-        self._prefills: dict[int, Usage] = {}
+        self._prefills = defaultdict[int, DecayingSum](lambda: DecayingSum(PREFILL_HALF_LIFE_S))
         self._step_s = FIRST_STEP_S
         self._step_blocks = 1.0
 
@@ -151,14 +152,14 @@ class Admission:
         return granted, evicted
 
     def release(self, index: int, now: float) -> None:
-        """A row's step is over: its blocks are free, or it waits no longer."""
+        """Note that a row's step is over: its blocks are free, or it waits no longer."""
         self._line.pop(index, None)
         blocks, since = self._held.pop(index, (0, now))
         if blocks:
             self._step_s += NEW_WEIGHT * (now - since - self._step_s)
 
     def forget(self, index: int) -> None:
-        """A row's session is over; the next one on it has a clean sheet. What it holds is not released."""
+        """Note that a row's session is over: the next one begins without a record. What it holds is not released."""
         for each in (self._refused, self._turns, self._prefills):
             each.pop(index, None)
 
@@ -176,8 +177,8 @@ class Admission:
     # --- prefill
 
     def prefilled(self, index: int, seconds: float, now: float) -> None:
-        """A row's session has used so much of the model's time for a prefill."""
-        self._prefills.setdefault(index, Usage(PREFILL_HALF_LIFE_S)).add(seconds, now)
+        """Note that a row's session has used so much of the model's time for a prefill."""
+        self._prefills[index].add(seconds, now)
 
     def check_prefill(self, index: int, now: float, others: Collection[int]) -> None:
         """Raise NoRoom where a session has used more than its share of the time for prefills of late.

@@ -13,7 +13,7 @@ from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
-from cloud_verifier.slo import Promises
+from cloud_verifier.slo import SloAttainment
 from cloud_verifier.step import Step
 from cloud_verifier.usage import Usage
 from speculation import wire
@@ -44,7 +44,7 @@ class Outbox:
         self.figures = figures or Figures(clock)
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """Of refusals, by peer."""
-        self.promises = Promises()
+        self.promises = SloAttainment()
         """Whether commits came as fast as their classes promise."""
         self.totals = Usage()
         """What all steps have cost."""
@@ -114,26 +114,26 @@ class Outbox:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
     def log_step(self, session: Session, step: Step | None, how: str, why: str = "") -> None:
-        """Log once how a step ended (one of `monitoring.figures.REASONS`; `why`: in other words) and what it cost."""
+        """Log once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words) and what it cost."""
         if step is None or step.logged:
             return
         step.logged = True
         self.steps += 1
-        now, tally = self._clock(), step.tally
+        now, usage = self._clock(), step.usage
         total_ms = (now - step.begun_at) * 1e3
         trace = self.figures.trace_id(step)
         _log.info(
             "%s step %d %s: %s total=%.1fms%s",
-            session.name, step.number, why or how, tally, total_ms, trace and f" trace={trace}",
+            session.name, step.number, why or how, usage, total_ms, trace and f" trace={trace}",
             extra=event(
-                "step", session, step=step.number, how=how, why=why, tokens=tally.tokens, passes=tally.passes,
+                "step", session, step=step.number, how=how, why=why, tokens=usage.tokens, passes=usage.passes,
                 total_ms=round(total_ms, 1), trace=trace,
             ),
         )  # fmt: skip
         self.figures.ended(step, how, now)
-        self.totals.waited_s += tally.waited_s
-        self.totals.prefill_s += tally.prefill_s
-        self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=tally.tokens)
+        self.totals.waited_s += usage.waited_s
+        self.totals.prefill_s += usage.prefill_s
+        self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=usage.tokens)
 
     def record(self, name: str, start: float, end: float, **args: int) -> None:
         """Enter a span, in seconds of the clock, in the trace, where there is one."""

@@ -1,4 +1,4 @@
-"""Quotas: what one client may use a second. Who asks for more is asked to come back when it is paid off."""
+"""Holds clients to what they may use a second. Who uses more is asked to come back when it is paid off."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cloud_verifier.limits import Rate
 from cloud_verifier.memory import LEAST_WAIT_S, MOST_WAIT_S, NoRoom
 
 BURST_S = 4.0
-"""So many seconds' worth may be used at once."""
+"""A client may use so many seconds' worth at once."""
 
 
 class Quotas:

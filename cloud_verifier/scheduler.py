@@ -7,19 +7,21 @@ business (`cloud_verifier.policies`); what a step does while it has no draft, it
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import msgspec
 
+from cloud_verifier.answer import Answer
 from cloud_verifier.batching import Traffic, best_batch, best_wait
+from cloud_verifier.choice import Act, Choice
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.costs import Costs
+from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.interfaces import ModelInfo
-from cloud_verifier.ledger import Act, Choice, Ledger
+from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies import POLICIES, Batch, Budget
-from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.server_draft.value import OWN_TOKENS
-from cloud_verifier.step import Step, empty_digest
+from cloud_verifier.step import Step, StepSettings
 from cloud_verifier.tree import ForeignDraft, Tree
 from speculation.language.grammar import Automaton
 from speculation.pass_cost import Load
@@ -41,32 +43,29 @@ class Refused(ValueError):
 
 
 class Scheduler:
-    """Steps by their row of the engine. `self_drafts`: a draft model stands beside the target."""
+    """Steps by their row of the engine, and what work on them is predicted to cost."""
 
     def __init__(
         self,
         model: ModelInfo,
         settings: Scheduling | None = None,
         limits: Limits | None = None,
-        self_drafts: bool = False,
-        estimates: Estimator | None = None,
-        images: Estimator | None = None,
+        costs: Costs | None = None,
     ) -> None:
+        """`costs`: with those of a draft model where one stands beside the target; None: nothing is known yet."""
         self._settings = settings = settings or Scheduling()
-        limits = limits or Limits()
+        self._limits = limits = limits or Limits()
         self._model = model
         self._max_draft = limits.max_draft
-        self.drafting = DraftCosts() if self_drafts else None
-        self._recompute = limits.cache == "off"
+        self._step_settings = StepSettings(
+            settings.hint_tokens, settings.forced_tokens, limits.max_draft, limits.cache == "off"
+        )
         self._policy = POLICIES[settings.policy]()
-        self.estimates = estimates or Estimator()
-        self.images = images or Estimator()
-        """Of encoding an image, over `Load.row(image tokens)`."""
+        self.costs = costs or Costs()
         self._traffic = Traffic()
-        self._limits = limits
         self._budget = self._make_budget()
-        self._pace = 0.0
-        """Tokens per second that the latest batch is expected to commit, drafting here included."""
+        self._level_rate = 0.0
+        """Tokens per second that one more level of the drafts for the latest batch must bring."""
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
         self._ended: dict[int, int] = {}
@@ -82,10 +81,6 @@ class Scheduler:
         """Whether no other step took its place and it was not ended."""
         return self._steps.get(step.index) is step
 
-    def next_time(self, now: float) -> float | None:
-        """Return when `next` will have work without any further message; None for never."""
-        return self._policy.next_time(self._steps.values(), now, self.estimates, self._budget)
-
     def active(self, index: int) -> list[int]:
         """Return the other rows that have a step under way."""
         return [row for row, step in self._steps.items() if row != index and not (step.done or step.suspended)]
@@ -93,13 +88,12 @@ class Scheduler:
     @property
     def image_waits(self) -> bool:
         """Whether a step's image is to be encoded."""
-        return any(step.can_prefill and not step.encoded for step in self._steps.values())
+        return any(step.can_prefill and not step.prefill.encoded for step in self._steps.values())
 
     @property
     def decoding_s(self) -> float:
         """Predicted seconds of a forward in which every step that is being answered decodes."""
-        answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
-        return self.estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in answered))
+        return self.costs.passes.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in self._answered))
 
     @property
     def asked(self) -> float:
@@ -108,11 +102,15 @@ class Scheduler:
         Each step needs as many passes a second as its class has tokens over those that its passes have committed so
         far; each row costs its share of a forward that all of them are in.
         """
-        answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
+        answered = self._answered
         if not answered:
             return 0.0
-        rows = sum(step.service_class.tokens_per_s / max(1.0, step.tally.tau) for step in answered)
-        return rows * self.estimates.seconds(Load.total([self._traffic.row] * len(answered))) / len(answered)
+        rows = sum(step.request.service_class.tokens_per_s / max(1.0, step.usage.tau) for step in answered)
+        return rows * self.costs.passes.seconds(Load.total([self._traffic.row] * len(answered))) / len(answered)
+
+    @property
+    def _answered(self) -> list[Step]:
+        return [step for step in self._steps.values() if step.is_answered]
 
     def idle(self, now: float, silent: Collection[int]) -> list[int]:
         """Return the rows whose steps can go on only when their edges act, the longest idle first.
@@ -122,7 +120,7 @@ class Scheduler:
         idle = []
         for row, step in self._steps.items():
             gone = step.suspended or row in silent
-            waits = not step.pending and now - step.since > WAITED_S and step.choice(now) is None
+            waits = now - step.since > WAITED_S and not step.pending and (step.awaits_draft or not step.free)
             if step.row is None and (gone or waits):
                 idle.append((not gone, step.since, row))
         return [row for *_, row in sorted(idle)]
@@ -159,28 +157,17 @@ class Scheduler:
                 begin.step,
             )
         grammar = self._grammar(begin)
+        request = Request.of(begin, index, now, sampling, class_named(service_class))
         digest = empty_digest(begin, sampling)
-        if step is not None and step.continues(begin, digest):
-            step.resume(begin, now)
+        if step is not None and step.continues(begin, request, digest):
+            step.resume(request)
             return step.repeat(len(begin.committed), 0)
-        step = self._steps[index] = Step(
-            begin,
-            self._model.eos,
-            sampling,
-            now=now,
-            index=index,
-            ledger=self._ledgers.setdefault(index, self._new_ledger()),
-            digest=digest,
-            service_class=class_named(service_class),
-            hint_tokens=self._settings.hint_tokens,
-            recompute=self._recompute,
-            features=self._model.prompt_features if features and begin.features else None,
-            estimates=self.estimates,
-            grammar=grammar,
-            forced_tokens=self._settings.forced_tokens,
-            max_draft=self._max_draft,
-        )
-        return step.repeat(step.position, 0)
+        answer = Answer(digest, begin.max_tokens, self._model.eos, grammar)
+        answer.append(begin.committed)
+        log = FeatureLog(self._model.prompt_features) if features and begin.features else None
+        ledger = self._ledgers.setdefault(index, self._new_ledger())
+        step = self._steps[index] = Step(request, answer, ledger, begin.hints, log, self._step_settings, now)
+        return step.repeat(answer.position, 0)
 
     def offer(self, index: int, draft: Draft, now: float) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once. Raises Refused."""
@@ -199,7 +186,7 @@ class Scheduler:
         self._check_tokens("Draft.tokens", draft.tokens, draft.step)
         self._check_tokens("Draft.drawn", [] if draft.drawn is None else [draft.drawn], draft.step)
         try:
-            evidence = step.sampling.read(draft, self._model.vocabulary, step.idle)
+            evidence = step.request.sampling.read(draft, self._model.vocabulary, step.request.idle)
         except ValueError as error:
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), draft.step) from None
         try:
@@ -232,23 +219,22 @@ class Scheduler:
 
     # --- work
 
-    def wait(self, now: float) -> None:
-        """Note which steps wait for a draft from now on. To be called before time passes without work."""
-        for step in self._steps.values():
-            step.wait(now)
-
     def next(self, now: float) -> Batch:
-        """Start what is to run now and return it; empty where nothing is ready or others may still join."""
-        batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
-        batch = replace(batch, choices=self._unless_held_up(batch.choices, now))
+        """Start what is to run now and return it; where nothing is ready, or others may still join, when to ask again.
+
+        Steps that wait for a draft do so from now on.
+        """
+        batch = self._policy.schedule(self._steps.values(), now, self.costs, self._budget)
+        for step in batch.waiting:
+            step.ledger.wait(now)
+        if not batch:
+            return batch
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
-        loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
+        loads |= {step: step.prefill.load(tokens) for step, tokens in batch.chunks.items()}
         together = Load.total(loads.values())
         for step, choice in batch.choices.items():
             step.start(choice, now, together - loads[step])
-        self._pace = sum(choice.rate for choice in batch.choices.values())
-        if self.drafting is not None and self._pace:
-            self._pace = max(self._pace, self._rate(batch.choices))
+        self._level_rate = batch.level_rate
         self._traffic.ran([loads[step] for step in batch.choices], now)
         self._budget = self._make_budget()
         return batch
@@ -258,9 +244,9 @@ class Scheduler:
         settings, limits, row = self._settings, self._limits, self._traffic.row
         rows, wait = settings.max_batch, settings.collect_s
         if rows is None:
-            rows = best_batch(self.estimates, row, limits.max_sessions)
+            rows = best_batch(self.costs.passes, row, limits.max_sessions)
         if wait is None:
-            wait = best_wait(self.estimates, row, self._traffic.gap_s)
+            wait = best_wait(self.costs.passes, row, self._traffic.gap_s)
         return Budget(
             rows=rows,
             tokens=rows * (1 + limits.max_draft),
@@ -270,57 +256,26 @@ class Scheduler:
             patience_s=settings.patience_s,
         )
 
-    def _unless_held_up(self, choices: Mapping[Step, Choice], now: float) -> Mapping[Step, Choice]:
-        """Return the choices of a batch, without ledgers' drafts here where the batch commits more per second so.
-
-        The whole batch waits for a draft that is made here. A step that would rather wait for its edge then leaves the
-        batch.
-        """
-        drafting = [s for s, each in choices.items() if each.act is Act.SELF and s.idle is Idle.LEDGER]
-        if self.drafting is None or not drafting or len(drafting) == len(choices):
-            return choices
-        others = {step: each for step, each in choices.items() if step not in drafting}
-        for step in drafting:
-            choice = step.choice(now, drafting=False)
-            if choice is not None and choice.act is not Act.WAIT:
-                others[step] = choice
-        return max(choices, others, key=self._rate)
-
-    def _rate(self, choices: Mapping[Step, Choice]) -> float:
-        """Return the tokens per second that a batch is expected to commit, drafting here included."""
-        assert self.drafting is not None, "only a draft model drafts here"
-        prefills = sum(step.draft_inputs is not None for step, each in choices.items() if each.act is Act.SELF)
-        drafting_s = max((self._drafting_s(each) for each in choices.values() if each.act is Act.SELF), default=0.0)
-        drafting_s += prefills * (self.drafting.prefill_s or 0.0)
-        verify_s = self.estimates.seconds(Load.total(step.load(each) for step, each in choices.items()))
-        return sum(each.gain for each in choices.values()) / max(drafting_s + verify_s, 1e-9)
-
-    def _drafting_s(self, choice: Choice) -> float:
-        """Return the seconds that a draft which is made here is expected to take."""
-        if choice.drafting_s is not None or self.drafting is None:
-            return choice.drafting_s or 0.0
-        return self.drafting.forwards_s(choice.depth or choice.size) or 0.0
-
     def goes_on(self, drafts: Mapping[int, Tree], turn: int, spent_s: float, now: float) -> bool:
         """Return whether drafts, by row, that are being made here get one level more, which is `turn`.
 
         What it adds is to be worth its forward by the tokens per second that the batch is expected to commit.
         """
-        forward_s = self.drafting.forward_s(turn) if self.drafting is not None else None
+        forward_s = self.costs.drafts.forward_s(turn) if self.costs.drafts is not None else None
         if forward_s is None:
             return True
         steps = [(self._steps[row], tree) for row, tree in drafts.items() if row in self._steps]
-        return sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps) > self._pace * forward_s
+        return sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps) > self._level_rate * forward_s
 
     # --- checks
 
     def _new_ledger(self) -> Ledger:
         tokens = min(OWN_TOKENS, self._max_draft)
-        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens, self._recompute)
+        return Ledger(self.costs, self._settings.pass_price, tokens, self._step_settings.recompute)
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""
-        if self.drafting is None:
+        if self.costs.drafts is None:
             raise Refused(
                 FaultCode.MODEL_MISMATCH,
                 "BeginStep.self_draft: this verifier has no draft model; start it with --draft-model FOLDER, or choose "

@@ -1,4 +1,4 @@
-"""CURVE: keys on disk, who may connect, and no plain text on a public address.
+"""CURVE keys on disk, and no plain text on a public address.
 
 A key folder holds `server.key`, `server.key_secret`, `NAME.key_secret` for the robots and, in `authorized/`, the public
 keys of those robots that may connect. A robot gets `server.key` and its own `NAME.key_secret`, nothing else.
@@ -10,18 +10,13 @@ either key from then on; when all have it, it takes the place of `server.key`.
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import zmq
 import zmq.auth
 
-from cloud_verifier.limits import Allowance
 from cloud_verifier.start_error import StartError
 from speculation.address import check_address
 
@@ -29,12 +24,7 @@ AUTHORIZED = "authorized"
 SERVER, NEXT = "server", "server_next"
 SECRET = ".key_secret"
 Z85_KEY = 40
-REFUSED_S = 60.0
-"""A key that is refused again and again is named in the log every so many seconds."""
-REFUSED_PER_S, REFUSED_AT_ONCE = 1.0, 10
-"""Lines about refused keys, all together: whoever is no robot may come with another key each time."""
-_log = logging.getLogger("cloud_verifier")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+ROBOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def make_keys(folder: Path, client: str = "client") -> list[Path]:
@@ -42,7 +32,7 @@ def make_keys(folder: Path, client: str = "client") -> list[Path]:
 
     Raises StartError for a bad or taken client name, or a folder that cannot be written.
     """
-    if not _NAME.fullmatch(client) or client in (SERVER, NEXT):
+    if not ROBOT_NAME.fullmatch(client) or client in (SERVER, NEXT):
         raise StartError(f"--client {client!r}: use letters, digits, - and _, and not {SERVER!r} or {NEXT!r}")
     if (folder / f"{client}{SECRET}").exists():
         raise StartError(f"--keys {folder}: {client!r} has a key already; pass --client NAME for another robot")
@@ -161,193 +151,3 @@ def load_server_key(folder: Path) -> tuple[bytes, bytes]:
     if secret is None or len(secret) != Z85_KEY or len(public) != Z85_KEY:
         raise StartError(f"--keys {folder}: {path.name} holds no pair of {Z85_KEY}-character keys")
     return public, secret
-
-
-def _stamp(file: Path | os.DirEntry[str]) -> tuple[int, int]:
-    """Return what is another one when a file's content or mode has changed; zeros for a file that is not to be had.
-
-    Its mode too: whoever lets a key be read expects that it is.
-    """
-    try:
-        seen = file.stat()
-    except OSError:
-        return 0, 0
-    return seen.st_ctime_ns, seen.st_size
-
-
-class AuthorizedKeys:
-    """The public keys in a folder and whose they are. `refresh` reads what has changed, so that robots may come and go
-    while the verifier serves."""
-
-    def __init__(self, folder: Path, quiet: bool = False) -> None:
-        """quiet: whether files that are left out stay without a line in the log. Raises OSError for no such folder."""
-        self.folder, self._quiet = folder, quiet
-        self._files: dict[str, tuple[int, int, bytes]] = {}
-        """By name: when the file or its mode was changed, its size, and its key; an empty one where it has none."""
-        self._names: dict[bytes, str] = {}
-        self.gone: list[str] = []
-        """The names whose keys are no more; whoever reads it empties it."""
-        self.refresh()
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @property
-    def names(self) -> list[str]:
-        """Whose keys there are."""
-        return list(self._names.values())
-
-    def name(self, key: bytes) -> str:
-        """Return whose z85 key this is; empty where it is nobody's."""
-        return self._names.get(key, "")
-
-    def __contains__(self, name: str) -> bool:
-        return bool(self._files.get(name, (0, 0, b""))[2])
-
-    def refresh(self) -> None:
-        """Read the files that have changed. Raises OSError.
-
-        A file without a key is left out, with one line in the log; the others count.
-        """
-        found: dict[str, tuple[int, int, bytes]] = {}
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                if not entry.name.endswith(".key"):
-                    continue
-                name = entry.name.removesuffix(".key")
-                stamp = _stamp(entry)
-                known = self._files.get(name)
-                same = known is not None and known[:2] == stamp
-                found[name] = (*stamp, known[2] if known is not None and same else self._read(name))
-        for name, (*_, key) in self._files.items():
-            if key and found.get(name, (0, 0, b""))[2] != key:
-                self.gone.append(name)
-        self._files = found
-        self._names = {key: name for name, (*_, key) in sorted(found.items(), reverse=True) if key}
-
-    def _read(self, name: str) -> bytes:
-        path = self.folder / f"{name}.key"
-        try:
-            if not _NAME.fullmatch(name):
-                raise ValueError("a robot's name has letters, digits, - and _ only")
-            key, _ = zmq.auth.load_certificate(path)
-            if len(key) != Z85_KEY:
-                raise ValueError(f"its public key has {len(key)} characters, not {Z85_KEY}")
-        except (OSError, ValueError) as error:
-            if not self._quiet:
-                _log.warning("left out the key file %s, so its robot cannot connect: %s", path, error)
-            return b""
-        return key
-
-
-class _Authenticator(zmq.auth.Authenticator):
-    """ZeroMQ's authenticator, which calls an accepted client by the name of its key."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: AuthorizedKeys) -> None:
-        super().__init__(context)
-        self.configure_curve_callback("*", credentials_provider=self)
-        self.keys = keys
-        self._lines = Allowance(1.0 / REFUSED_S, 1)
-        self._all_lines = Allowance(REFUSED_PER_S, REFUSED_AT_ONCE)
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a client with this z85 key may connect."""
-        if not self.keys.name(key):
-            with contextlib.suppress(OSError):  # it may have been added this very second
-                self.keys.refresh()
-        now = time.monotonic()
-        if not self.keys.name(key) and self._lines.take(key, now) and self._all_lines.take(None, now):
-            _log.warning("refused a client: its key %s is not in %s", key.decode(), self.keys.folder)
-        return bool(self.keys.name(key))
-
-    def curve_user_id(self, client_public_key: bytes) -> str:
-        """See `zmq.auth.Authenticator`."""
-        return self.keys.name(zmq.utils.z85.encode(client_public_key))
-
-
-def open_keys(folder: Path, quiet: bool = False) -> tuple[tuple[bytes, bytes], AuthorizedKeys]:
-    """Return the server's public and secret key, and who may connect. Raises StartError for what nobody could use.
-
-    quiet: as `AuthorizedKeys` has it.
-    """
-    pair = load_server_key(folder)
-    try:
-        authorized = AuthorizedKeys(folder / AUTHORIZED, quiet)
-    except OSError as error:
-        raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
-    if not authorized:
-        raise StartError(f"--keys {folder}: {AUTHORIZED}/ holds no client key, so nobody could connect")
-    return pair, authorized
-
-
-class CurveServer:
-    """Encrypts one server socket and accepts only clients whose public key is in `authorized/`."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
-        """Raises StartError for keys that are missing or unreadable."""
-        self._folder = folder
-        self._pair, self._keys = open_keys(folder)
-        self._protecting = self._pair
-        self._changed = _stamp(folder / f"{SERVER}{SECRET}")
-        self._complaint = ""
-        self._authenticator = _Authenticator(context, self._keys)
-        self._authenticator.start()
-
-    @property
-    def socket(self) -> zmq.Socket[bytes]:
-        """Where ZeroMQ asks who may connect; `answer` when it can be read."""
-        return self._authenticator.zap_socket
-
-    def answer(self) -> None:
-        """Answer ZeroMQ's questions about those that want to connect."""
-        while self.socket.poll(0):
-            question = self._authenticator.handle_zap_message(self.socket.recv_multipart())
-            with contextlib.suppress(StopIteration):  # a coroutine that waits for nothing, since `callback` is none
-                question.send(None)
-
-    def protect(self, socket: zmq.Socket[bytes]) -> None:
-        """Make `socket` a CURVE server; call it before bind."""
-        self._protecting = self._pair
-        socket.curve_publickey, socket.curve_secretkey = self._pair
-        socket.curve_server = True
-
-    def refresh(self) -> list[str]:
-        """Take up what has changed on disk; return the clients whose keys are no more.
-
-        What cannot be read changes nothing but a line in the log.
-        """
-        try:
-            self._keys.refresh()
-        except OSError as error:
-            self._complain(f"who may connect stays as it was: {error}")
-        stamp = _stamp(self._folder / f"{SERVER}{SECRET}")
-        if stamp != self._changed:
-            self._changed = stamp
-            try:
-                self._pair = load_server_key(self._folder)
-            except StartError as error:
-                self._complain(f"the server's key stays as it was: {error}")
-        gone, self._keys.gone = self._keys.gone, []
-        return gone
-
-    def knows(self, client: str) -> bool:
-        """Whether a client of this name may be connected."""
-        return client in self._keys
-
-    @property
-    def clients(self) -> list[str]:
-        """The names of those that may connect."""
-        return self._keys.names
-
-    def renewed(self) -> bool:
-        """Whether the server's key has changed since `protect`."""
-        return self._pair != self._protecting
-
-    def stop(self) -> None:
-        """Accept no more clients."""
-        self._authenticator.stop()
-
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            _log.warning("%s", text)
-        self._complaint = text

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.costs import Costs
 from cloud_verifier.declared_times import PacedDraftEngine, PacedEngine
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.executor import Executor
@@ -30,6 +31,7 @@ from cloud_verifier.monitoring.sessions import figures_of
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
+from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.slo import Standing
 from cloud_verifier.step import Step
@@ -99,7 +101,10 @@ class Server:
         self._clock = clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
         self._scheduler = Scheduler(
-            self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost), Estimator(encoding)
+            self._model,
+            config.scheduling,
+            config.limits,
+            Costs(Estimator(cost), Estimator(encoding), DraftCosts() if self_draft is not None else None),
         )
         self._preparation = ImageDecoding(self._prepare, mailbox.notify, preparation_threads, clock)
         self._memory = Admission(engine.blocks)
@@ -114,12 +119,12 @@ class Server:
         self.figures = figures or Figures(clock)
         self._outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
         if profile.verify_s:
-            engine = PacedEngine(engine, profile, self._attend, clock)
+            engine = PacedEngine(engine, profile, self._attend_until, clock)
         if self_draft is not None and profile.server_draft_s:
-            self_draft = PacedDraftEngine(self_draft, profile, self._attend, clock)
+            self_draft = PacedDraftEngine(self_draft, profile, self._attend_until, clock)
         self._executor = Executor(
             engine, self_draft, self._scheduler, self._memory, self._sessions, self._outbox, self._exits,
-            lambda: self._attend(clock()), clock,
+            self._attend, clock,
         )  # fmt: skip
         self._check_ticket = check_ticket
         self._stopping = self._draining = False
@@ -183,8 +188,9 @@ class Server:
         self._to_shed = robots
 
     def turn(self) -> None:
-        """Read messages, then do the most urgent piece of work."""
-        self._attend(self._clock() + IDLE_WAIT_S, until_work=True)
+        """Read messages, then do the most urgent piece of work, or wait for some."""
+        got_messages = self._attend()
+        self._take_prepared()  # no pass is under way, so a row may begin anew
         if self._draining:
             self._send_all_away()
         elif self._to_shed:
@@ -194,39 +200,40 @@ class Server:
             self._executor.encode(step)
         if batch.chunks or batch.choices:
             self._executor.run(batch)
+        reads = self._executor.reads
         if not self._scheduler.image_waits:  # between two forwards is one image at most, the target's before another
             self._executor.read_on()
         self._expire()
+        if not (got_messages or batch or reads or self._stopping):
+            now = self._clock()
+            times = [t for t in (now + IDLE_WAIT_S, batch.again, self._exits.next_time(now)) if t is not None]
+            self._mailbox.wait(min(times) - now)
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
 
-    def _attend(self, until: float, until_work: bool = False) -> None:
-        """Read messages and send early tokens until a time, or until nobody wants the forward under way any more.
+    def _attend(self) -> bool:
+        """Read messages and send early tokens that are due. Returns whether there were messages."""
+        got_messages = self._read_messages()
+        self._outbox.send_early()
+        now = self.figures.beat = self._clock()
+        if self.figures.due(now):
+            self._publish(now)
+        if now >= self._tell_at:
+            self._tell(now)
+        if self._report is not None and now - self._reported_at >= REPORT_S:
+            self._report(self._standing(now))
+            self._reported_at = now
+        return got_messages
 
-        `until_work`: or until there is something to work on.
-        """
+    def _attend_until(self, until: float) -> None:
+        """Attend until a time, or until nobody wants the forward under way any more."""
         while True:
-            got_messages = self._read_messages()
-            if until_work:  # no pass is under way, so a row may begin anew
-                self._take_prepared()
-            self._outbox.send_early()
-            now = self.figures.beat = self._clock()
-            if self.figures.due(now):
-                self._publish(now)
-            if now >= self._tell_at:
-                self._tell(now)
-            if self._executor.is_abandoned:
+            self._attend()
+            now = self._clock()
+            if now >= until or self._stopping or self._executor.is_abandoned:
                 return
-            if self._report is not None and now - self._reported_at >= REPORT_S:
-                self._report(self._standing(now))
-                self._reported_at = now
-            if until_work:
-                self._scheduler.wait(now)
-            due = self._next_time(now) if until_work else None
-            if now >= until or self._stopping or (until_work and (got_messages or (due is not None and due <= now))):
-                return
-            times = [t for t in (until, due, self._exits.next_time(now)) if t is not None]
-            self._mailbox.wait(min(times) - now)
+            due = self._exits.next_time(now)
+            self._mailbox.wait((until if due is None else min(until, due)) - now)
 
     def _tell(self, now: float, held_up: bool = False) -> None:
         """Tell robots that got no commit of late that their verifier works for them; in any thread.
@@ -255,10 +262,6 @@ class Server:
             now = self._clock()
             if HELD_UP_S <= now - self.figures.beat <= hang_s:
                 self._tell(now, held_up=True)
-
-    def _next_time(self, now: float) -> float | None:
-        """Return when there will be work without any further message; None for never."""
-        return now if self._executor.reads else self._scheduler.next_time(now)
 
     def _read_messages(self) -> bool:
         until = self._clock() + READ_S
@@ -353,10 +356,11 @@ class Server:
         prompt = self._engine.size(own)
         if self._self_draft is not None and beside is not None:
             prompt = max(prompt, self._self_draft.size(beside))
-        need = blocks_for(prompt + step.max_tokens + self._max_draft)
+        answer = step.answer.max_tokens
+        need = blocks_for(prompt + answer + self._max_draft)
         if need > self._memory.blocks:
             raise CapacityError(
-                f"image and prompt of {prompt} tokens, an answer of {step.max_tokens} and a draft of {self._max_draft} "
+                f"image and prompt of {prompt} tokens, an answer of {answer} and a draft of {self._max_draft} "
                 f"need {need} blocks of memory, there are {self._memory.blocks}; start the verifier with more --memory"
             )
         return need
@@ -368,16 +372,18 @@ class Server:
         try:
             assert ready.inputs is not None, "only what was prepared asks for memory"
             own, _ = ready.inputs
-            tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens, step.prompt_features)
+            answer, prefill = step.answer, step.prefill
+            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
             image_tokens = self._engine.image_tokens(own)
-            asked = self._engine.size(own) - 1 + len(step.answer)
+            asked = self._engine.size(own) - 1 + answer.position
             self.figures.granted(step, asked, tokens, self._clock())
-            step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own), image_tokens)
-            step.encode_s = self._scheduler.images.seconds(Load.row(image_tokens))
+            prefill.prepared(ready.inputs, tokens, self._engine.size(own), image_tokens)
+            prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
+            step.usage.prefill_s = ready.seconds
         except Exception as error:
             self._executor.cannot_prefill(step, error)
         else:
-            if step.encoded and not tokens:  # words that its row shares with others to the last
+            if prefill.encoded and not tokens:  # words that its row shares with others to the last
                 self._executor.fed(step, 0, self._clock())
 
     def _idle(self, now: float) -> list[int]:
@@ -497,7 +503,7 @@ class Server:
                 self._exits.overtake(session.index)
                 self._outbox.log_step(session, before, "superseded")
                 self.figures.begun(step, session.number, session.client, message.trace, now)
-                if step.begin is not None:
+                if step.pending:
                     try:
                         self._quotas.check(session.user, now, "steps", "bytes", "draft tokens")
                         self._memory.check_prefill(session.index, now, self._scheduler.active(session.index))
@@ -506,7 +512,7 @@ class Server:
                     except NoRoom as full:
                         self._send_busy(step, full)
                         return
-                    self._preparation.submit(step, step.begin)
+                    self._preparation.submit(step, message)
             elif step is not None:
                 self._outbox.send_features(session, step, len(message.committed))
             for commit in commits:
@@ -617,7 +623,7 @@ class Server:
             (series.EARLY_SENT, self._exits.sent),
             (series.EARLY_DROPPED, self._exits.dropped),
             (series.MAIL_DROPPED, self._mailbox.dropped),
-            (series.DOOR_RESTARTS, self._mailbox.restarts),
+            (series.FRONTEND_RESTARTS, self._mailbox.restarts),
         ):
             figures.set(gauge, value)
         full = self._sessions.full and all(each.state != "away" and each.silent_s <= SILENT_S for each in sessions)

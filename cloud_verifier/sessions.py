@@ -1,4 +1,4 @@
-"""Sessions: who is connected, on which engine row, and who is refused. No socket, no model; times in seconds."""
+"""Keeps who is connected, on which engine row, and refuses who cannot be served. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -25,39 +25,36 @@ from speculation.wire import (
 
 @dataclass
 class Session:
-    """One robot's connection. Times are seconds."""
+    """Holds what is known of one robot's connection. Times are seconds."""
 
     number: int
-    """Its name in logs."""
+    """Names it in logs."""
     token: str
-    """Resumes it; a secret."""
+    """Resumes it, so it is a secret."""
     index: int
-    """Of its row in the engine: of its steps and their `work.Row`s too."""
+    """Names its row in the engine."""
     peer: bytes | None
-    """None: its edge is gone."""
+    """None where its edge is gone."""
     last_seen: float
     """When something last came or was sent."""
     last_received: float
-    """When something last came."""
     told_at: float = 0.0
     """When its robot was last told that its step is worked on."""
     client: str = ""
-    """Whose key its robot has; empty where there are no keys."""
+    """Names the key that its robot has; empty where there are no keys."""
     sampling: SamplingScheme = GREEDY
-    """How the tokens of its answers are sampled."""
     service_class: str = INTERACTIVE.name
-    """`Hello.service_class`, for policies."""
     features: bool = False
     """Whether its robot may draft from the target's features."""
 
     @property
     def name(self) -> str:
-        """What it is called in the log: its number and, where there are keys, whose it is."""
+        """Return what it is called in the log: its number and, where there are keys, whose it is."""
         return f"session {self.number} ({self.client})" if self.client else f"session {self.number}"
 
     @property
     def user(self) -> str | int:
-        """By what its quotas are counted: its client or, without keys, itself."""
+        """Return by what its quotas are counted: its client or, without keys, itself."""
         return self.client or self.number
 
 
@@ -131,7 +128,7 @@ def check_welcome(model: ModelInfo, max_draft: int, profile: str) -> None:
 
 
 class SessionTable:
-    """At most `limit` sessions, one per peer, each with an engine row of its own; idle ones expire after `idle_s`."""
+    """Holds at most `limit` sessions, one a peer, each on its own engine row; idle ones expire after `idle_s`."""
 
     def __init__(self, limit: int, idle_s: float) -> None:
         self.limit = limit
@@ -187,7 +184,7 @@ class SessionTable:
         self._peers[peer] = session
 
     def detach(self, session: Session) -> None:
-        """Its peer is gone; the session stays, to be resumed or to expire."""
+        """Note that its peer is gone; the session stays, to be resumed or to expire."""
         if session.peer is not None:
             self._peers.pop(session.peer, None)
             session.peer = None

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cloud_verifier.limits import Usage
+from cloud_verifier.limits import DecayingSum
 from speculation.service import ServiceClass
 from speculation.wire import Commit
 
 HALF_LIFE_S = 10.0
-"""Of what counts."""
+"""What happened so long ago counts half."""
 _RATE = math.log(2.0) / HALF_LIFE_S
-"""A second, of what a steady use adds up to."""
+"""A steady use a second is so much of what its decaying sum comes to."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a verifier stands."""
+    """Says how loaded a verifier is."""
 
     sessions: int
-    """Of robots that are there."""
+    """How many of them have a robot that is there."""
     memory: float
     """Share of its blocks that steps hold."""
     utilisation: float
@@ -30,12 +30,12 @@ class Standing:
     draining: bool
 
 
-class Promises:
-    """What commits took, against what their classes allow. `now` is in seconds."""
+class SloAttainment:
+    """Compares what commits took with what their classes allow. `now` is in seconds."""
 
     def __init__(self) -> None:
-        self._commits, self._late = Usage(HALF_LIFE_S), Usage(HALF_LIFE_S)
-        self._prefill, self._asked = Usage(HALF_LIFE_S), Usage(HALF_LIFE_S)
+        self._commits, self._late = DecayingSum(HALF_LIFE_S), DecayingSum(HALF_LIFE_S)
+        self._prefill, self._asked = DecayingSum(HALF_LIFE_S), DecayingSum(HALF_LIFE_S)
 
     def committed(self, commit: Commit, promised: ServiceClass, now: float) -> None:
         """Enter a commit of a pass. What its robot took to draft is not the verifier's, and does not count."""

@@ -51,16 +51,16 @@ class Tree:
             deepest.append(max(deepest[-1], depths[-1]))
         return tuple(deepest)
 
-    def agrees(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens, which follow the root, it holds as a path."""
-        node = ROOT
-        for depth, token in enumerate(tokens):
+    def path(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return the indices of as many of these tokens, which follow the root, as it holds as a path."""
+        node, found = ROOT, list[int]()
+        for token in tokens:
             below = (n for n, parent in enumerate(self.parents) if parent == node and self.tokens[n] == token)
-            child = next(below, None)
-            if child is None:
-                return depth
-            node = child
-        return len(tokens)
+            node = next(below, ROOT)
+            if node == ROOT:
+                break
+            found.append(node)
+        return tuple(found)
 
     def head(self, size: int) -> Tree:
         """Return the tree of the first `size` tokens."""

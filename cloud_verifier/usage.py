@@ -1,28 +1,26 @@
-"""What a step, or all of a verifier's, cost: tokens, passes, seconds."""
+"""Counts what steps cost: tokens, passes, seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.choice import Act
 
 
 @dataclass
 class Usage:
-    """What a step, or several, cost."""
+    """Holds what a step, or several, cost."""
 
     tokens: int = 0
-    """Tokens committed by target forwards."""
     passes: int = 0
-    """Target forwards."""
     hinted: int = 0
-    """Forwards that verified a hint."""
+    """How many of the passes verified a hint."""
     decoded: int = 0
-    """Forwards that verified nothing."""
+    """How many of the passes verified nothing."""
     waited_s: float = 0.0
-    """Seconds that the ledger waited for drafts."""
+    """How long the ledger waited for drafts."""
     prefill_s: float = 0.0
-    """Seconds of decoding the frame and of the prefill."""
+    """What decoding the frame and the prefill took."""
 
     def __str__(self) -> str:
         return (
@@ -33,12 +31,12 @@ class Usage:
 
     @property
     def tau(self) -> float:
-        """Tokens per verification, 0 before the first."""
+        """Return the tokens per pass, 0 before the first."""
         return self.tokens / self.passes if self.passes else 0.0
 
     @property
     def verified(self) -> int:
-        """Passes that verified a draft."""
+        """Return how many of the passes verified a draft."""
         return self.passes - self.hinted - self.decoded
 
     def count(self, act: Act, tokens: int) -> None:

@@ -1,7 +1,7 @@
 """The link's DEALER socket. It never decodes, and what it keeps is bounded.
 
 What a verifier sends faster than it is taken, or never completes, costs that verifier its messages or its connection,
-never this robot's memory: see `cloud_verifier.mailbox`, the other end, for the reasons.
+never this robot's memory: see `cloud_verifier.frontend.router_socket`, the other end, for the reasons.
 """
 
 from __future__ import annotations

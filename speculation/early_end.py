@@ -83,8 +83,8 @@ def begin() -> None:
         finally:
             os._exit(status_of(name))
 
-    # The engine ends its door, which may still send the last answers.
-    handler = signal.SIG_IGN if name == "cloud_verifier.door" else leave
+    # The engine ends its frontend, which may still send the last answers.
+    handler = signal.SIG_IGN if name == "cloud_verifier.frontend" else leave
     try:
         for number in SIGNALS:
             # What whoever started it has asked to be ignored stays so.

@@ -22,7 +22,7 @@ MODULES = ("cloud_verifier", "spec_vlm_nav.nodes.vlm_nav")
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["cloud_verifier.server", "cloud_verifier.engine", "cloud_verifier.server_draft.drafting",
-     "cloud_verifier.door.supervisor", "edge_drafter.decoder", "speculation.vlm.session", "speculation.vlm.speed",
+     "cloud_verifier.frontend.supervisor", "edge_drafter.decoder", "speculation.vlm.session", "speculation.vlm.speed",
      __name__]
 )  # fmt: skip
 

@@ -44,12 +44,12 @@ ROS = {
     "unitree_go", "visualization_msgs",
 }  # fmt: skip
 ZMQ_FILES = {
-    "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "cloud_verifier/door/listener.py",
+    "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
+    "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
     "edge_drafter/link.py", "edge_drafter/link_socket.py",
 }  # fmt: skip
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
 MONITORING_HOMES = {
-    "prometheus_client": ("cloud_verifier/monitoring/",),
     "rich": ("cloud_verifier/monitoring/",),
     "opentelemetry": ("cloud_verifier/monitoring/", "speculation/otlp.py", "edge_drafter/exported.py"),
 }  # fmt: skip

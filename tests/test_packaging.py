@@ -45,12 +45,13 @@ BASE = {
     "cv2",
     "huggingface_hub",
     "outlines_core",
+    "prometheus_client",
 }
 """What the required packages are imported as; huggingface_hub comes with transformers."""
 ROBOT = [f"spec_vlm_nav.nodes.{name}" for name in ("vlm_nav", "action_executor", "go2_bridge")]
 PIP_ONLY = {"torch", "transformers", "tokenizers", "safetensors", "msgspec", "outlines_core", "av", "gi"}
 """What nodes import that rosdep has no key for, or none that is new enough; `make setup` installs it."""
-OPTIONAL = {"torchao", "qwen_vl_utils", "prometheus_client", "rich", "opentelemetry", "ray"}
+OPTIONAL = {"torchao", "qwen_vl_utils", "rich", "opentelemetry", "ray"}
 """Imported where a setting asks for them, with a sentence where they are missing."""
 
 

@@ -203,12 +203,12 @@ class TableLink(FakeLink):
     def _by(
         self, model: Callable[[Sequence[int]], npt.NDArray[np.floating]], state: Step, tree: Tree, early: bool
     ) -> Verdict:
-        prefixes = [list(state.answer)]
+        prefixes = [list(state.answer.tokens)]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             prefixes.append([*prefixes[parent + 1], token])
         assert state.row is not None
         return state.row.rule(early).judge(
-            tree.tokens, tree.parents, np.stack([model(each) for each in prefixes]), state.draws
+            tree.tokens, tree.parents, np.stack([model(each) for each in prefixes]), state.row.draws
         )
 
 

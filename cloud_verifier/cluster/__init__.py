@@ -1,1 +1,1 @@
-"""Many verifiers as one: a directory that sends robots to replicas; what starts, watches, drains and scales these."""
+"""Serves one model by many verifiers: sends robots to replicas, and starts, watches, drains and scales these."""

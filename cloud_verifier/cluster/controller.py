@@ -1,4 +1,4 @@
-"""Controller: keeps as many replicas as are wanted, spreads their robots, and ends replicas that hang.
+"""Keeps as many replicas as are wanted, spreads their robots, and ends replicas that hang.
 
 It knows no process and no Ray, only a `Fleet`. Whoever runs the fleet starts again by itself what dies, as Ray does.
 """
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import Protocol
 
-from cloud_verifier.cluster.directory import Directory, Phase, Status
+from cloud_verifier.cluster.directory import Directory, Phase, Status, replica_name
 from cloud_verifier.cluster.scaling import Scaler
 from cloud_verifier.start_error import StartError
 
@@ -20,17 +20,17 @@ HUNG_S = 15.0
 AWAY_S = 2.0
 """A controller that has not looked for so long was away itself, and takes nobody's silence meanwhile for a failure."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Before a replica is started again that has failed; until one is ready each further pause is twice as long."""
+"""The pause before a replica that has failed is started again; until one is ready each is twice the last."""
 BALANCE_S = 5.0
-"""How often replicas with too many robots send some elsewhere: after a death all are where there was room."""
+"""Replicas with too many robots send some elsewhere so often: after a death all are where there was room."""
 
 
 class Fleet(Protocol):
-    """The replicas, wherever they are. One that dies is started again without the controller."""
+    """Runs the replicas, wherever they are. One that dies is started again without the controller."""
 
     @property
     def names(self) -> Collection[str]:
-        """Those that were started and have not ended for good."""
+        """Return those that were started and have not ended for good."""
 
     def start(self, name: str) -> None: ...
 
@@ -48,9 +48,9 @@ class Controller:
     """Brings the fleet to what `scaler` wants. `now` is in seconds, the directory's."""
 
     def __init__(self, directory: Directory, scaler: Scaler, fleet: Fleet, most: int) -> None:
-        """most: replicas that there is place for, those that drain included."""
+        """`most` replicas have a place, those that drain included."""
         self._directory, self._scaler, self._fleet = directory, scaler, fleet
-        self._slots = [f"replica-{number}" for number in range(1, most + 1)]
+        self._slots = [replica_name(number) for number in range(1, most + 1)]
         self._leaving: set[str] = set()
         self._reported_at: dict[str, float] = {}
         """When a replica last reported; at first all that run already."""
@@ -99,7 +99,9 @@ class Controller:
             # Those that another controller has started: one that hangs never reports, and would not be missed.
             self._reported_at = dict.fromkeys(self._fleet.names, now) | self._reported_at
         ready = self._directory.ready(now)
-        wanted = self._scaler.wanted([each.demand for each in ready], now)
+        wanted = self._scaler.wanted(
+            len(ready), sum(each.utilisation for each in ready), max((each.late for each in ready), default=0.0), now
+        )
         for each in ready:
             if each.name in self._leaving:  # a process that was started since, or it was out of reach
                 self.drain(each.name)

@@ -1,39 +1,35 @@
-"""Directory: which replicas there are, by their reports, and where the next robot goes. No socket; time is given."""
+"""Knows which replicas there are, by their reports, and where the next robot goes. Time is given."""
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from cloud_verifier.cluster.ring import BOUND, Ring
-from cloud_verifier.cluster.scaling import Demand
+from cloud_verifier.cluster.placement import limits, with_room
 
 _log = logging.getLogger("cloud_verifier")
 
 REPORT_S = 0.25
-"""How often a replica reports."""
+"""A replica reports so often."""
 SILENT_S = 1.5
 """A replica that has not reported for so long is gone."""
 SETTLED_S = 1.0
 """A robot that was sent to a replica counts there for so long; after that the replica's report has it."""
 FULL_MEMORY = 0.9
-"""Share of its memory from which a replica gets robots only where all are so full."""
+"""A replica whose memory is held to this share gets robots only where all are so full."""
 PREFIX_CHOICES = 2
 """A robot goes to the first of so many replicas that serves robots with its prompt's beginning."""
 MOST_PREFIXES = 256
-"""Prompts' beginnings that are remembered of a replica."""
+"""So many prompts' beginnings are remembered of a replica."""
 
 
 class Phase(str, Enum):
-    """What a replica is doing. Robots are sent to one that is READY."""
+    """Says what a replica is doing. Robots are sent to one that is READY."""
 
     JOINING = "joining"
     READY = "ready"
@@ -41,29 +37,34 @@ class Phase(str, Enum):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What a replica reports of itself."""
+    """Is what a replica reports of itself."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    name: str
     phase: Phase
     born: float
     """When its process began, seconds since 1970: a replica that was started again has another one."""
-    address: Annotated[str, Meta(max_length=200)] = ""
+    address: str = ""
     """Where robots reach it; empty while it is joining."""
-    server_key: Annotated[str, Meta(max_length=40)] = ""
-    """Its public key (z85); empty: plain."""
-    sessions: Annotated[int, Meta(ge=0)] = 0
-    max_sessions: Annotated[int, Meta(ge=0)] = 0
-    memory: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    server_key: str = ""
+    """Its public key (z85); it is empty where the replica takes plain text."""
+    sessions: int = 0
+    session_places: int = 0
+    memory: float = 0.0
     """Share of its blocks that steps hold."""
-    utilisation: Annotated[float, Meta(ge=0)] = 0.0
-    """See `scaling.Demand`."""
-    late: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """See `scaling.Demand`."""
+    utilisation: float = 0.0
+    """Predicted seconds of passes a second that its robots' classes ask for; above 1 it cannot keep them."""
+    late: float = 0.0
+    """Share of its answers of late that were slower than their class."""
 
-    @property
-    def demand(self) -> Demand:
-        """By which it is decided how many replicas run."""
-        return Demand(self.utilisation, self.late)
+
+def replica_name(number: int) -> str:
+    """Return the name of a cluster's `number`th replica, from 1."""
+    return f"replica-{number}"
+
+
+def replica_number(name: str) -> int:
+    """Return the number in a replica's name."""
+    return int(name.rpartition("-")[2])
 
 
 @dataclass
@@ -76,14 +77,12 @@ class _Replica:
 
 
 class Directory:
-    """Replicas by name. `now` is in seconds on any clock that does not go back."""
+    """Keeps the replicas by name. `now` is in seconds on any clock that does not go back."""
 
-    def __init__(self, silent_s: float = SILENT_S, bound: float = BOUND) -> None:
-        self._silent_s, self._bound = silent_s, bound
+    def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
         self._draining: dict[str, float] = {}
-        """Replicas that are to get no more robots, whatever they report; by name, `Status.born` of the one meant."""
-        self._ring = Ring(())
+        """When those began, by name, that are to get no more robots, whatever they report."""
 
     # --- what becomes known
 
@@ -115,9 +114,9 @@ class Directory:
 
     def replicas(self, now: float) -> tuple[Status, ...]:
         """Return the latest reports of the replicas that are there, by name. One that is to drain is draining."""
-        for name in [name for name, each in self._replicas.items() if now - each.reported_at > self._silent_s]:
+        for name in [name for name, each in self._replicas.items() if now - each.reported_at > SILENT_S]:
             if self._replicas.pop(name).status.phase is not Phase.JOINING:  # which loads its model
-                _log.warning("replica %s is silent for %.1f s: robots go elsewhere", name, self._silent_s)
+                _log.warning("replica %s is silent for %.1f s: robots go elsewhere", name, SILENT_S)
         latest = [each.status for _, each in sorted(self._replicas.items())]
         return tuple(
             msgspec.structs.replace(each, phase=Phase.DRAINING) if self._draining.get(each.name) == each.born else each
@@ -132,17 +131,19 @@ class Directory:
         """Return the replica for the robot of this key; None where none is there or all are full.
 
         One that is `avoided`, by name, is taken only where no other has room. The robot stays where it was `before`, by
-        name, if there is room; else it belongs where the ring has it, see `Ring`. A
-        replica's share is smaller where more work is asked of it than it can do; one without memory, or without a free
-        session, is passed over; and of the first PREFIX_CHOICES that have room one that serves robots of the same
-        `prefix` is taken, whose keys and values can be shared.
+        name, if there is room; else it goes where it belongs, see `placement`. A replica's share is smaller where more
+        work is asked of it than it can do; one without memory, or without a free session, is passed over; and of the
+        first PREFIX_CHOICES that have room one that serves robots of the same `prefix` is taken, whose keys and values
+        can be shared.
         """
-        ready = self.ready(now)
-        loads = {each: self._load(each, now) - (each.name == before) for each in ready}
-        free = {each: load for each, load in loads.items() if load < each.max_sessions}
+        loads = {each: self._load(each, now) - (each.name == before) for each in self.ready(now)}
+        free = {each: load for each, load in loads.items() if load < each.session_places}
         free = {each: load for each, load in free.items() if each.name != avoided} or free
-        roomy = {each: load for each, load in free.items() if each.memory < FULL_MEMORY}
-        found = self._choices(key, roomy or free, ready)
+        free = {each: load for each, load in free.items() if each.memory < FULL_MEMORY} or free
+        weights = {each.name: each.session_places / max(1.0, each.utilisation) for each in free}
+        by_name = {each.name: each for each in free}
+        names = with_room(key, {each.name: max(0, load) for each, load in free.items()}, weights)
+        found = [by_name[name] for name in names]
         if not found:
             return None
         stay = (each for each in found if each.name == before)
@@ -157,20 +158,9 @@ class Directory:
         Shares are by sessions alone: robots that were moved for what is asked of a replica would come back.
         """
         ready = {each.name: each for each in self.ready(now)}
-        weights = {name: float(each.max_sessions) for name, each in ready.items()}
-        most = Ring(ready, points=1).limits(sum(each.sessions for each in ready.values()), weights, self._bound)
+        weights = {name: float(each.session_places) for name, each in ready.items()}
+        most = limits(sum(each.sessions for each in ready.values()), weights)
         return {name: each.sessions - most[name] for name, each in ready.items() if each.sessions > most[name]}
-
-    def _choices(self, key: str, loads: Mapping[Status, int], ready: Sequence[Status]) -> list[Status]:
-        """Return those of `loads` that have room for one robot more, the one that it belongs to first."""
-        names = {each.name for each in ready}
-        if self._ring.names != names:
-            self._ring = Ring(names)
-        among = {each.name: each for each in loads}
-        weights = {name: each.max_sessions / max(1.0, each.utilisation) for name, each in among.items()}
-        by_name = {each.name: max(0, load) for each, load in loads.items()}
-        # The others are on the ring too, so that it need not be made anew, without any weight.
-        return [among[name] for name in self._ring.with_room(key, by_name, weights, self._bound) if name in among]
 
     def _load(self, status: Status, now: float) -> int:
         sent = self._replicas[status.name].sent

@@ -1,4 +1,4 @@
-"""The cluster's gateway: answers every Hello with the replica to go to, and keeps nothing of a robot."""
+"""Answers every Hello with the replica to go to, and keeps nothing of a robot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MESSAGES_PER_TURN = 256
 BACK_S = 2.0
 """A robot that is back so soon was not served where it was sent."""
 RETRY_S = 1.0
-"""About how long a robot for which there is no replica waits."""
+"""A robot for which there is no replica waits for about so long."""
 
 
 class Gateway:
@@ -42,7 +42,7 @@ class Gateway:
         self._lines = Allowance(1.0, 10)
         self._dice = random.Random()
         self.redirected = self.turned_away = 0
-        """Robots that were sent to a replica, and those for which there was none."""
+        """How many robots were sent to a replica, and for how many there was none."""
 
     def turn(self, wait_s: float) -> None:
         """Answer what has come, after waiting for at most `wait_s` seconds."""

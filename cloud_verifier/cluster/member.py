@@ -1,4 +1,4 @@
-"""The replica's side of a cluster: it checks tickets, notes how its server stands, and drains when it is to."""
+"""Is a replica's side of its cluster: checks tickets, notes how its server stands, and drains when it is to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from speculation.address import host_of
 
 WILDCARDS = ("0.0.0.0", "[::]")
 KEY_S = 1.0
-"""How often the server's public key is read."""
+"""The server's public key is read so often."""
 
 
 class Member:
-    """One replica by name. Its methods are for any thread."""
+    """Speaks for one replica. Its methods are for any thread."""
 
-    def __init__(self, name: str, host: str, secret: bytes, max_sessions: int) -> None:
-        """host: of this machine, where the server is bound to all its addresses; secret: of the cluster."""
-        self.name, self._host, self._max_sessions = name, host, max_sessions
+    def __init__(self, name: str, host: str, secret: bytes, session_places: int) -> None:
+        """`host` is how this machine is reached where the server is bound to all addresses, `secret` the cluster's."""
+        self.name, self._host, self._session_places = name, host, session_places
         self._tickets = Tickets(secret)
         self._address = self._server_key = ""
         self._read_key: Callable[[], str] = str
@@ -72,8 +72,8 @@ class Member:
                 self._server_key = self._read_key()
         phase = Phase.DRAINING if standing.draining else Phase.READY
         self._status = Status(
-            self.name, phase, self._status.born, self._address, self._server_key, standing.sessions, self._max_sessions,
-            min(1.0, max(0.0, standing.memory)), standing.utilisation, standing.late,
+            self.name, phase, self._status.born, self._address, self._server_key, standing.sessions,
+            self._session_places, min(1.0, max(0.0, standing.memory)), standing.utilisation, standing.late,
         )  # fmt: skip
         self._reported.set()
 

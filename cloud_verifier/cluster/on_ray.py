@@ -1,4 +1,4 @@
-"""A cluster on Ray: Ray places, supervises and restarts; frames go from robots to replicas by ZeroMQ, past Ray.
+"""Runs a cluster on Ray: Ray places, supervises and restarts; frames go from robots to replicas by ZeroMQ, past Ray.
 
 Each replica is a detached actor whose process is the verifier. One detached actor is the directory: it asks the
 replicas how they stand and decides how many run. Gateways are processes outside: each keeps a copy of the directory, by
@@ -18,38 +18,36 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cloud_verifier.cluster.controller import Controller
-from cloud_verifier.cluster.directory import Directory, Status
+from cloud_verifier.cluster.directory import Directory, Status, replica_number
 from cloud_verifier.cluster.gateway import Gateway
 from cloud_verifier.cluster.member import Member
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import ClusterSettings, places_of
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
-from cloud_verifier.door.supervisor import Door
+from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.logs import start_logging
-from cloud_verifier.monitoring.gateway import WatchedGateway, replica_port
-from cloud_verifier.monitoring.serving import pages_served
-from cloud_verifier.serving import prepare_process, serve_model
+from cloud_verifier.monitoring.gateway_health import GatewayHealth, replica_port
+from cloud_verifier.monitoring.http_server import pages_served
+from cloud_verifier.serving import serve_model
 from speculation.address import bracketed, host_of
-from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
 
 NAMESPACE, DIRECTORY = "spec-vlm-nav", "directory"
 TURN_S, LOOK_S = 0.02, 0.1
-"""How long a gateway waits for mail, and how often the directory looks at its replicas."""
+"""A gateway waits so long for mail, and the directory looks at its replicas so often."""
 VIEW_S, ASK_S = 0.2, 2.0
-"""How often a gateway asks the directory for its view, and how long it waits for an answer."""
+"""A gateway asks the directory so often for its view, and waits so long for an answer."""
 STALE_S = 60.0
-"""How long a gateway goes by its last view while the directory is away."""
+"""A gateway goes by its last view for so long while the directory is away."""
 START_S = 120.0
 """How long the directory's actor may take to start."""
 STORE_BYTES = 80 << 20
-"""Of Ray's object store, which takes about the least that Ray allows: nothing is kept there."""
+"""Ray's object store takes about the least that Ray allows: nothing is kept there."""
 END_S = 10.0
 """How long a replica may take to end once its robots are gone."""
 CALLS = 8
@@ -58,18 +56,16 @@ CALLS = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """What the directory needs to start replicas on any machine."""
+    """Holds what the directory needs to start replicas on any machine."""
 
-    options: dict[str, Any]
-    """Of the command line, by name."""
+    config: ServerConfig
+    """The cluster's, with paths in full."""
     scaling: Scaling
     secret: bytes
     bind_host: str
     first_port: int
-    cpus: float
-    """Of a replica."""
-    gpus: float
-    """Of a replica."""
+    cpus_per_replica: float
+    gpus_per_replica: float
 
 
 def _ray() -> Any:
@@ -80,36 +76,22 @@ def _ray() -> Any:
     return ray
 
 
-def in_full(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with paths in full: an actor works in another folder than the command line that they are of.
-
-    What does not exist here, as a model that Hugging Face knows by name, stays.
-    """
-    paths = {field.name for field in fields_of(ServerConfig) if field.kind is Path}
-    there = {name: Path(value) for name, value in options.items() if name in paths and value is not None}
-    return {**options, **{name: path.absolute() for name, path in there.items() if path.exists()}}
-
-
 def replica_config(plan: Plan, number: int) -> ServerConfig:
     """Return the settings of the `number`th replica, from 1: the cluster's, but for its address, pages and files."""
     port = str(plan.first_port + number - 1) if plan.first_port else "*"
-    own = {
-        "bind": f"tcp://{plan.bind_host}:{port}",
-        "http": replica_port(plan.options["http"], number),
-        "trace": None,
-        "log_file": None,
-    }
-    return ServerConfig.of(**{field.name: plan.options[field.name] for field in fields_of(ServerConfig)} | own)
+    return plan.config.changed(
+        bind=f"tcp://{plan.bind_host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
+        log_file=None,
+    )  # fmt: skip
 
 
 class ReplicaActor:
-    """One verifier, in the process and on the machine where Ray has put it."""
+    """Runs one verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
-        prepare_process(plan.options)
-        start_logging(None, plan.options["log_format"], name)
+        start_logging(None, plan.config.output.log_format, name)
         host = bracketed(_ray().util.get_node_ip_address())
-        config = replica_config(plan, int(name.rpartition("-")[2]))
+        config = replica_config(plan, replica_number(name))
         self._member = Member(name, host, plan.secret, config.limits.max_sessions)
         self._is_over = False
         self._failure: Exception | None = None
@@ -137,10 +119,6 @@ class ReplicaActor:
         """Let the verifier send so many robots elsewhere."""
         self._member.shed(robots)
 
-    def process(self) -> int:
-        """Return the id of the verifier's process on its machine."""
-        return os.getpid()
-
     def _serve(self, config: ServerConfig) -> None:
         try:
             serve_model(config, self._member)
@@ -153,10 +131,10 @@ class ReplicaActor:
 
 
 class RayFleet:
-    """Replicas as detached actors, see `controller.Fleet`."""
+    """Runs replicas as detached actors."""
 
     def __init__(self, plan: Plan) -> None:
-        """Those that run already are taken over."""
+        """Take over those that run already."""
         ray = _ray()
         self._plan = plan
         self.actors: dict[str, Any] = {}
@@ -166,29 +144,24 @@ class RayFleet:
 
     @property
     def names(self) -> Collection[str]:
-        """See `controller.Fleet`."""
         return tuple(self.actors)
 
     def start(self, name: str) -> None:
-        """See `controller.Fleet`."""
         actor = _ray().remote(ReplicaActor).options(
-            name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=self._plan.cpus,
-            num_gpus=self._plan.gpus, max_concurrency=CALLS,
+            name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=self._plan.cpus_per_replica,
+            num_gpus=self._plan.gpus_per_replica, max_concurrency=CALLS,
         )  # fmt: skip
         # The name is taken for a moment after an actor has ended; the next turn tries again.
         with contextlib.suppress(ValueError):
             self.actors[name] = actor.remote(name, self._plan)
 
     def drain(self, name: str) -> None:
-        """See `controller.Fleet`."""
         self.actors[name].drain.remote()
 
     def shed(self, name: str, robots: int) -> None:
-        """See `controller.Fleet`."""
         self.actors[name].shed.remote(robots)
 
     def kill(self, name: str) -> None:
-        """See `controller.Fleet`."""
         _ray().kill(self.actors[name], no_restart=False)
 
     def remove(self, name: str) -> None:
@@ -197,13 +170,13 @@ class RayFleet:
 
 
 class DirectoryActor:
-    """The directory and the controller of the cluster. Ray starts it again; it then asks the replicas anew.
+    """Runs the directory and the controller of the cluster. Ray starts it again; it then asks the replicas anew.
 
     All of it runs in one event loop.
     """
 
     def __init__(self, plan: Plan) -> None:
-        start_logging(None, plan.options["log_format"], DIRECTORY)
+        start_logging(None, plan.config.output.log_format, DIRECTORY)
         _log.setLevel(logging.WARNING)  # gateways log what becomes of the replicas
         self._plan = plan
         self._directory, self._fleet = Directory(), RayFleet(plan)
@@ -278,7 +251,7 @@ class DirectoryActor:
 
 
 class View:
-    """A gateway's copy of the directory, brought up to date by a thread that asks for it."""
+    """Keeps a gateway's copy of the directory, which a thread brings up to date."""
 
     def __init__(self) -> None:
         self.directory = Directory()
@@ -330,7 +303,7 @@ def _start_directory(plan: Plan) -> Any:
     ).remote(plan)  # fmt: skip
 
 
-def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
+def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot.
 
     Where Ray is started here, everything ends with this process; else this is one gateway, and the others stay.
@@ -355,8 +328,8 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
     try:
         if not settings.stop:
             with contextlib.ExitStack() as ends:
-                cluster = ends.enter_context(contextlib.closing(RayCluster(options, config, settings, scaling)))
-                ends.enter_context(pages_served(config.monitoring, cluster.watched))
+                cluster = ends.enter_context(contextlib.closing(RayCluster(config, settings, scaling)))
+                ends.enter_context(pages_served(config.monitoring, cluster.health))
                 while not stopping:
                     cluster.turn()
         if settings.stop or not settings.address:
@@ -366,25 +339,23 @@ def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettin
 
 
 class RayCluster:
-    """A gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
+    """Is a gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
 
-    def __init__(
-        self, options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling
-    ) -> None:
-        """`options` are those of the command line, by name. Raises StartError."""
+    def __init__(self, config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
+        """Raise StartError where the address, the keys or the directory cannot be used."""
         ray, link = _ray(), config.link
         each = len(config.model.devices)
         places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
         per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            in_full(options), settings.limits(scaling, places), settings.secret(link),
+            config.with_full_paths(), settings.limits(scaling, places), settings.secret(link),
             host_of(link.bind, any_port=True), settings.replica_port,
             # Of the machine itself all replicas share the processors, as many as they are.
             settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
-            mailbox = Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
-            ends.callback(mailbox.close)
+            frontend = Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
+            ends.callback(frontend.close)
             actor = _start_directory(plan)
             try:
                 secret = ray.get(actor.secret.remote(), timeout=START_S)  # that of the first gateway
@@ -392,24 +363,19 @@ class RayCluster:
                 raise StartError(f"the cluster's directory does not start: {error}") from None
             self.view = View()
             ends.callback(self.view.close)
-            self._mailbox = mailbox
-            self.gateway = Gateway(mailbox, self.view.directory, Tickets(secret))
+            self.frontend = frontend
+            self.gateway = Gateway(frontend, self.view.directory, Tickets(secret))
             self._ends = ends.pop_all()
-        self.address = mailbox.address
-        self.watched = WatchedGateway(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
+        self.address = frontend.address
+        self.health = GatewayHealth(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
         _log.info("cluster of %d to %d replicas, its gateway at %s", plan.scaling.min, plan.scaling.max, self.address)
-
-    @property
-    def socket_pid(self) -> int:
-        """The process of the socket at which robots arrive."""
-        return self._mailbox.pid
 
     def turn(self) -> None:
         """Answer robots. Raises StartError where no replica can start."""
         self.gateway.turn(TURN_S)
-        self.watched.turn(
+        self.health.turn(
             lambda: self.view.directory.replicas(time.monotonic()), self.gateway.redirected, self.gateway.turned_away,
-            self._mailbox.restarts,
+            self.frontend.restarts,
         )  # fmt: skip
         self.view.turn()
         if self.view.failure:

@@ -1,9 +1,8 @@
-"""How many replicas are to run: by the work that is predicted and the promises that are broken, with hysteresis."""
+"""Decides how many replicas are to run, by predicted work and broken promises, with hysteresis."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -13,7 +12,7 @@ from speculation.settings import check
 
 
 class Scaling(msgspec.Struct, frozen=True):
-    """Settings. Raises ValueError, naming the setting and its limit."""
+    """Says what the number of replicas follows. Raises ValueError, naming the setting and its limit."""
 
     min: Annotated[int, Meta(ge=1, le=1024, description="replicas that always run")] = 1
     max: Annotated[int, Meta(ge=1, le=1024, description="replicas at most")] = 1
@@ -44,41 +43,32 @@ class Scaling(msgspec.Struct, frozen=True):
             )
 
 
-class Demand(msgspec.Struct, frozen=True):
-    """What one replica reports."""
-
-    utilisation: float
-    """Predicted seconds of passes a second that its robots' classes ask for; above 1 it cannot keep them."""
-    late: float
-    """Share of its answers of late that were slower than their class."""
-
-
 class Scaler:
     """Follows demand: up after `up_s`, by as many as it takes; down after `down_s`, one at a time."""
 
     def __init__(self, settings: Scaling, running: int = 0) -> None:
-        """running: replicas that run already."""
+        """`running` replicas run already."""
         self._settings = settings
         self._wanted = min(max(settings.min, running), settings.max)
         self._up_since = self._down_since = math.inf
 
-    def wanted(self, demands: Sequence[Demand], now: float) -> int:
-        """Return how many replicas are to run, from the demands of those that do.
+    def wanted(self, running: int, work: float, late: float, now: float) -> int:
+        """Return how many replicas are to run, where so many do that can take robots.
 
-        While not as many run as were wanted, which takes a model's loading time, nothing is decided.
+        work: the sum of their utilisations; late: the largest of their shares of late answers. While not as many run as
+        were wanted, which takes a model's loading time, nothing is decided.
         """
         settings = self._settings
-        if len(demands) != self._wanted:
+        if running != self._wanted:
             self._up_since = self._down_since = math.inf
             return self._wanted
-        work = sum(max(0.0, each.utilisation) for each in demands)
         needed = math.ceil(work / settings.target_utilisation - 1e-9)
-        if any(each.late > settings.late_share for each in demands):
-            needed = max(needed, len(demands) + 1)
+        if late > settings.late_share:
+            needed = max(needed, running + 1)
         needed = min(max(needed, settings.min), settings.max)
-        fewer = len(demands) - 1
+        fewer = running - 1
         calm = fewer >= settings.min and needed <= fewer and work < settings.low_utilisation * fewer
-        self._up_since = min(self._up_since, now) if needed > len(demands) else math.inf
+        self._up_since = min(self._up_since, now) if needed > running else math.inf
         self._down_since = min(self._down_since, now) if calm else math.inf
         if now - self._up_since >= settings.up_s:
             self._change(needed)

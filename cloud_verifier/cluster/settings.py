@@ -1,4 +1,4 @@
-"""What a cluster is made of: how many replicas, where, and how robots reach them."""
+"""Says what a cluster is made of: how many replicas, where, and how robots reach them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from cloud_verifier.cluster.scaling import Scaling
@@ -14,12 +15,12 @@ from cloud_verifier.cluster.tickets import SECRET_BYTES, load_secret
 from cloud_verifier.config import Link, Settings, StartError
 
 DRAIN_S = 10.0
-"""Default of `--drain-s` in a cluster."""
+"""The default of `--drain-s` in a cluster."""
 SECRET_FILE = "cluster.secret"
 
 
 class ClusterSettings(Settings, frozen=True):
-    """Settings of the command `cluster`. Raises StartError, see `Settings`."""
+    """Holds the settings of the command `cluster`."""
 
     replicas: Annotated[
         str,
@@ -96,7 +97,7 @@ class ClusterSettings(Settings, frozen=True):
         count = self.count(places)
         least, most = self.min or min(count, self.max or count), self.max or max(count, self.min)
         try:
-            limits = Scaling(least, most, *(getattr(scaling, name) for name in scaling.__struct_fields__[2:]))
+            limits = msgspec.structs.replace(scaling, min=least, max=most)
         except ValueError as error:
             raise StartError(f"--{error}") from None
         if self.replica_port and self.replica_port + most > 65536:

@@ -1,4 +1,4 @@
-"""Tickets: what a robot shows a replica, so that only those come in whom a gateway has sent there.
+"""Signs and checks tickets, which a robot shows a replica, so that only those come in whom a gateway has sent there.
 
 A ticket is signed with a secret of the cluster (HMAC-SHA256, RFC 2104), names one replica and one client, and is
 short-lived. It can be copied, but is of use to the same key, at the same replica, for seconds. Without CURVE there are
@@ -28,19 +28,19 @@ _MOST_NAME = 64
 
 
 class TicketError(ValueError):
-    """Why a ticket admits nobody, in a sentence for the robot's operator."""
+    """Says why a ticket admits nobody, in a sentence for the robot's operator."""
 
 
 class Ticket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What is signed."""
+    """Is what is signed."""
 
     replica: Annotated[str, Meta(max_length=_MOST_NAME)]
     client: Annotated[str, Meta(max_length=_MOST_NAME)]
-    """Name of its key; empty without CURVE."""
+    """Names its key; empty without CURVE."""
     key: Annotated[str, Meta(max_length=_MOST_NAME)]
-    """Places the robot on the ring, so that it is sent to the same replica when it comes back."""
+    """Places the robot, see `placement`, so that it is sent to the same replica when it comes back."""
     until: float
-    """Seconds since 1970."""
+    """It ends then, seconds since 1970."""
 
 
 class Tickets:

@@ -1,5 +1,5 @@
-"""What an operator sees of a verifier: figures, their pages over HTTP, traces, and a live table.
+"""Shows an operator what a verifier does: figures, their pages over HTTP, traces, and a live table.
 
-The server's thread counts into `Figures`, plain numbers that only it touches, and publishes a copy of them once a
-second (`Snapshot`). Whoever shows them, in any thread, reads the latest copy: nothing in the server waits for a reader.
+The server's thread counts into `Figures`, and once a second publishes what its sessions are doing (`Snapshot`). Whoever
+shows them, in any thread, reads one value at a time: nothing in the server waits for a reader.
 """

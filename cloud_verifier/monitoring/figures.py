@@ -1,118 +1,87 @@
-"""Figures: what the server's thread counts, and the copy of it that other threads read.
+"""Counts what the server's thread does, for other threads to read.
 
 Only the server's thread calls `Figures`, but for `latest`, `beat` and `phase`, which are single attributes that it
-replaces whole. So nothing is locked, and a reader can neither delay a step nor see half of one.
+replaces whole, and for the values of the store, each of which is read and written at once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 import msgspec
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.choice import Act
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind, Series
+from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
+from cloud_verifier.monitoring.store import SeriesStore
 from cloud_verifier.step import Step
 from speculation.acceptance import Verdict
-from speculation.service import SERVICE_CLASSES
-from speculation.wire import TRACE_BYTES, Commit, FaultCode
+from speculation.wire import TRACE_BYTES, Commit
 
 PUBLISH_S = 1.0
-"""Seconds between two copies."""
-REASONS = ("done", "superseded", "cancelled", "evicted", "refused", "failed", "lost")
-"""How a step may end."""
-SOURCES = {Act.VERIFY: "edge", Act.HINT: "hint", Act.SELF: "self"}
-STATES = ("idle", "queued", "prefill", "running", "drafting", "away")
-WORK = ("encode", "prefill", "verify", "draft", "read")
+"""What changes all the time is published so often."""
 UNNAMED = "unnamed"
 """The label of robots that connect without a key."""
-Labels = tuple[str, ...]
-_KNOWN: dict[Series, Sequence[str]] = {
-    s.GENERATION_TOKENS: [*SERVICE_CLASSES], s.COMMITS: [*SERVICE_CLASSES], s.VIOLATIONS: [*SERVICE_CLASSES],
-    s.TTFT: [*SERVICE_CLASSES], s.INTER_TOKEN: [*SERVICE_CLASSES], s.REQUESTS: REASONS, s.BUSY_TIME: WORK,
-    s.DRAFTS: [*SOURCES.values()], s.DRAFT_TOKENS: [*SOURCES.values()], s.DRAFT_LEVELS: [*SOURCES.values()],
-    s.ACCEPTED: [*SOURCES.values()], s.CHOICES: [act.value for act in Act if act is not Act.WAIT], s.ROBOTS: STATES,
-    s.FAULTS: [code.name for code in FaultCode],
-}  # fmt: skip
-"""Values of labels that are known before anything happens: their series begin at 0, so that rates have a beginning."""
-
-
 _OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
-"""Counters by robot, which begin at 0 for the same reason: no increase is seen of one whose first value is 1."""
+"""Counters by robot, which begin at 0: no increase is seen of one whose first value is 1."""
 
 
 class Phase(str, Enum):
-    """What the process is doing."""
+    """Says what the process is doing."""
 
     LOADING = "loading"
     SERVING = "serving"
     DRAINING = "draining"
 
 
+@dataclass
 class StepRecord:
-    """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
+    """Holds what is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
-    __slots__ = (
-        "answering", "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step",
-        "token_s", "tokens", "trace",
-    )  # fmt: skip
+    step: Step
+    session: int
+    robot: str
+    trace: bytes
+    begun: float
+    answering: bool = False
+    """Whether its first commit left."""
+    tokens: int = 0
+    """How many of its committed tokens were counted."""
+    granted: float | None = None
+    """When it got its memory."""
+    prefilled: float | None = None
+    early: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
+    """What exits said of the pass under way: layer, path and next token."""
+    passes: list[tuple[str, float, float, int]] = field(default_factory=list)
+    """What each pass was: choice, start, end and committed tokens, where somebody traces them."""
 
-    def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
-        self.step, self.session, self.robot, self.trace = step, session, robot, trace
-        self.service_class = step.service_class.name
-        self.token_s = 1.0 / step.service_class.tokens_per_s
-        """What its class promises for a token."""
-        self.begun = now
-        self.answering = False
-        """Whether its first commit left."""
-        self.tokens = 0
-        """Committed tokens that were counted."""
-        self.granted: float | None = None
-        """When it got its memory."""
-        self.prefilled: float | None = None
-        self.early: list[tuple[int, tuple[int, ...], int]] = []
-        """Verdicts of the pass under way: exit layer, path and next token."""
-        self.passes: list[tuple[str, float, float, int]] = []
-        """Choice, start, end and committed tokens, where somebody traces them."""
+    @property
+    def service_class(self) -> str:
+        """Return the name of its service class."""
+        return self.step.request.service_class.name
 
 
 @dataclass
-class _SessionTotals:
-    """What a session's drafts came to, and the speed of its latest answer."""
+class SessionTotals:
+    """Holds what a session's drafts came to, and the speed of its latest answer."""
 
     levels: int = 0
     accepted: int = 0
     tokens_per_s: float | None = None
+    """How fast it came since its prefill was done; None: nothing was committed."""
 
-
-@dataclass
-class Histogram:
-    """Counts by bucket, the last one unlimited, and the sum of what was observed."""
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
-    sum: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = self.counts or [0] * (len(self.bounds) + 1)
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Enter a value, so many times."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
-
-    def copy(self) -> Histogram:
-        """Return a copy that does not change with this one."""
-        return Histogram(self.bounds, self.counts.copy(), self.sum)
+    @property
+    def acceptance(self) -> float | None:
+        """Return which share of the levels of drafts was accepted; None: no draft was verified."""
+        return self.accepted / self.levels if self.levels else None
 
 
 class SessionFigures(msgspec.Struct, frozen=True):
-    """One session of `/load`. Seconds, tokens."""
+    """Is one session of `/load`. Times are seconds."""
 
     session: int
     robot: str
@@ -120,37 +89,24 @@ class SessionFigures(msgspec.Struct, frozen=True):
     state: str
     step: int | None
     tokens: int
-    """Of the step's answer."""
+    """How many the step's answer has."""
     tokens_per_s: float | None
-    """Of the latest answer, since its prefill was done; None: nothing committed."""
     acceptance: float | None
-    """Accepted share of the levels of the session's drafts; None: no draft was verified."""
     credit: float | None
-    """Lead over decoding alone; None: no step is being answered, or none that keeps a ledger."""
+    """How far it leads decoding alone; None: no step is being answered, or none that keeps a ledger."""
     round_trip_s: float
     silent_s: float
     trace: str = ""
-    """Trace id of the step, 32 hexadecimal digits; empty: its robot gave none."""
+    """The step's trace id, 32 hexadecimal digits; empty: its robot gave none."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A copy of all figures at a time on the server's clock."""
+    """Says what sessions were doing at a time on the server's clock."""
 
     at: float
-    values: Mapping[Series, Mapping[Labels, float]]
-    """Counters and gauges, by the values of their labels."""
-    histograms: Mapping[Series, Mapping[Labels, Histogram]]
     sessions: Sequence[SessionFigures] = ()
     problem: str = ""
     """Why no further robot can be taken; empty: one can."""
-
-    def value(self, series: Series, *labels: str) -> float:
-        """Return a counter or gauge, 0 where it was never touched."""
-        return self.values.get(series, {}).get(labels, 0.0)
-
-    def total(self, series: Series) -> float:
-        """Return the sum over all labels."""
-        return sum(self.values.get(series, {}).values())
 
 
 class StepSink(Protocol):
@@ -158,55 +114,26 @@ class StepSink(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Steps that it could not take."""
+        """Return how many steps it could not take."""
 
     def put(self, record: StepRecord, how: str, now: float) -> None: ...
 
 
-class Figures:
-    """What one server counts. `clock` gives seconds."""
+class Figures(SeriesStore):
+    """Counts what one server does. `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float], traces: StepSink | None = None) -> None:
-        self._clock, self._traces = clock, traces
+        super().__init__(CATALOGUE)
+        self._traces = traces
         self.phase = Phase.LOADING
         self.beat = clock()
         """When the engine last gave a sign, between two layers or turns: see `/health`."""
-        self._values: dict[Series, dict[Labels, float]] = {}
-        self._histograms: dict[Series, dict[Labels, Histogram]] = {}
-        for series in CATALOGUE:
-            known: list[Labels] = [(value,) for value in _KNOWN.get(series, ())]
-            if not series.labels:
-                known = [()]
-            if series.kind is Kind.HISTOGRAM:
-                self._histograms[series] = {labels: Histogram(series.bounds) for labels in known}
-            else:
-                self._values[series] = dict.fromkeys(known, 0.0)
         self._robots: set[str] = set()
         self._records: dict[int, StepRecord] = {}
-        self._sessions: dict[int, _SessionTotals] = {}
-        """By the session's number."""
+        self.totals = defaultdict[int, SessionTotals](SessionTotals)
+        """What sessions came to, by their numbers."""
         self._publish_at = clock()
-        self.latest = Snapshot(clock(), {}, {})
-        self._publish(())
-
-    # --- counting
-
-    def count(self, series: Series, amount: float = 1.0, *labels: str) -> None:
-        """Add to a counter."""
-        values = self._values[series]
-        values[labels] = values.get(labels, 0.0) + amount
-
-    def set(self, series: Series, value: float, *labels: str) -> None:
-        """Set a gauge, or a counter that is kept elsewhere."""
-        self._values[series][labels] = value
-
-    def observe(self, series: Series, value: float, *labels: str, times: int = 1) -> None:
-        """Enter a value in a histogram."""
-        held = self._histograms[series]
-        found = held.get(labels)
-        if found is None:
-            found = held[labels] = Histogram(series.bounds)
-        found.observe(value, times)
+        self.latest = Snapshot(clock())
 
     def robot(self, name: str) -> str:
         """Return the label of a robot: its name, or `OTHER` where MOST_ROBOTS have one already."""
@@ -218,13 +145,13 @@ class Figures:
         else:
             name = OTHER
         for series in _OF_ROBOTS:
-            self._values[series].setdefault((name,), 0.0)
+            self.child(series, name)
         return name
 
     # --- a step's life
 
     def begun(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
-        """A robot began a step."""
+        """Note that a robot began a step."""
         self._records[step.index] = StepRecord(step, session, self.robot(robot), trace, now)
 
     def record(self, step: Step) -> StepRecord | None:
@@ -238,7 +165,7 @@ class Figures:
         return record.trace.hex() if record is not None and len(record.trace) == TRACE_BYTES else ""
 
     def granted(self, step: Step, prompt: int, computed: int, now: float) -> None:
-        """A step got its memory: of its `prompt` tokens, the answer's so far included, so many are computed."""
+        """Note that a step got its memory; of its `prompt` tokens, with the answer's so far, so many are computed."""
         if (record := self.record(step)) is not None:
             record.granted = now
             self.observe(s.QUEUE_TIME, now - record.begun)
@@ -246,72 +173,79 @@ class Figures:
         self.count(s.CACHE_HITS, max(0, prompt - computed))
 
     def prefilled(self, step: Step, now: float) -> None:
-        """A step's prefill is done."""
-        self.count(s.PROMPT_TOKENS, step.prompt_tokens)
+        """Note that a step's prefill is done."""
+        self.count(s.PROMPT_TOKENS, step.prefill.prompt_tokens)
         if (record := self.record(step)) is not None and record.granted is not None:
             record.prefilled = now
             self.observe(s.PREFILL_TIME, now - record.granted)
 
     def passed(self, tokens: int, seconds: float, judged: bool) -> None:
-        """A forward over so many tokens is done; `judged`: it was no prefill alone."""
+        """Note that a forward over so many tokens is done; `judged`: it was no prefill alone."""
         self.observe(s.ITERATION, tokens)
         self.observe(s.PASS_TIME, seconds)
         self.count(s.BUSY_TIME, seconds, "verify" if judged else "prefill")
 
     def early(self, step: Step, layer: int, verdict: Verdict) -> None:
-        """An exit has judged a step's pass."""
+        """Note that an exit has judged a step's pass."""
         self.count(s.EARLY, 1, str(layer))
-        self._values[s.EARLY_HITS].setdefault((str(layer),), 0.0)  # one that is never right is at 0, not missing
+        self.child(s.EARLY_HITS, str(layer))  # one that is never right is at 0, not missing
         if (record := self.record(step)) is not None:
             record.early.append((layer, verdict.path, verdict.token))
 
     def committed(self, step: Step, verdict: Verdict, commit: Commit, since: float, pass_s: float, now: float) -> None:
-        """A step's pass is done. `since`: when its commit before left; `pass_s`: how long the forward took."""
-        act, tree, tokens = step.act, step.tree, len(commit.tokens)
-        self.count(s.CHOICES, 1, act.value)
-        source, levels = SOURCES.get(act), 0
+        """Note that a step's pass is done, which took `pass_s`; its commit before left at `since`."""
+        tokens = len(commit.tokens)
         # Behind the draft may stand tokens that the answer's grammar has settled.
-        accepted = sum(index < len(tree.tokens) for index in verdict.path)
-        if source is not None:
-            levels = tree.levels[-1]
-            self.count(s.DRAFTS, 1, source)
-            self.count(s.DRAFT_TOKENS, len(tree.tokens), source)
-            self.count(s.DRAFT_LEVELS, levels, source)
-            self.count(s.ACCEPTED, accepted, source)
-            for position in range(accepted):
-                self.count(s.ACCEPTED_AT, 1, str(position))
+        accepted = sum(index < len(step.tree.tokens) for index in verdict.path)
+        self._verified(step, accepted)
         record = self.record(step)
         if record is None:
             return
-        name = record.service_class
         for layer, path, token in record.early:
             place = len(path)
-            right = verdict.path[:place] == path and place < tokens and commit.tokens[place] == token
-            if right:
+            if verdict.path[:place] == path and place < tokens and commit.tokens[place] == token:
                 self.count(s.EARLY_HITS, 1, str(layer))
         record.early.clear()
-        if source == "edge":
+        totals = self.totals[record.session]
+        if step.act is Act.VERIFY:
+            levels = step.tree.levels[-1]
             self.count(s.ROBOT_LEVELS, levels, record.robot)
             self.count(s.ROBOT_ACCEPTED, accepted, record.robot)
-            totals = self._sessions.setdefault(record.session, _SessionTotals())
             totals.levels += levels
             totals.accepted += accepted
         if record.prefilled is not None and now > record.prefilled:
-            speed = step.tally.tokens / (now - record.prefilled)
-            self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
-        came = tokens + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
-        if came:
-            gap = max(0.0, now - since)
-            if not record.answering:
-                record.answering = True
-                self.observe(s.TTFT, now - record.begun, name)
-            self._tokens(record, tokens)
-            self.observe(s.INTER_TOKEN, gap / came, name, times=came)
-            self.count(s.COMMITS, 1, name)
-            if gap > came * record.token_s:
-                self.count(s.VIOLATIONS, 1, name)
+            totals.tokens_per_s = step.usage.tokens / (now - record.prefilled)
+        self._timed(record, commit, since, now)
         if self._traces is not None:
-            record.passes.append((act.value, now - pass_s, now, tokens))
+            record.passes.append((step.act.value, now - pass_s, now, tokens))
+
+    def _verified(self, step: Step, accepted: int) -> None:
+        """Count a pass by what it did, and its draft, if it verified one."""
+        self.count(s.CHOICES, 1, step.act.value)
+        source = SOURCES.get(step.act)
+        if source is None:
+            return
+        self.count(s.DRAFTS, 1, source)
+        self.count(s.DRAFT_TOKENS, len(step.tree.tokens), source)
+        self.count(s.DRAFT_LEVELS, step.tree.levels[-1], source)
+        self.count(s.ACCEPTED, accepted, source)
+        for position in range(accepted):
+            self.count(s.ACCEPTED_AT, 1, str(position))
+
+    def _timed(self, record: StepRecord, commit: Commit, since: float, now: float) -> None:
+        """Count a commit's tokens, and how long they took since the commit before."""
+        came = len(commit.tokens) + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
+        if not came:
+            return
+        name, gap = record.service_class, max(0.0, now - since)
+        if not record.answering:
+            record.answering = True
+            self.observe(s.TTFT, now - record.begun, name)
+        self._tokens(record, len(commit.tokens))
+        self.observe(s.INTER_TOKEN, gap / came, name, times=came)
+        self.count(s.COMMITS, 1, name)
+        if gap > came / record.step.request.service_class.tokens_per_s:
+            self.count(s.VIOLATIONS, 1, name)
 
     def _tokens(self, record: StepRecord, tokens: int) -> None:
         record.tokens += tokens
@@ -319,13 +253,13 @@ class Figures:
         self.count(s.ROBOT_TOKENS, tokens, record.robot)
 
     def ended(self, step: Step, how: str, now: float) -> None:
-        """A step is over, `how` is one of REASONS."""
+        """Note that a step is over; `how` is one of `series.REASONS`."""
         self.count(s.REQUESTS, 1, how)
-        self.count(s.LEDGER_WAITS, step.tally.waited_s)
+        self.count(s.LEDGER_WAITS, step.usage.waited_s)
         record = self.record(step)
         if record is None:
             return
-        self._tokens(record, step.tally.tokens - record.tokens)  # those that its robot sampled itself
+        self._tokens(record, max(0, step.usage.tokens - record.tokens))  # those that its robot sampled itself
         if how == "done":
             self.observe(s.E2E, now - record.begun)
             if record.prefilled is not None:
@@ -335,32 +269,22 @@ class Figures:
         del self._records[step.index]
 
     def closed(self, session: int) -> None:
-        """A session is over."""
-        self._sessions.pop(session, None)
+        """Note that a session is over."""
+        self.totals.pop(session, None)
 
     def forget(self, step: Step) -> None:
-        """A step is over that never began: its robot was asked to come back later."""
+        """Note that a step never began: its robot was asked to come back later."""
         if self.record(step) is not None:
             del self._records[step.index]
 
-    def acceptance(self, session: int) -> float | None:
-        """Return the accepted share of the levels of a session's drafts, None before the first."""
-        totals = self._sessions.get(session)
-        return totals.accepted / totals.levels if totals is not None and totals.levels else None
-
-    def tokens_per_s(self, session: int) -> float | None:
-        """Return the speed of a session's latest answer since its prefill was done, None before the first."""
-        totals = self._sessions.get(session)
-        return totals.tokens_per_s if totals is not None else None
-
-    # --- the copy
+    # --- what is published
 
     def due(self, now: float) -> bool:
         """Whether it is time to publish."""
         return now >= self._publish_at
 
     def publish(self, now: float, sessions: Sequence[SessionFigures], problem: str = "") -> None:
-        """Publish a copy; `problem`: why no further robot can be taken."""
+        """Publish what sessions are doing; `problem`: why no further robot can be taken."""
         self._publish_at = now + PUBLISH_S
         # Robots that are gone leave no gauge behind, which would be an alert for ever.
         silent: dict[Labels, float] = {}
@@ -372,7 +296,8 @@ class Figures:
                 trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
             else:  # started anew it has a second session, and the first one's silence is none of its own
                 silent[robot], trip[robot] = each.silent_s, each.round_trip_s
-        self._values[s.ROBOT_SILENT], self._values[s.ROBOT_RTT] = silent, trip
+        self.set_all(s.ROBOT_SILENT, silent)
+        self.set_all(s.ROBOT_RTT, trip)
         for state in STATES:
             self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)
         if self._traces is not None:
@@ -380,16 +305,4 @@ class Figures:
         credits = [each.credit for each in sessions if each.credit is not None]
         self.set(s.CREDIT, min(credits, default=0.0))
         self.set(s.CREDIT_MEAN, sum(credits) / len(credits) if credits else 0.0)
-        self._publish(sessions, problem)
-
-    def _publish(self, sessions: Sequence[SessionFigures], problem: str = "") -> None:
-        self.latest = Snapshot(
-            self._clock(),
-            {series: dict(values) for series, values in self._values.items()},
-            {
-                series: {labels: histogram.copy() for labels, histogram in held.items()}
-                for series, held in self._histograms.items()
-            },
-            sessions,
-            problem,
-        )
+        self.latest = Snapshot(now, sessions, problem)

@@ -1,4 +1,4 @@
-"""Traces of the verifier's steps for an OpenTelemetry collector, in a thread of their own; see `speculation.otlp`."""
+"""Sends traces of the verifier's steps to an OpenTelemetry collector, in a thread of their own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from speculation.otlp import Part, StepExporter
 
 _log = logging.getLogger("cloud_verifier")
 MOST_WAITING = 256
-"""Steps that wait to be exported; more are dropped, and counted."""
+"""So many steps may wait to be exported; more are dropped, and counted."""
 MOST_TOGETHER = 32
-"""Steps that are sent together, where so many wait."""
+"""So many steps are sent together, where so many wait."""
 END_S = 5.0
 
 
@@ -36,11 +36,11 @@ class StepTraces:
 
     @property
     def dropped(self) -> int:
-        """Steps that found the queue full, or that the collector did not take."""
+        """Return how many steps found the queue full, or were not taken by the collector."""
         return self._crowded_out + self._not_taken
 
     def put(self, record: StepRecord, how: str, now: float) -> None:
-        """See `StepSink`."""
+        """Take a step that ended `how`; never wait."""
         try:
             self._waiting.put_nowait((record, how, now))
         except queue.Full:

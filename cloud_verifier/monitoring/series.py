@@ -1,4 +1,4 @@
-"""The series of `/metrics`: their names, what they mean, their labels. docs/operating.md lists them.
+"""Declares the series of `/metrics`: their names, what they mean, their labels. docs/operating.md lists them.
 
 Names and meanings are those of vLLM's production metrics where it has the same thing, behind our prefix; its
 `spec_decode_*` are figures of drafts. Every label is bounded: classes, choices, codes and states are fixed sets, exit
@@ -7,57 +7,57 @@ layers are the model's, positions end at the longest draft, and robots are named
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from typing import TypeAlias
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from cloud_verifier.choice import Act
+from speculation.service import SERVICE_CLASSES
+from speculation.wire import FaultCode
 
 PREFIX = "spec_vlm_nav_"
 MOST_ROBOTS = 64
-"""Robots with a label of their own, the first ones by name; the others share `OTHER`."""
+"""So many robots, the first ones, have a label of their own; the others share `OTHER`."""
 OTHER = "other"
+REASONS = ("done", "superseded", "cancelled", "evicted", "refused", "failed", "lost")
+"""A step ends in one of these ways."""
+SOURCES = {Act.VERIFY: "edge", Act.HINT: "hint", Act.SELF: "self"}
+STATES = ("idle", "queued", "prefill", "running", "drafting", "away")
+WORK = ("encode", "prefill", "verify", "draft", "read")
+CHOSEN = tuple(act.value for act in Act if act is not Act.WAIT)
+CODES = tuple(code.name for code in FaultCode)
 MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.125, 0.1667, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds, a millisecond to a minute; 0.125, 0.1667, 0.25 and 0.5 are what the service classes promise for a token."""
 TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)
-
-
-class Kind(str, Enum):
-    """A kind of series, as Prometheus has it."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
+Labels: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One series; a counter's name in queries ends in `_total`, a histogram's in `_bucket`, `_sum` or `_count`."""
+    """Declares a series; in queries a counter's name ends in `_total`, a histogram's in `_bucket`, `_sum`, `_count`."""
 
     name: str
-    kind: Kind
+    kind: type[Counter | Gauge | Histogram]
     help: str
-    labels: tuple[str, ...] = ()
+    labels: Labels = ()
+    known: tuple[str, ...] = ()
+    """Values of the label that are there before anything happens: they begin at 0, so that rates have a beginning."""
     bounds: tuple[float, ...] = ()
     """Inclusive upper limits of a histogram's buckets, ascending; infinity comes behind them."""
 
-    @property
-    def queried(self) -> tuple[str, ...]:
-        """The names that a query may use."""
-        if self.kind is Kind.COUNTER:
-            return (f"{PREFIX}{self.name}_total",)
-        if self.kind is Kind.HISTOGRAM:
-            return tuple(f"{PREFIX}{self.name}_{part}" for part in ("bucket", "sum", "count"))
-        return (f"{PREFIX}{self.name}",)
+
+def _counter(name: str, help: str, *labels: str, known: Iterable[str] = ()) -> Series:
+    return Series(name, Counter, help, labels, tuple(known))
 
 
-def _counter(name: str, help: str, *labels: str) -> Series:
-    return Series(name, Kind.COUNTER, help, labels)
+def _gauge(name: str, help: str, *labels: str, known: Iterable[str] = ()) -> Series:
+    return Series(name, Gauge, help, labels, tuple(known))
 
 
-def _gauge(name: str, help: str, *labels: str) -> Series:
-    return Series(name, Kind.GAUGE, help, labels)
-
-
-def _histogram(name: str, help: str, *labels: str, bounds: tuple[float, ...] = MS) -> Series:
-    return Series(name, Kind.HISTOGRAM, help, labels, bounds)
+def _histogram(name: str, help: str, *labels: str, known: Iterable[str] = (), bounds: tuple[float, ...] = MS) -> Series:
+    return Series(name, Histogram, help, labels, tuple(known), bounds)
 
 
 # --- now
@@ -70,6 +70,7 @@ ROBOTS = _gauge(
     "Sessions by what their robot is doing: idle, queued, prefill, running (a pass is under way or due), drafting (the "
     "verifier waits for its draft), away (not connected)",
     "state",
+    known=STATES,
 )
 PLACES = _gauge("session_places", "Sessions that there is room for (--max-sessions)")
 READY = _gauge("ready", "1 where /ready answers 200")
@@ -83,16 +84,18 @@ REQUESTS = _counter(
     "request_success",
     "Steps that ended, by how: done, superseded, cancelled (by the robot), evicted, refused, failed, lost",
     "finished_reason",
+    known=REASONS,
 )
 PROMPT_TOKENS = _counter("prompt_tokens", "Tokens of image and prompt of steps that were prefilled")
-GENERATION_TOKENS = _counter("generation_tokens", "Committed tokens", "class")
+GENERATION_TOKENS = _counter("generation_tokens", "Committed tokens", "class", known=SERVICE_CLASSES)
 CACHE_QUERIES = _counter("prefix_cache_queries", "Tokens of prompts that were looked for in other robots' memory")
 CACHE_HITS = _counter("prefix_cache_hits", "Of them, tokens that were found, and not computed again")
-TTFT = _histogram("time_to_first_token_seconds", "From BeginStep to the first commit", "class")
+TTFT = _histogram("time_to_first_token_seconds", "From BeginStep to the first commit", "class", known=SERVICE_CLASSES)
 INTER_TOKEN = _histogram(
     "inter_token_latency_seconds",
     "Seconds from one commit to the next by the tokens of the latter; each token counts once",
     "class",
+    known=SERVICE_CLASSES,
 )
 E2E = _histogram("e2e_request_latency_seconds", "From BeginStep to the end of the answer, of answers that are complete")
 QUEUE_TIME = _histogram("request_queue_time_seconds", "From BeginStep until the step has its memory, decoding included")
@@ -100,19 +103,31 @@ PREFILL_TIME = _histogram("request_prefill_time_seconds", "From then until the p
 DECODE_TIME = _histogram("request_decode_time_seconds", "From then to the end of the answer")
 ITERATION = _histogram("iteration_tokens_total", "Tokens that one target forward computed", bounds=TOKENS)
 PASS_TIME = _histogram("pass_seconds", "What a target forward took, the wait for a declared time included")
-BUSY_TIME = _counter("engine_busy_seconds", "Seconds that the models worked; its rate is the utilisation", "work")
+BUSY_TIME = _counter(
+    "engine_busy_seconds", "Seconds that the models worked; its rate is the utilisation", "work", known=WORK
+)
 PREEMPTIONS = _counter("num_preemptions", "Steps whose memory was given to others while they were idle")
 
 # --- drafts
 
-DRAFTS = _counter("spec_decode_num_drafts", "Drafts that were verified, by who made them: edge, hint, self", "source")
-DRAFT_TOKENS = _counter("spec_decode_num_draft_tokens", "Their tokens, all branches of a tree", "source")
+DRAFTS = _counter(
+    "spec_decode_num_drafts",
+    "Drafts that were verified, by who made them: edge, hint, self",
+    "source",
+    known=SOURCES.values(),
+)
+DRAFT_TOKENS = _counter(
+    "spec_decode_num_draft_tokens", "Their tokens, all branches of a tree", "source", known=SOURCES.values()
+)
 DRAFT_LEVELS = _counter(
     "spec_decode_num_draft_levels",
     "Their depths, the most tokens that could be accepted: acceptance is of these",
     "source",
+    known=SOURCES.values(),
 )
-ACCEPTED = _counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted", "source")
+ACCEPTED = _counter(
+    "spec_decode_num_accepted_tokens", "Draft tokens that were accepted", "source", known=SOURCES.values()
+)
 ACCEPTED_AT = _counter(
     "spec_decode_num_accepted_tokens_per_pos", "Drafts whose token at this depth, from 0, was accepted", "position"
 )
@@ -121,7 +136,10 @@ EARLY_HITS = _counter("early_token_hits", "Of them, those that the last layer co
 EARLY_SENT = _counter("early_tokens_sent", "Early tokens that left")
 EARLY_DROPPED = _counter("early_tokens_dropped", "Early tokens that were overtaken or limited by --early-rate")
 CHOICES = _counter(
-    "ledger_choices", "Passes by what they did: verify a draft, a hint, a draft made here (self), or decode", "choice"
+    "ledger_choices",
+    "Passes by what they did: verify a draft, a hint, a draft made here (self), or decode",
+    "choice",
+    known=CHOSEN,
 )
 LEDGER_WAITS = _counter("ledger_wait_seconds", "Seconds that steps waited for a draft by the ledger's choice")
 CREDIT = _gauge("ledger_credit_tokens_min", "Smallest credit of the steps that are being answered, tokens")
@@ -129,11 +147,12 @@ CREDIT_MEAN = _gauge("ledger_credit_tokens_mean", "Mean of their credit, tokens;
 
 # --- promises
 
-COMMITS = _counter("class_commits", "Commits", "class")
+COMMITS = _counter("class_commits", "Commits", "class", known=SERVICE_CLASSES)
 VIOLATIONS = _counter(
     "deadline_violations",
     "Commits whose tokens, since the commit before, came slower than their class promises",
     "class",
+    known=SERVICE_CLASSES,
 )
 
 # --- robots and links
@@ -142,10 +161,10 @@ OPENED = _counter("sessions_opened", "Sessions that were opened")
 RESUMED = _counter("sessions_resumed", "Sessions that a robot took up again, after its link was gone")
 LOST = _counter("sessions_lost", "Times that a session's robot was gone")
 TURNED_AWAY = _counter("requests_busy", "Times that a robot was asked to come back, for want of a place or memory")
-FAULTS = _counter("faults", "Messages that were refused", "code")
+FAULTS = _counter("faults", "Messages that were refused", "code", known=CODES)
 IGNORED = _counter("messages_ignored", "Messages of peers that had too many refused, dropped unread")
 MAIL_DROPPED = _counter("messages_dropped", "Messages that found the queue of their peer full")
-DOOR_RESTARTS = _counter("door_restarts", "Times that the socket's own process was started anew, where it has one")
+FRONTEND_RESTARTS = _counter("frontend_restarts", "Times that the socket's own process was started anew")
 ROBOT_TOKENS = _counter("robot_generation_tokens", "Committed tokens", "robot")
 ROBOT_LEVELS = _counter("robot_draft_levels", "Depths of the robot's verified drafts", "robot")
 ROBOT_ACCEPTED = _counter("robot_accepted_tokens", "Tokens of its drafts that were accepted", "robot")
@@ -175,10 +194,10 @@ REPLICA_LOAD = _gauge(
     "replica",
 )
 REPLICA_LATE = _gauge("replica_late", "Share of its commits of late that broke their class's promise", "replica")
-SENT_ON = _counter("door_redirects", "Robots that were sent to a replica")
-NO_REPLICA = _counter("door_turned_away", "Robots for which there was no replica")
+SENT_ON = _counter("gateway_redirects", "Robots that were sent to a replica")
+NO_REPLICA = _counter("gateway_turned_away", "Robots for which there was no replica")
 GATEWAY_CATALOGUE = (
     READY, REPLICAS, REPLICA_SESSIONS, REPLICA_PLACES, REPLICA_MEMORY, REPLICA_LOAD, REPLICA_LATE, SENT_ON, NO_REPLICA,
-    DOOR_RESTARTS, INFO, HEARTBEAT, SNAPSHOT_AGE,
+    FRONTEND_RESTARTS, INFO, HEARTBEAT, SNAPSHOT_AGE,
 )  # fmt: skip
 """All series of a cluster's gateway."""

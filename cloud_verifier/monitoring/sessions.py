@@ -1,10 +1,10 @@
-"""What each session is doing, as `/load` and `top` show it."""
+"""Finds what each session is doing, as `/load` and `top` show it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloud_verifier.monitoring.figures import Figures, SessionFigures
+from cloud_verifier.monitoring.figures import Figures, SessionFigures, SessionTotals
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session
 from cloud_verifier.step import Step
@@ -19,18 +19,19 @@ def figures_of(
 
 
 def _figures(session: Session, step: Step | None, figures: Figures, now: float) -> SessionFigures:
-    answered = step is not None and step.idle is Idle.LEDGER and not step.pending and not step.done
+    totals = figures.totals.get(session.number, SessionTotals())
+    answered = step is not None and step.request.idle is Idle.LEDGER and not step.pending and not step.done
     return SessionFigures(
         session=session.number,
         robot=session.client,
         service_class=session.service_class,
         state=_state(session, step),
         step=step.number if step is not None else None,
-        tokens=step.position if step is not None else 0,
-        tokens_per_s=figures.tokens_per_s(session.number),
-        acceptance=figures.acceptance(session.number),
+        tokens=step.answer.position if step is not None else 0,
+        tokens_per_s=totals.tokens_per_s,
+        acceptance=totals.acceptance,
         credit=step.ledger.credit(now) if step is not None and answered else None,
-        round_trip_s=step.round_trip_s if step is not None else 0.0,
+        round_trip_s=step.request.round_trip_s if step is not None else 0.0,
         silent_s=now - session.last_received,
         trace=figures.trace_id(step) if step is not None else "",
     )
@@ -43,6 +44,7 @@ def _state(session: Session, step: Step | None) -> str:
     if step is None or step.done:
         return "idle"
     if step.pending:
-        return "queued" if step.inputs is None else "prefill"
-    waits = step.ledger.waits if step.idle is Idle.LEDGER else step.idle is Idle.WAIT
-    return "drafting" if step.row is None and step.best is None and waits else "running"
+        return "queued" if step.prefill.inputs is None else "prefill"
+    idle = step.request.idle
+    waits = step.ledger.waits if idle is Idle.LEDGER else idle is Idle.WAIT
+    return "drafting" if step.row is None and step.drafts.best is None and waits else "running"

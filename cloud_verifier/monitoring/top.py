@@ -1,11 +1,11 @@
-"""`top`: the sessions of verifiers, and the replicas of a cluster's gateway, as live tables from their `/load`."""
+"""Shows the sessions of verifiers, and the replicas of a cluster's gateway, as live tables from their `/load`."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -17,20 +17,19 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloud_verifier.monitoring.gateway import GatewayLoad
+from cloud_verifier.monitoring.gateway_health import GatewayLoad
 from cloud_verifier.monitoring.health import Load
 from speculation.text import printable
 
 TIMEOUT_S = 3.0
 PIPED_WIDTH = 160
-"""Columns where the output is no terminal: a table is wider than the 80 that are assumed there."""
+"""Output that is no terminal has so many columns: a table is wider than the 80 that are assumed there."""
 MOST_BYTES = 4 << 20
-"""Of a `/load`; 1024 sessions take some 400 kB."""
-Fetch = Callable[[str], "Load | GatewayLoad"]
+"""A `/load` may have so many; 1024 sessions take some 400 kB."""
 
 
 class Unreachable(Exception):
-    """Why a verifier's load cannot be shown, in one sentence."""
+    """Says why a verifier's load cannot be shown, in one sentence."""
 
 
 def fetch(url: str) -> Load | GatewayLoad:
@@ -71,12 +70,12 @@ def show(urls: Sequence[str], interval_s: float, once: bool, console: Console | 
             live.update(screen(urls), refresh=True)
 
 
-def screen(urls: Sequence[str], look: Fetch = fetch) -> RenderableType:
+def screen(urls: Sequence[str]) -> RenderableType:
     """Return a table for each verifier, or a line where one cannot be reached."""
     parts: list[RenderableType] = []
     for url in urls:
         try:
-            load = look(url)
+            load = fetch(url)
             parts.append(sessions(url, load) if isinstance(load, Load) else replicas(url, load))
         except Unreachable as problem:
             parts.append(Text(f"{url}: {problem}", style="bold red"))
@@ -92,7 +91,7 @@ def replicas(url: str, load: GatewayLoad) -> Table:
     made = _table(title, ("replica", "phase", "address"), ("sessions", "memory", "work", "late"))
     for each in load.replicas:
         made.add_row(
-            *(escape(printable(text, 48)) for text in (each.name, each.phase, each.address)),
+            *(escape(printable(text, 48)) for text in (each.name, each.phase.value, each.address)),
             f"{each.sessions}/{each.session_places}", _share(each.memory), f"{each.utilisation:.2f}", _share(each.late),
         )  # fmt: skip
     return made

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from cloud_verifier.ledger import Act, Choice, Estimates
+from cloud_verifier.choice import Act, Choice
+from cloud_verifier.ledger import Estimates
 from cloud_verifier.policies.base import Budget
 from cloud_verifier.step import Step
 from speculation.pass_cost import NO_LOAD, Load
@@ -43,8 +44,8 @@ class Candidate:
             return max(1.0, self.accepted)
         if self.choice.act is Act.SELF:
             return max(1.0, self.choice.gain)
-        survival = self.step.ledger.survival.get(self.choice.act)
-        return 1.0 if survival is None else max(1.0, survival.share * len(self.choice.tree.tokens))
+        acceptance = self.step.ledger.stats.of(self.choice.act)
+        return 1.0 if acceptance is None else max(1.0, acceptance.share * len(self.choice.tree.tokens))
 
     @cached_property
     def alone_s(self) -> float:
@@ -59,7 +60,7 @@ class Candidate:
     @cached_property
     def deadline(self) -> float:
         """d, Eq. 12, or the step's own deadline where that is sooner."""
-        return min(self.step.deadline, self.promised())
+        return min(self.step.request.deadline, self.promised())
 
     def promised(self) -> float:
         """Return when its class demands it to be done: arrival + N/s - T_draft - T_network (Eq. 6).
@@ -69,7 +70,7 @@ class Candidate:
         """
         step = self.step
         began = max(step.since - step.edge_s(self.choice), step.committed_at)
-        return began + self.tokens / step.service_class.tokens_per_s
+        return began + self.tokens / step.request.service_class.tokens_per_s
 
     @cached_property
     def late(self) -> bool:
@@ -80,12 +81,12 @@ class Candidate:
     def due(self) -> float:
         """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
         ends = self.now + self.alone_s
-        return min((each for each in (self.step.deadline, self.promised()) if ends <= each), default=math.inf)
+        return min((each for each in (self.step.request.deadline, self.promised()) if ends <= each), default=math.inf)
 
     @property
     def asked(self) -> float:
         """The step's own deadline alone, where it can be kept."""
-        return self.step.deadline if self.now + self.alone_s <= self.step.deadline else math.inf
+        return self.step.request.deadline if self.now + self.alone_s <= self.step.request.deadline else math.inf
 
     @property
     def utility(self) -> float:
@@ -101,7 +102,7 @@ def cut(step: Step, choice: Choice, size: int) -> Choice:
 
     A draft of rejection sampling stays whole.
     """
-    if choice.tokens <= 1 + size or step.sampling.one_chain:
+    if choice.tokens <= 1 + size or step.request.sampling.one_chain:
         return choice
     if size < 1:
         return Choice(Act.DECODE, declined=(*choice.declined, choice.act))

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cloud_verifier.ledger import Choice, Estimates
+from cloud_verifier.choice import Choice
+from cloud_verifier.costs import Costs
 from cloud_verifier.step import Step
 
 
@@ -38,9 +39,15 @@ class Batch:
 
     encodes: tuple[Step, ...] = ()
     chunks: Mapping[Step, int] = field(default_factory=dict)
-    """How many tokens of its prefill a step feeds, 1 to `Step.prompt_left`; its image is encoded."""
+    """How many tokens of its prefill a step feeds, 1 to `Prefill.left`; its image is encoded."""
     choices: Mapping[Step, Choice] = field(default_factory=dict)
     """No choice is to wait."""
+    waiting: tuple[Step, ...] = ()
+    """Steps that chose to wait for their edges."""
+    again: float | None = None
+    """Of a batch with nothing in it: when there will be something without any further message; None for never."""
+    level_rate: float = 0.0
+    """Tokens per second that one more level of the drafts that are made for it must bring."""
 
     def __bool__(self) -> bool:
         return bool(self.encodes or self.chunks or self.choices)
@@ -49,13 +56,10 @@ class Batch:
 class Policy(Protocol):
     """Which steps make the next batch.
 
-    A policy knows no message, no socket and no model, and changes no step: it reads `Step` (position, best draft, ready
-    since when, service class, deadline, and by `Step.choice` what the step itself would do), and predicts what a pass
-    costs by `estimates`. `steps` are those of all sessions, also those that have nothing to run.
+    A policy knows no message, no socket and no model, and changes no step: it reads `Step` (request, answer, drafts,
+    ready since when), asks each once what it would do by itself (`policies.step_choice`), and predicts what work costs
+    by `costs`. `steps` are those of all sessions, also those that have nothing to run.
     """
 
-    def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
-        """Return what to run now. It will be run: a policy may note what it returned."""
-
-    def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
-        """Return when `schedule` will have work without any further message; None for never. A query."""
+    def schedule(self, steps: Collection[Step], now: float, costs: Costs, budget: Budget) -> Batch:
+        """Return what to run now, or when to ask again. It will be run: a policy may note what it returned."""

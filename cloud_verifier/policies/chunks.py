@@ -25,20 +25,20 @@ def fit_chunks(
     load, room = beside, most or math.inf
     for step in prefills:
         fits = _largest(step, load, estimates, limit_s)
-        if fits < min(LEAST, step.prompt_left):
-            fits = 0 if chunks else min(LEAST, step.prompt_left)
+        if fits < min(LEAST, step.prefill.left):
+            fits = 0 if chunks else min(LEAST, step.prefill.left)
         size = int(min(fits, room))
         if size:
-            chunks[step], room, load = size, room - size, load + step.chunk_load(size)
+            chunks[step], room, load = size, room - size, load + step.prefill.load(size)
     return chunks
 
 
 def _largest(step: Step, load: Load, estimates: Estimates, limit_s: float) -> int:
     """Return the most tokens of a prefill that fit; predictions grow with the tokens."""
-    low, high = 0, step.prompt_left
+    low, high = 0, step.prefill.left
     while low < high:
         size = (low + high + 1) // 2
-        if estimates.seconds(load + step.chunk_load(size)) <= limit_s:
+        if estimates.seconds(load + step.prefill.load(size)) <= limit_s:
             low = size
         else:
             high = size - 1

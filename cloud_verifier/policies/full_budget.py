@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from cloud_verifier.ledger import Act, Estimates
+from cloud_verifier.ledger import Estimates
 from cloud_verifier.policies.admission import Admission, Candidate, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 from cloud_verifier.policies.spending import spend
@@ -29,10 +29,10 @@ class Paced(Candidate):
     @cached_property
     def tokens(self) -> float:
         """What it is expected to commit: what is accepted, and the target's own token behind that."""
-        if self.choice.act is Act.SELF or not self.choice.tree.tokens:
+        acceptance = self.step.ledger.stats.of(self.choice.act)
+        if acceptance is None or not self.choice.tree.tokens:
             return super().tokens
-        survival = self.step.ledger.survival[self.choice.act]
-        return 1.0 + (survival.share * len(self.choice.tree.tokens) if self.accepted is None else self.accepted)
+        return 1.0 + (acceptance.share * len(self.choice.tree.tokens) if self.accepted is None else self.accepted)
 
     def promised(self) -> float:
         """Return when the answer, from the beginning of its step on and with its prefill, would be no more than
@@ -41,27 +41,27 @@ class Paced(Candidate):
         Never sooner than by Eq. 6, so that a robot that has fallen behind is in time again with its next round.
         """
         step = self.step
-        ahead_of = step.tally.tokens + self.tokens - _RESERVE
-        return max(super().promised(), step.begun_at + ahead_of / step.service_class.tokens_per_s)
+        ahead_of = step.usage.tokens + self.tokens - _RESERVE
+        return max(super().promised(), step.begun_at + ahead_of / step.request.service_class.tokens_per_s)
 
     def lost(self, pass_s: float) -> bool:
         """Whether the answer will be slower than its class even if it gets every pass, of so many seconds, from now on.
 
         It is taken to become as long as it may, which leaves it the most time to catch up.
         """
-        step, speed = self.step, self.step.service_class.tokens_per_s
-        left = (step.max_tokens - step.position) / self.tokens
+        step, speed = self.step, self.step.request.service_class.tokens_per_s
+        left = (step.answer.max_tokens - step.answer.position) / self.tokens
         # A draft that waited grew meanwhile: its robot can send one every second pass.
         round_s = min(step.edge_s(self.choice), pass_s) + pass_s
-        return self.now + left * round_s > step.begun_at + step.max_tokens / speed
+        return self.now + left * round_s > step.begun_at + step.answer.max_tokens / speed
 
 
 class FullBudget(RowPolicy):
     """Draft tokens of all sessions compete, and a robot that is ahead of its class lends its place in a forward.
 
     The root of a row, which decodes, is a token for certain and work that is to be done in any case; a draft token is
-    worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
-    held. No session is given more than it would do itself, so that its ledger's promise holds.
+    worth the chance that it is reached. Tokens are taken in as long as the tokens per second of the whole grow; what is
+    left out stays held. No session is given more than it would do itself, so that its ledger's promise holds.
 
     Rows run in the order of their deadlines: those that are due before all that is ready could have run twice, then
     those of answers that will miss their class in any case, then those that are ahead. As many run as `worth_running`

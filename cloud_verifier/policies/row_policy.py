@@ -7,10 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cloud_verifier.ledger import Act, Choice, Estimates
+from cloud_verifier.choice import Act, Choice
+from cloud_verifier.costs import Costs
+from cloud_verifier.ledger import Estimates
 from cloud_verifier.policies.admission import CHEAP, Admission, Candidate
 from cloud_verifier.policies.base import Batch, Budget
 from cloud_verifier.policies.chunks import LEAST, fit_chunks
+from cloud_verifier.policies.server_drafts import level_rate, unless_held_up
+from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 
@@ -49,11 +53,13 @@ class RowPolicy(ABC):
         """Return how many ready rows start a batch at once: all that could come, or as many as it can hold."""
         return min(budget.rows, under_way(steps))
 
-    def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
+    def schedule(self, steps: Collection[Step], now: float, costs: Costs, budget: Budget) -> Batch:
         """See `Policy.schedule`."""
+        estimates = costs.passes
         begun = sorted((step for step in steps if step.can_prefill), key=lambda step: (step.begun_at, step.index))
-        prefills = [step for step in begun if step.encoded]
-        choices = _choices(steps, now)
+        prefills = [step for step in begun if step.prefill.encoded]
+        choices = {step: choice for step in steps if (choice := choose(step, now, estimates)) is not None}
+        waiting = tuple(step for step, choice in choices.items() if choice.act is Act.WAIT)
         # A forward with chunks runs anyway, so nobody waits for company then.
         start = now if prefills else self._start(steps, choices, now, budget)
         ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
@@ -62,31 +68,26 @@ class RowPolicy(ABC):
         fed = _chunks(prefills, beside, steps, estimates, budget)
         work = sorted((*ready, *fed), key=_order)
         candidates = [Candidate(step, choices[step], now, estimates) for step in ready]
-        image = next((step for step in begun if not step.encoded), None)
+        image = next((step for step in begun if not step.prefill.encoded), None)
         if image is not None and (not work or (_order(image) < _order(work[0]) and not self._encoded)):
-            ends = now + image.encode_s + estimates.seconds(beside)
+            ends = now + image.prefill.encode_s + estimates.seconds(beside)
             if not ready or ends <= self.due(candidates) or now - image.begun_at > budget.patience_s:
                 self._encoded = True
-                return Batch(encodes=(image,))
+                return Batch(encodes=(image,), waiting=waiting)
         if not work:
-            return Batch()
+            return Batch(waiting=waiting, again=start)
         self._encoded = False
         places = [step for step in begun if step in work[: budget.rows]]
         batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)), under_way(steps))
         if ready and batch.budget.rows:
             self.fill(batch, candidates)
-            for step, choice in choices.items():
-                if choice.act is Act.WAIT:
-                    batch.invite(step)
+            for step in waiting:
+                batch.invite(step)
         overdue = any(now - step.begun_at > budget.patience_s for step in places)
         limit_s = math.inf if overdue or not batch.choices else batch.due - now
-        return Batch(chunks=_chunks(places, batch.load, steps, estimates, budget, limit_s), choices=batch.choices)
-
-    def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
-        """See `Policy.next_time`."""
-        if any(step.can_prefill for step in steps):
-            return now
-        return self._start(steps, _choices(steps, now), now, budget)
+        chunks = _chunks(places, batch.load, steps, estimates, budget, limit_s)
+        chosen = unless_held_up(batch.choices, now, costs)
+        return Batch((), chunks, chosen, waiting, start, level_rate(chosen, costs))
 
     def _start(
         self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget
@@ -101,11 +102,6 @@ class RowPolicy(ABC):
 def under_way(steps: Collection[Step]) -> int:
     """Return how many steps there are that something may come of."""
     return sum(not (step.suspended or step.done) for step in steps)
-
-
-def _choices(steps: Collection[Step], now: float) -> dict[Step, Choice]:
-    """Return what those steps would do that may do anything."""
-    return {step: choice for step in steps if (choice := step.choice(now)) is not None}
 
 
 def _order(step: Step) -> tuple[float, int]:
@@ -124,10 +120,10 @@ def _chunks(
     """Return how much of each prefill, the first come first, joins a forward that may take `most_s` seconds at most."""
     if not prefills:
         return {}
-    first = prefills[0]
-    if estimates.seconds(beside + first.chunk_load(min(LEAST, first.prompt_left))) > most_s:
+    first = prefills[0].prefill
+    if estimates.seconds(beside + first.load(min(LEAST, first.left))) > most_s:
         return {}
-    others = [step for step in steps if not (step.pending or step.suspended or step.done)]
+    others = [step for step in steps if step.is_answered]
     if budget.chunk:
         limit_s = math.inf
     elif others:
@@ -135,5 +131,5 @@ def _chunks(
         limit_s = max(_SLOWER * decoding, estimates.seconds(beside))
     else:
         # The first prompt is fed whole, and the next ones with it where that is cheap.
-        limit_s = (1.0 + CHEAP) * estimates.seconds(first.chunk_load(first.prompt_left))
+        limit_s = (1.0 + CHEAP) * estimates.seconds(first.load(first.left))
     return fit_chunks(prefills, beside, estimates, min(limit_s, most_s), budget.chunk)

@@ -1,4 +1,4 @@
-"""Which draft tokens of many sessions are worth their seconds in a pass, by what each session's drafts survived."""
+"""Which draft tokens of many sessions are worth their seconds in a pass, by what was accepted of each session's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.choice import Act, Choice
 from cloud_verifier.policies.admission import Admission, Candidate, cut
 from speculation.pass_cost import Load
 
@@ -64,13 +64,13 @@ def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
 
     Its tokens are taken to cost the same; a later one only reads the earlier ones, besides.
     """
-    survival, tree = row.step.ledger.survival.get(row.choice.act), row.choice.tree
-    if survival is None or not tree.tokens:
+    acceptance, tree = row.step.ledger.stats.of(row.choice.act), row.choice.tree
+    if acceptance is None or not tree.tokens:
         return []
     price = row.estimates.seconds(roots + row.load - row.step.load(DECODE)) - roots_s
     price = max(0.0, price) / len(tree.tokens)
     parts: list[Part] = []
-    for end, tokens in enumerate(survival.of(tree.parents), start=1):
+    for end, tokens in enumerate(acceptance.reach(tree.parents), start=1):
         seconds = price
         rate = tokens / seconds if seconds > 0.0 else math.inf
         while parts and parts[-1].rate <= rate:

@@ -47,8 +47,8 @@ class DraftPrefills:
 
         What it really takes is charged at the end. Raises CapacityError where the prompt does not fit.
         """
-        inputs, step.draft_inputs = step.draft_inputs, None
-        left = self._model.begin(step.index, inputs, step.max_tokens)
+        inputs, step.prefill.draft_inputs = step.prefill.draft_inputs, None
+        left = self._model.begin(step.index, inputs, step.answer.max_tokens)
         cached = max(0, self._model.size(inputs) - 1 - left)
         encoded = not self._model.image_tokens(inputs)
         self._under_way[step.index] = _Reading(step, left, cached, encoded, charged_s)
@@ -96,7 +96,7 @@ class DraftPrefills:
         if reading.left or not reading.encoded:
             return
         del self._under_way[reading.step.index]
-        reading.step.draft_prefilled()
+        reading.step.prefill.draft_ready()
         self._costs.prefill(reading.seconds)
         if reading.charged_s is not None:
             reading.step.ledger.charge(reading.seconds - reading.charged_s)

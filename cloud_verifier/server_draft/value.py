@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from cloud_verifier.experience import Acceptance
 from cloud_verifier.tree import Tree
+from cloud_verifier.tries import Tries
 from speculation.acceptance import depths_of
 
 OWN_TOKENS, OWN_DEPTH = 32, 16
@@ -30,7 +30,7 @@ class ServerDraftValue:
     """Whoever gave the verifier a draft model expects something of it."""
 
     def __init__(self) -> None:
-        self.levels = Acceptance(self._KEPT, self._LENT * self._SHRINKS, self._LENT)
+        self.tries = Tries()
         self._masses = [(0.0, 0.0)] * OWN_DEPTH
         """Of each level, and of the level above it where that was drafted behind."""
         self._verdicts = [(0.0, 0.0)] * OWN_DEPTH
@@ -75,7 +75,7 @@ class ServerDraftValue:
 
     def judged(self, tree: Tree, accepted: int) -> None:
         """Learn from the verdict on the part of a draft that was verified."""
-        self.levels.judged(accepted, tree.levels[-1])
+        self.tries.judged(accepted > 0)
         masses = [*_masses(tree)[:OWN_DEPTH], *[0.0] * OWN_DEPTH]
         # What is not reached fades, too: a level that had bad luck is tried again.
         self._verdicts = [

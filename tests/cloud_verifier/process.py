@@ -73,8 +73,8 @@ class Verifier:
         return code
 
 
-def doors_of(pid: int) -> list[int]:
-    """Return the door processes of a verifier's process."""
+def frontends_of(pid: int) -> list[int]:
+    """Return the frontend processes of a verifier's process."""
     children = Path(f"/proc/{pid}/task").glob("*/children")  # any thread may have started it
     return [int(each) for path in children for each in path.read_text().split()]
 

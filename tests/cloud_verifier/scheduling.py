@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.costs import Costs
 from cloud_verifier.interfaces import LayerVerdicts, Row
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 from speculation.wire import BeginStep, Commit, Draft, Idle
@@ -20,7 +22,8 @@ class Bench:
     def __init__(self, max_draft: int = 64, self_drafts: bool = False, **settings: object) -> None:
         self.engine = FakeEngine()
         scheduling = Scheduling(**settings)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(self.engine.model, scheduling, Limits(max_draft=max_draft), self_drafts)
+        costs = Costs(drafts=DraftCosts() if self_drafts else None)
+        self.scheduler = Scheduler(self.engine.model, scheduling, Limits(max_draft=max_draft), costs)
         self.now = 0.0
 
     def turn(self) -> dict[int, Commit]:
@@ -34,23 +37,21 @@ class Bench:
         """Run a batch. Returns the commits by row."""
         for step in batch.encodes:
             self.engine.encode(step.index)
-            step.encoded = True
+            step.prefill.encoded = True
             step.fed(0, self.now, 0.25)
         rows = rows_of(batch)
         if not rows:
             return {}
         *_, last = self.engine.verify(rows)
         if batch.choices:
-            self.scheduler.estimates.observe(Load.total(row.load for row in rows), 1.0)
+            self.scheduler.costs.passes.observe(Load.total(row.load for row in rows), 1.0)
         for step, tokens in batch.chunks.items():
             step.fed(tokens, self.now)
         return self.finish(batch, last)
 
     def next(self, now: float | None = None) -> Batch:
         """Return what the scheduler starts, as the server asks for it."""
-        now = self.now if now is None else now
-        self.scheduler.wait(now)
-        return self.scheduler.next(now)
+        return self.scheduler.next(self.now if now is None else now)
 
     def finish(self, batch: Batch, last: LayerVerdicts) -> dict[int, Commit]:
         commits = {}
@@ -70,9 +71,9 @@ class Bench:
         """Begin a step and prepare its inputs."""
         commits = self.scheduler.begin(row, begin, self.now)
         step = self.step(row)
-        if step.pending and step.inputs is None:
-            inputs = (begin.prompt, begin.jpeg)
-            step.prepared(inputs, 0.0, self.engine.begin(row, inputs, step.answer, step.max_tokens))
+        if step.pending and step.prefill.inputs is None:
+            inputs, answer = (begin.prompt, begin.jpeg), step.answer
+            step.prefill.prepared(inputs, self.engine.begin(row, inputs, answer.tokens, answer.max_tokens))
         return commits
 
     def step(self, row: int) -> Step:

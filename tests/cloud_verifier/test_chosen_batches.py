@@ -17,7 +17,7 @@ DEAR, STEEP = PassCost(0.015, 0.0, 0.0, 0.009), PassCost(0.001, 0.0, 0.0, 1.0)
 def bench_of(cost: PassCost, robots: int, idle: Idle, **settings: object) -> Bench:
     """Return a bench whose robots are all prefilled."""
     bench = Bench(**settings)  # type: ignore[arg-type]
-    bench.scheduler.estimates = Declared(cost)
+    bench.scheduler.costs.passes = Declared(cost)
     for row in range(robots):
         bench.begin(row, idle=idle, max_tokens=200)
     while any(bench.step(row).pending for row in range(robots)):

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
@@ -19,6 +21,7 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, Fault, FaultCode, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin, faults
 from tests.cloud_verifier.prefills import prefill_at_once
+from tests.cloud_verifier.steps import step_of
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 LENGTH = 12
@@ -34,7 +37,7 @@ def random_draft(
     dice: random.Random, state: Step, right: Sequence[int], round: int, key: int, how: SamplingScheme
 ) -> Draft:
     """Return a tree that follows the true answer for a while, with wrong branches; behind, at or ahead of the state."""
-    start = dice.randint(0, min(len(right), state.position + 2))
+    start = dice.randint(0, min(len(right), state.answer.position + 2))
     tokens: list[int] = []
     parents: list[int] = []
     node, place = ROOT, start
@@ -59,7 +62,7 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     committed = right[: dice.randint(0, 3)]
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
-    state = Step(begun, target.eos, how)
+    state = step_of(begun, target.eos, how)
     if not state.done:
         state.fed(0, 0.0)
         prefill_at_once(engine, 0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
@@ -68,12 +71,12 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
             break
         for again in range(dice.randint(1, 2)):
             state.offer(random_draft(dice, state, right, 2 * round + again, key, how))
-        if (choice := state.choice(0.0)) is not None:
+        if (choice := choose(state, 0.0, Estimator())) is not None:
             *_, last = engine.verify([state.start(choice)])
             verdict = last.verdicts[0]
             if not state.accept(verdict).done:
                 engine.keep(0, verdict.path, verdict.token)
-    assert state.answer == right
+    assert state.answer.tokens == right
 
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.text)

@@ -39,7 +39,7 @@ from tests.cloud_verifier.process import (
     Target,
     Verifier,
     answer_by_drafts,
-    doors_of,
+    frontends_of,
     make_target,
     start,
 )
@@ -115,7 +115,7 @@ def verifier(target: Target) -> Iterator[Verifier]:
     assert verifier.stop() == 0
     assert all(re.match(r"20\d\d-\d\d-\d\d .* cloud_verifier: ", line) for line in verifier.log), "a line was forged"
     assert not any("\x1b" in line for line in verifier.log)
-    assert not any("the door (" in line for line in verifier.log), "the door did not live through it all"
+    assert not any("the frontend (" in line for line in verifier.log), "the frontend did not live through it all"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -145,9 +145,9 @@ def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
 
 
 def memory(verifier: Verifier) -> float:
-    """Return the MB of a verifier's process and of its door's."""
+    """Return the MB of a verifier's process and of its frontend's."""
     pid = verifier.process.pid
-    return sum(memory_mb(each) for each in (pid, *doors_of(pid)))
+    return sum(memory_mb(each) for each in (pid, *frontends_of(pid)))
 
 
 def in_session(address: str, hello: Hello) -> RawPeer:
@@ -324,7 +324,7 @@ def test_silent_connections_keep_no_robot_out_of_a_verifier_with_few_descriptors
         robot.start()
         robot.answers(1)
         robot.finish()
-        assert not any("the door (" in line for line in verifier.log)
+        assert not any("the frontend (" in line for line in verifier.log)
     finally:
         for each in silent:
             each.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.choice import Act, Choice
 from cloud_verifier.scheduler import WAITED_S
 from cloud_verifier.server import SILENT_S
 from speculation.wire import Draft, Idle, Ping, begin_digest

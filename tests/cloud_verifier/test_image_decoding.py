@@ -9,13 +9,14 @@ import pytest
 from cloud_verifier.image_decoding import ImageDecoding, Prepared
 from cloud_verifier.step import Step
 from speculation.wire import BeginStep
+from tests.cloud_verifier.steps import step_of
 
 LIMIT_S = 20.0
 
 
 def step(index: int, number: int, prompt: str = "p") -> tuple[Step, BeginStep]:
     begin = BeginStep(number, prompt, b"jpeg")
-    return Step(begin, (0,), index=index), begin
+    return step_of(begin, index=index), begin
 
 
 class Gate:

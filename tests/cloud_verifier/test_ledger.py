@@ -11,13 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cloud_verifier.acceptance_stats import PassVerdict
+from cloud_verifier.choice import Act
 from cloud_verifier.config import Scheduling
+from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.ledger import Act, Ledger
+from cloud_verifier.ledger import Ledger
 from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.tree import Tree
 from speculation.acceptance import expected_tokens
-from speculation.pass_cost import Load
+from speculation.pass_cost import Load, PassCost
 from speculation.wire import Commit
 from tests.cloud_verifier.timeline import (
     GO2,
@@ -110,7 +114,7 @@ def test_an_uneven_machine_does_not_make_it_lose_more(seed: int, slope: float, n
         return nominal * (1.0 + rng.uniform(-noise, noise))
 
     times = Estimator()
-    line = Timeline(Scheduler(MODEL, estimates=times), lambda n: DECODE_S * (1.0 + slope * (n - 1)), uneven)
+    line = Timeline(Scheduler(MODEL, costs=Costs(times)), lambda n: DECODE_S * (1.0 + slope * (n - 1)), uneven)
     for tokens in [1, 2, 3, 5, 9] * 12:  # a server that has run for a while
         times.observe(Load.row(tokens), uneven(line.pass_s(tokens)))
     ErraticEdge(line, seed, quality, 8, 0.2)
@@ -178,6 +182,11 @@ def own_drafts(quality: float, rng: random.Random) -> Callable[[list[int], int],
     ]
 
 
+def drafting() -> Scheduler:
+    """Return a scheduler with a draft model beside the target."""
+    return Scheduler(MODEL, costs=Costs(drafts=DraftCosts()))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**6),
@@ -194,11 +203,11 @@ def test_with_a_draft_model_of_its_own_it_is_never_more_than_one_plain_decode_be
     """Beside an edge that sends anything at any time; what the draft model takes is known before the first step."""
     rng = random.Random(seed)
     line = Timeline(
-        Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S * (1.0 + slope * (n - 1)), own=own_drafts(own, rng),
+        drafting(), lambda n: DECODE_S * (1.0 + slope * (n - 1)), own=own_drafts(own, rng),
         own_s=own_share * DECODE_S, own_prefill_s=own_prefill * DECODE_S,
     )  # fmt: skip
-    assert line.scheduler.drafting is not None
-    line.scheduler.drafting.forward(1, line.own_s)
+    assert line.scheduler.costs.drafts is not None
+    line.scheduler.costs.drafts.forward(1, line.own_s)
     edge = ErraticEdge(line, seed, quality, 8, slowest)
     for step in range(4):
         begun = line.now
@@ -213,8 +222,7 @@ def test_it_drafts_by_itself_about_as_fast_as_the_best_depth_would(own_share: fl
     """Against the closed form of chains that are right with probability 0.75: E(k) / (k T_p + T_v), the best k."""
     rng = random.Random(11)
     line = Timeline(
-        Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S * (1.0 + slope * (n - 1)), own=own_drafts(0.75, rng),
-        own_s=own_share * DECODE_S,
+        drafting(), lambda n: DECODE_S * (1.0 + slope * (n - 1)), own=own_drafts(0.75, rng), own_s=own_share * DECODE_S,
     )  # fmt: skip
     for _ in range(5):
         line.run(answer(rng, 60))
@@ -229,19 +237,19 @@ def test_it_drafts_by_itself_about_as_fast_as_the_best_depth_would(own_share: fl
 def test_a_draft_made_here_goes_on_while_its_leaves_are_likely_and_ends_at_a_doubtful_one() -> None:
     """The draft model knows which of its tokens are right, the depth that is best on average does not."""
     rng = random.Random(9)
-    line = Timeline(Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S, own_s=0.1 * DECODE_S)
-    assert line.scheduler.drafting is not None
-    line.scheduler.drafting.prefill(0.0)
+    line = Timeline(drafting(), lambda n: DECODE_S, own_s=0.1 * DECODE_S)
+    assert line.scheduler.costs.drafts is not None
+    line.scheduler.costs.drafts.prefill(0.0)
     line.run(answer(rng, 30))
     step = line.scheduler
     begin = line.begun
     step.begin(0, replace(begin, step=begin.step + 1, max_tokens=30), line.now)
     current = step.step(0)
     assert current is not None
-    current.prepared((), 0.0)
+    current.prefill.prepared(())
     step.next(line.now)
-    current.draft_inputs = ()
-    current.draft_prefilled()
+    current.prefill.draft_inputs = ()
+    current.prefill.draft_ready()
     current.fed(0, line.now)
     (choice,) = step.next(line.now).choices.values()
     assert choice.act is Act.SELF and choice.depth > 4
@@ -252,7 +260,7 @@ def test_a_draft_made_here_goes_on_while_its_leaves_are_likely_and_ends_at_a_dou
 
 
 def test_a_useless_draft_model_is_left_alone_and_its_prefill_is_paid_only_where_it_is_used() -> None:
-    line = Timeline(Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S, own=lambda rest, levels: [0] * levels)
+    line = Timeline(drafting(), lambda n: DECODE_S, own=lambda rest, levels: [0] * levels)
     line.own_s, line.own_prefill_s, rng = 0.02, 0.05, random.Random(2)
     for _ in range(20):
         line.run(answer(rng, 60))
@@ -261,62 +269,65 @@ def test_a_useless_draft_model_is_left_alone_and_its_prefill_is_paid_only_where_
     assert used <= 5 and line.now - begun < 1.02 * 10 * 60 * DECODE_S
 
 
-class Fixed:
-    """A machine whose times are known."""
+class Fixed(Estimator):
+    """A machine whose passes all take a second, and `slope` more for each further token."""
 
-    known, spread = True, 0.0
-
-    def seconds(self, load: Load) -> float:
-        return 1.0
+    def __init__(self, slope: float = 0.0) -> None:
+        super().__init__(PassCost(slope, 0.0, 0.0, 1.0 - slope))
 
 
 DRAFT = Tree(1, (5, 6), (-1, 0), (0, 1))
 
 
+def finish(ledger: Ledger, tree: Tree, accepted: int, position: int = 0, now: float = 0.0) -> None:
+    """Let a pass over a chain of the edge, or over nothing, end; no draft is at hand to go on with."""
+    act, path = Act.VERIFY if tree.tokens else Act.DECODE, tuple(range(accepted))
+    ledger.finish(PassVerdict(act, tree, path, [1] * (accepted + 1), position, has_draft=False, now=now))
+
+
 def test_it_does_not_wait_without_credit_nor_for_a_draft_it_knows_nothing_of() -> None:
-    ledger = Ledger(Fixed())
+    ledger = Ledger(Costs(Fixed()))
     ledger.begin()
     assert ledger.choose(None, None, 0.0).act is Act.DECODE
     for at in (0.0, 10.0, 15.0):  # two drafts behind a commit teach it a delay of 0.2 s; what it commits is credit
-        ledger.committed(3, in_hand=False, now=at)
-        ledger.draft_came(3, usable=True, depth=2, now=at + 0.2)
-        ledger.finish(Act.VERIFY, DRAFT, 2, 3)
-    ledger.committed(9, in_hand=False, now=20.0)
+        finish(ledger, DRAFT, 2, position=3, now=at)
+        ledger.stats.on_draft(3, usable=True, depth=2, now=at + 0.2)
+    ledger.stats.delays.committed(9, has_draft=False, now=20.0)
     wait = ledger.choose(None, None, 20.0)
     assert wait.act is Act.WAIT and 20.2 < wait.until < 20.3
     ledger.wait(20.0)
     assert ledger.choose(None, None, wait.until).act is Act.DECODE  # overdue
     assert ledger.credit(20.1) == pytest.approx(6.0 - 0.1)
     ledger.begin()
-    ledger.committed(9, in_hand=False, now=30.0)
+    ledger.stats.delays.committed(9, has_draft=False, now=30.0)
     assert ledger.choose(None, None, 30.0).act is Act.DECODE
 
 
 def test_a_step_waits_for_its_first_draft_on_credit_that_earlier_steps_have_earned_and_no_longer() -> None:
-    ledger = Ledger(Fixed())
+    ledger = Ledger(Costs(Fixed()))
 
     def begin(now: float) -> Act:
         """Begin a step; its first draft comes 0.2 s later."""
         ledger.begin(now=now)
         act = ledger.choose(None, None, now).act
-        ledger.draft_came(0, usable=True, depth=2, now=now + 0.2)
+        ledger.stats.on_draft(0, usable=True, depth=2, now=now + 0.2)
         return act
 
     first = []
     for now in (0.0, 100.0, 200.0):
         first.append(begin(now))
         for _ in range(20):
-            ledger.finish(Act.VERIFY, DRAFT, 2, 3)
+            finish(ledger, DRAFT, 2)
     assert first == [Act.DECODE, Act.DECODE, Act.WAIT]  # two drafts teach it the delay
     assert begin(300.0) is Act.WAIT and ledger.lent == 1.0
     for _ in range(20):
-        ledger.finish(Act.VERIFY, DRAFT, 0, 1)  # nothing is right any more
+        finish(ledger, DRAFT, 0)  # nothing is right any more
     assert begin(400.0) is Act.DECODE and ledger.lent == 0.0
 
 
 def test_a_step_whose_edge_waits_for_its_first_commit_is_not_waited_for_again() -> None:
     """An edge that shares the processor may read its frame only behind the first commit: both would wait."""
-    ledger = Ledger(Fixed())
+    ledger = Ledger(Costs(Fixed()))
 
     def step(now: float, holds: bool) -> Act:
         """Decode a step. Its first draft comes 0.2 s after the prefill or, where the edge holds, during the pass."""
@@ -329,11 +340,11 @@ def test_a_step_whose_edge_waits_for_its_first_commit_is_not_waited_for_again() 
                 choice = ledger.choose(None, None, now)
                 assert choice.act is Act.DECODE
                 ledger.start(choice, now)
-        ledger.draft_came(0, usable=True, depth=2, now=now + 0.2)
+        ledger.stats.on_draft(0, usable=True, depth=2, now=now + 0.2)
         if choice.act is Act.WAIT:
             ledger.start(ledger.choose(DRAFT, None, now + 0.2), now + 0.2)
         for _ in range(20):
-            ledger.finish(Act.VERIFY, DRAFT, 2, 3)
+            finish(ledger, DRAFT, 2)
         return first.act
 
     held = [False, False, False, True, True, True, True, False]
@@ -345,14 +356,10 @@ def test_a_step_whose_edge_waits_for_its_first_commit_is_not_waited_for_again() 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1])
 def test_the_first_token_waits_for_no_longer_pass_than_it_must(slope: float) -> None:
-    class Sloped(Fixed):
-        def seconds(self, load: Load) -> float:
-            return 1.0 + slope * (load.new - 1)
-
-    ledger, chain = Ledger(Sloped()), Tree.chain((1,) * 9)
+    ledger, chain = Ledger(Costs(Fixed(slope))), Tree.chain((1,) * 9)
     ledger.begin()
-    for _ in range(20):
-        ledger.finish(Act.VERIFY, chain, 7, 8)
+    for turn in range(40):
+        finish(ledger, chain, 9 if turn % 2 else 5)
     later = len(ledger.choose(chain, None, 0.0).tree.tokens)
     ledger.begin()
     first = len(ledger.choose(chain, None, 0.0).tree.tokens)
@@ -362,22 +369,18 @@ def test_the_first_token_waits_for_no_longer_pass_than_it_must(slope: float) -> 
 
 
 def test_only_as_much_of_a_draft_is_verified_as_the_account_allows() -> None:
-    class Dear(Fixed):
-        def seconds(self, load: Load) -> float:
-            return 1.0 + 0.25 * (load.new - 1)
-
-    ledger = Ledger(Dear())
+    ledger = Ledger(Costs(Fixed(0.25)))
     ledger.begin()
     tree = Tree(1, (1, 2, 3), (-1, 0, 1), (0, 1, 2))
     for _ in range(20):  # a draft that is always right
-        ledger.finish(Act.VERIFY, tree, 3, 4)
+        finish(ledger, tree, 3)
     assert len(ledger.choose(tree, None, 0.0).tree.tokens) == 3
     ledger.begin()
     sizes = []
     while (choice := ledger.choose(tree, None, 0.0)).act is Act.VERIFY:  # none is right any more
         sizes.append(len(choice.tree.tokens))
-        ledger.finish(Act.VERIFY, choice.tree, 0, 1)
+        finish(ledger, choice.tree, 0)
     # A decode more is lent. The first two cost three quarters of one each, which leaves two tries at a quarter.
     assert sizes == [3, 3, 1, 1] and ledger.lent == 1.0
-    ledger.finish(Act.DECODE, Tree(), 0, 1)
+    finish(ledger, Tree(), 0)
     assert ledger.credit(0.0) == pytest.approx(-2.0)

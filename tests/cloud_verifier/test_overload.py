@@ -12,7 +12,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.scheduler import WAITED_S
 from speculation.profiles import DeviceProfile
 from speculation.vlm.blocks import blocks_for
-from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping, Stage, Working
+from speculation.wire import Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping, Stage, Working
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import FakeEngine, greedy
 
@@ -26,10 +26,6 @@ STEP = blocks_for(len("long") + TOKENS + MAX_DRAFT)
 def bench_of(steps: float, config: ServerConfig = CONFIG) -> Bench:
     """Return a server with memory for so many steps."""
     return Bench(config, SLOW, FakeEngine(memory=int(steps * STEP)))
-
-
-def busies(messages: list[object]) -> list[Busy]:
-    return [message for message in messages if isinstance(message, Busy)]
 
 
 class Robot:
@@ -154,34 +150,6 @@ def test_a_step_that_never_fits_is_refused_by_name() -> None:
     bench.welcome(b"a")
     (fault,) = bench.ask(b"a", begin(max_tokens=200))
     assert isinstance(fault, Fault) and fault.code is FaultCode.TOO_LARGE and "more --memory" in fault.message
-
-
-def test_a_robot_that_floods_gets_its_share_of_prefills() -> None:
-    """It begins step after step and waits for no answer; another robot's answers come as fast as with an honest one."""
-    bench = bench_of(50)
-    flood, honest = Robot(bench, "flood"), Robot(bench, "honest")
-    bench.turns(2)
-
-    class SlowImages(FakeEngine):
-        def encode(self, index: int, stop: object = None) -> None:
-            super().encode(index)
-            bench.post.now += 1.0
-
-    bench.engine.__class__ = SlowImages
-    honest.begin()
-    step, until, refused = 0, 0.0, 0
-    while bench.post.now < 120.0:
-        if bench.post.now >= until:
-            step += 1
-            before = len(bench.received(b"flood"))
-            bench.send(b"flood", BeginStep(step, "long", JPEG, max_tokens=TOKENS))
-            bench.turns(3)
-            for busy in busies(list(bench.received(b"flood")[before:])):
-                until, refused = bench.post.now + busy.retry_after_s, refused + 1
-        bench.turns(1)
-        honest.turn()
-    assert refused > 5 and flood.refused == 0
-    assert len(honest.answers) > 20
 
 
 def test_random_storms_leave_the_books_right() -> None:

@@ -9,10 +9,10 @@ import pytest
 from torch import Tensor
 
 from cloud_verifier import engine
+from cloud_verifier.choice import Act, Choice
 from cloud_verifier.draft_buffer import HELD_DRAFTS
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import Row
-from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.open_token import MAX_FETCHES
 from cloud_verifier.step import Step
 from cloud_verifier.tree import ForeignDraft
@@ -24,6 +24,7 @@ from speculation.vlm.load import Vlm
 from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin
 from tests.cloud_verifier.prefills import prefill_at_once
+from tests.cloud_verifier.steps import prefilled, step_of
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 SPLIT = Split(1.0)
@@ -48,30 +49,28 @@ def rejected(how: Split, max_tokens: int = 8) -> Step:
 
 def step(begin: BeginStep, ends: list[int], how: SamplingScheme = GREEDY) -> Step:
     """Return a step whose prefill is done."""
-    state = Step(begin, ends, how)
-    state.fed(0, 0.0)
-    return state
+    return prefilled(step_of(begin, ends, how))
 
 
 def start(state: Step) -> Row:
-    assert state.best is not None
-    return state.start(Choice(Act.VERIFY, state.best))
+    assert state.drafts.best is not None
+    return state.start(Choice(Act.VERIFY, state.drafts.best))
 
 
 def test_the_answer_waits_for_the_token_that_the_edge_draws() -> None:
     state = rejected(SPLIT)
-    assert state.answer == [3] and not state.free
+    assert state.answer.tokens == [3] and not state.free
     (again,) = state.offer(draft(SPLIT, [], [3, 2, 1]))
     assert again.tokens == [3] and again.passes == 0 and again.rest is not None
     assert (unpack(again.rest, 6).row == TARGET.row).all()
     assert state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=4)) == []
-    assert state.answer == [3, 4] and start(state).tokens == (1,)
+    assert state.answer.tokens == [3, 4] and start(state).tokens == (1,)
 
 
 def test_a_draft_that_brings_another_token_than_its_prefix_has_is_none() -> None:
     state = rejected(SPLIT)
     state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=1))
-    assert state.answer == [3] and not state.free
+    assert state.answer.tokens == [3] and not state.free
     with pytest.raises(ForeignDraft, match="Draft.drawn 2 has no probability at answer position 1"):
         state.offer(draft(SPLIT, [3, 2], [1], round=2, drawn=2))
 
@@ -109,11 +108,12 @@ def test_drafts_that_cannot_be_next_are_not_kept() -> None:
     state = step(BeginStep(1, "p", b"j"), [5], SPLIT)
     for round in range(1, 200):
         ahead = Draft(1, round, 3, bytes([round] * 8), [1], None, [0.5])
-        assert state.offer(ahead, 0.0, (Drawn(0.5),)) == [] and state.best is None
+        assert state.offer(ahead, 0.0, (Drawn(0.5),)) == [] and state.drafts.best is None
     plain = step(BeginStep(1, "p", b"j"), [5])
     for round in range(1, 200):
         plain.offer(Draft(1, round, 3, bytes([round] * 8), [1]))
-    assert len(state._held) == 0 and len(plain._held) == HELD_DRAFTS
+    held = [sum(each.drafts.get(round) is not None for round in range(200)) for each in (state, plain)]
+    assert held == [0, HELD_DRAFTS]
 
 
 @pytest.mark.parametrize(

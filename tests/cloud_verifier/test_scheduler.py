@@ -216,10 +216,10 @@ def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
     commits: list[Commit] = []
     while not commits or not commits[-1].done:
         commits.append(bench.turn()[0])
-    tally = bench.step(0).tally
+    usage = bench.step(0).usage
     assert [token for commit in commits for token in commit.tokens] == truth
     assert {commit.round for commit in commits} == {0} and max(len(commit.tokens) for commit in commits) == 4
-    assert (tally.verified, tally.hinted + tally.decoded) == (0, len(commits)) and tally.tau > 2.5
+    assert (usage.verified, usage.hinted + usage.decoded) == (0, len(commits)) and usage.tau > 2.5
 
 
 def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_session() -> None:

@@ -396,11 +396,11 @@ def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> Non
     bench.post.now = 5.0
     bench.ask(b"a", begin(time_left=3.0))
     step = bench.server._scheduler.step(0)
-    assert step is not None and step.service_class.tokens_per_s == 2.0
-    assert step.deadline == pytest.approx(8.0, abs=0.01)
+    assert step is not None and step.request.service_class.tokens_per_s == 2.0
+    assert step.request.deadline == pytest.approx(8.0, abs=0.01)
     bench.post.now = 20.0
     bench.ask(b"a", begin(time_left=2.0))
-    assert bench.server._scheduler.step(0) is step and step.deadline == pytest.approx(22.0, abs=0.01)
+    assert bench.server._scheduler.step(0) is step and step.request.deadline == pytest.approx(22.0, abs=0.01)
 
 
 def test_a_class_that_is_not_known_is_refused_by_name() -> None:

@@ -16,15 +16,19 @@ SECONDS = 100.0
 
 
 class Crowd:
-    """A server whose prompts take a second, and one honest robot."""
+    """A server whose prompts, or whose images, take a second, and one honest robot."""
 
-    def __init__(self) -> None:
-        class SlowPrompts(FakeEngine):
+    def __init__(self, slow: str = "prompts") -> None:
+        class SlowPrefills(FakeEngine):
+            def encode(self, index: int, stop: object = None) -> None:
+                super().encode(index)
+                bench.post.now += slow == "images"
+
             def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-                bench.post.now += sum(row.chunk > 0 for row in rows)
+                bench.post.now += sum(row.chunk > 0 for row in rows) * (slow == "prompts")
                 yield from super().verify(rows)
 
-        self.bench = bench = Bench(CONFIG, SLOW, SlowPrompts(memory=50 * STEP))
+        self.bench = bench = Bench(CONFIG, SLOW, SlowPrefills(memory=50 * STEP))
         self.honest = Robot(bench, "honest")
         bench.turns(1)
 
@@ -61,10 +65,10 @@ class Crowd:
         return len(self.honest.answers), refused
 
 
-@pytest.mark.parametrize("greets", [False, True])
-def test_prompts_without_end_leave_an_honest_robot_its_half_of_the_time(greets: bool) -> None:
-    alone = Crowd().alone()
-    answers, refused = Crowd().beside_a_flood(greets)
+@pytest.mark.parametrize(("slow", "greets"), [("prompts", False), ("prompts", True), ("images", False)])
+def test_prefills_without_end_leave_an_honest_robot_its_half_of_the_time(slow: str, greets: bool) -> None:
+    alone = Crowd(slow).alone()
+    answers, refused = Crowd(slow).beside_a_flood(greets)
     assert alone > 40 and refused > 5
     assert answers >= 0.48 * alone
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_verifier.ledger import Act, Choice
-from cloud_verifier.step import Step, empty_digest
+from cloud_verifier.choice import Act, Choice
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.policies.step_choice import choose
+from cloud_verifier.request import Request, empty_digest
+from cloud_verifier.step import Step
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
+from tests.cloud_verifier.steps import prefilled, step_of
 
 
 def state(answer: list[int], **changes: object) -> Step:
     """Return a step whose answer became `answer` by decoding alone."""
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
-    step = Step(BeginStep(**fields), eos=[0])  # type: ignore[arg-type]
-    step.fed(0, 0.0)
+    step = prefilled(step_of(BeginStep(**fields)))  # type: ignore[arg-type]
     for token in answer:
         decode(step, token)
     return step
@@ -24,7 +27,7 @@ def state(answer: list[int], **changes: object) -> Step:
 
 def take(step: Step) -> Tree:
     """Start a pass over the best draft, or over nothing, and return what it verifies."""
-    step.start(Choice(Act.VERIFY, step.best or NOTHING))
+    step.start(Choice(Act.VERIFY, step.drafts.best or NOTHING))
     return step.tree
 
 
@@ -46,7 +49,7 @@ def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[in
 
 def test_a_current_draft_is_verified_as_it_is() -> None:
     step = state([3, 4])
-    assert step.offer(draft([3, 4], [5, 6])) == [] and step.choice(0.0) is not None
+    assert step.offer(draft([3, 4], [5, 6])) == [] and choose(step, 0.0, Estimator()) is not None
     assert take(step) == Tree(1, (5, 6), (ROOT, 0), (0, 1), ROOT)
 
 
@@ -62,7 +65,7 @@ def test_a_past_draft_that_leads_nowhere_gets_what_it_missed(tokens: list[int]) 
     step = state([3, 4])
     (commit,) = step.offer(draft([], tokens, round=5))
     assert (commit.start, commit.tokens, commit.round, commit.passes, commit.done) == (0, [3, 4], 5, 0, False)
-    assert commit.digest == step.digest and step.choice(0.0) is None
+    assert commit.digest == step.answer.digest and choose(step, 0.0, Estimator()) is None
 
 
 def test_a_draft_ahead_waits_until_a_commit_makes_it_current() -> None:
@@ -92,7 +95,7 @@ HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
 def test_a_hint_proposes_what_followed_in_an_earlier_answer(
     answer: list[int], hints: list[list[int]], proposed: tuple[int, ...] | None
 ) -> None:
-    tree = state(answer, hints=hints).hint(4)
+    tree = state(answer, hints=hints).drafts.hint(4)
     assert (tree and tree.tokens) == proposed
     assert tree is None or (tree.round, tree.levels[-1]) == (0, len(tree.tokens))
 
@@ -107,7 +110,7 @@ def test_the_answer_is_cut_behind_its_end_token_and_at_its_limit() -> None:
     step = state([])
     step.offer(draft([], [3, 0, 5]))
     commit = accept(step, (0, 1, 2), 6)
-    assert commit.tokens == [3, 0] and commit.done and step.done and step.choice(0.0) is None
+    assert commit.tokens == [3, 0] and commit.done and step.done and choose(step, 0.0, Estimator()) is None
     step = state([3, 4], max_tokens=4)
     step.offer(draft([3, 4], [5, 6]))
     assert accept(step, (0, 1), 7).tokens == [5, 6] and step.done
@@ -130,4 +133,4 @@ def test_a_long_answer_is_repeated_in_commits_that_the_wire_takes() -> None:
 def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str, object], same: bool) -> None:
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
     begun = BeginStep(**fields)  # type: ignore[arg-type]
-    assert state([3, 4]).continues(begun, empty_digest(begun, GREEDY)) is same
+    assert state([3, 4]).continues(begun, Request.of(begun), empty_digest(begun, GREEDY)) is same

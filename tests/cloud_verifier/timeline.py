@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cloud_verifier.choice import Act
 from cloud_verifier.config import Scheduling
 from cloud_verifier.interfaces import ModelInfo
-from cloud_verifier.ledger import Act
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
@@ -90,11 +90,11 @@ class Timeline:
         self.scheduler.begin(0, self._begin, self.now)
         step = self.scheduler.step(0)
         assert step is not None
-        step.prepared((), 0.0)
+        step.prefill.prepared(())
         assert self.scheduler.next(self.now).encodes == (step,)
-        if self.scheduler.drafting is not None:
-            step.draft_inputs = ()
-            self.scheduler.drafting.prefill(self.own_prefill_s)
+        if self.scheduler.costs.drafts is not None:
+            step.prefill.draft_inputs = ()
+            self.scheduler.costs.drafts.prefill(self.own_prefill_s)
         step.fed(0, self.now, 0.1)
         self.lent = step.ledger.lent
         self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
@@ -105,11 +105,10 @@ class Timeline:
 
     def _turn(self) -> None:
         self._deliver(self.now)
-        self.scheduler.wait(self.now)
         if batch := self.scheduler.next(self.now):
             self._verify(batch)
             return
-        due = self.scheduler.next_time(self.now)
+        due = batch.again
         assert due is not None, "a step with a ledger sleeps for ever"
         assert due > self.now, "a wait that is over is waited again"
         self._deliver(min(due, self._events[0][0]) if self._events else due)
@@ -126,21 +125,21 @@ class Timeline:
         drafted_s = started - began
         end = started + self.noise(nominal)
         self._deliver(end)
-        self.scheduler.estimates.observe(step.row.load, end - started)
+        self.scheduler.costs.passes.observe(step.row.load, end - started)
         commit = step.accept(judge(step, self.truth), self.now, end - started)
         self.passes.append(Pass(step.act, began, end, drafted_s + nominal, len(commit.tokens)))
         self.on_commit(commit)
 
     def _draft_here(self, step: Step) -> None:
-        assert step.row is not None and self.scheduler.drafting is not None
+        assert step.row is not None and self.scheduler.costs.drafts is not None
         began, levels = self.now, step.row.self_depth
-        if not step.drafts_here:
+        if not step.prefill.drafts_here:
             self._deliver(self.now + self.own_prefill_s)
-            step.draft_prefilled()
-        tokens = self.own(self.truth[step.position :], levels)
+            step.prefill.draft_ready()
+        tokens = self.own(self.truth[step.answer.position :], levels)
         for turn in range(1, levels + 1):
             self._deliver(self.now + self.own_s)
-            self.scheduler.drafting.forward(turn, self.own_s)
+            self.scheduler.costs.drafts.forward(turn, self.own_s)
             reach = [self.own_sure ** (1 + place) for place in range(min(turn, len(tokens)))]
             tree = Tree.own(tokens[:turn], range(ROOT, len(reach) - 1), reach)
             if not self.scheduler.goes_on({step.index: tree}, turn + 1, self.now - began, self.now):
@@ -157,7 +156,7 @@ class Timeline:
 
 def judge(step: Step, truth: list[int]) -> Verdict:
     """Return the verdict of a target whose answer is `truth` on what a step verifies."""
-    rest, tree = truth[step.position :], step.tree
+    rest, tree = truth[step.answer.position :], step.tree
     path: list[int] = []
     node = ROOT
     while len(path) + 1 < len(rest):

@@ -13,14 +13,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.choice import Act, Choice
 from cloud_verifier.step import Step
 from cloud_verifier.tree import NOTHING, Tree
 from edge_drafter import LinkLost
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import ROOT, AnyMessage, BeginStep, Draft, EarlyTokens, EndStep, Fetch, Idle, decode, encode
+from speculation.wire import ROOT, AnyMessage, BeginStep, Draft, EarlyTokens, EndStep, Fetch, decode, encode
+from tests.cloud_verifier.steps import prefilled, step_of
 
 VOCABULARY = 8
 EOS = 7
@@ -243,8 +244,7 @@ class FakeLink:
     def _serve(self, message: AnyMessage, now: float) -> None:
         if isinstance(message, BeginStep):
             self.begun.append(message)
-            self._state = Step(message, self._weather.eos, self._weather.sampling)
-            self._state.fed(0, now)
+            self._state = prefilled(step_of(message, self._weather.eos, self._weather.sampling), now)
         elif isinstance(message, Draft) and self._state is not None and message.step == self._state.number:
             drawn = self._weather.sampling.read(message, VOCABULARY)
             for commit in self._state.offer(message, now, drawn):
@@ -258,10 +258,10 @@ class FakeLink:
 
     def _verify_if_ready(self, now: float) -> None:
         state = self._state
-        if state is None or self._busy or not state.free or (state.idle is Idle.WAIT and state.best is None):
+        if state is None or self._busy or not state.free or state.awaits_draft:
             return
         self._busy = True
-        tree = state.best or NOTHING
+        tree = state.drafts.best or NOTHING
         row = state.start(Choice(Act.VERIFY, tree), now)
         verdict = self.judge(state, tree)
         for layer in range(self._weather.exits if row.exits else 0):
@@ -279,7 +279,7 @@ class FakeLink:
     def judge(self, state: Step, tree: Tree) -> Verdict:
         """Return the target's verdict on a tree."""
         path: list[int] = []
-        prefix = list(state.answer)
+        prefix = list(state.answer.tokens)
         while True:
             token = self._target(prefix)
             node = path[-1] if path else ROOT
@@ -299,7 +299,7 @@ class FakeLink:
         if self._random.random() < self._weather.wrong_exits:
             node = self._random.choice([tree.origin, *tree.nodes])
             token = self._random.randrange(VOCABULARY)
-        return EarlyTokens(state.number, tree.round, state.position, node, token, layer, confidence)
+        return EarlyTokens(state.number, tree.round, state.answer.position, node, token, layer, confidence)
 
     def _reply(self, message: AnyMessage, now: float) -> None:
         payload = encode(message)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud_verifier.door.supervisor import Door
+from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.server import Server
 from edge_drafter import decoder
@@ -85,7 +85,7 @@ def test_a_full_verifier_is_lost_only_where_the_answer_stands_still(
 def test_a_step_waits_for_longer_where_another_verifier_may_go_on(
     others: str, draft: Vlm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As shipped: a door may send the robot twice to one that is frozen, which takes the robot's silence each time."""
+    """As shipped: a gateway may send the robot to a frozen one twice, which takes the robot's silence each time."""
     verifier = Piecemeal(draft, 0)
     verifier.most, verifier.pass_s = 2, 4.0
     monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=verifier.now, time_ns=time.time_ns))
@@ -122,17 +122,17 @@ class SlowEyes(FakeEngine):
 
 @contextmanager
 def serving(engine: SlowEyes, hang_s: float) -> Iterator[str]:
-    """Serve an engine behind a real door, in a thread, and give the address."""
-    door = Door("tcp://127.0.0.1:*")
-    server = Server(engine, CONFIG, RAW, door)
+    """Serve an engine behind a real frontend, in a thread, and give the address."""
+    frontend = Frontend("tcp://127.0.0.1:*")
+    server = Server(engine, CONFIG, RAW, frontend)
     thread = threading.Thread(target=server.run, args=(hang_s,))
     thread.start()
     try:
-        yield door.address
+        yield frontend.address
     finally:
         server.stop()
         thread.join()
-        door.close()
+        frontend.close()
 
 
 def slow(vlm: Vlm, encode_s: float) -> SlowEyes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from speculation.early_end import INTERRUPTED, SIGNALS, program, status_of
-from tests.cloud_verifier.process import ROOT_FOLDER, command, doors_of
+from tests.cloud_verifier.process import ROOT_FOLDER, command, frontends_of
 
 ROS = ROOT_FOLDER / "ros_ws/src/spec_vlm_nav/spec_vlm_nav"
 NODES = sorted(path.stem for path in (ROS / "nodes").glob("*.py") if "\ndef main()" in path.read_text(encoding="utf-8"))
@@ -62,14 +62,14 @@ def test_a_verifier_that_still_loads_leaves_no_process_behind(tiny_target: Path,
     words = command("serve", "--model", str(tiny_target), "--bind", "tcp://127.0.0.1:*")
     process = subprocess.Popen(words, cwd=ROOT_FOLDER, stderr=subprocess.PIPE, text=True, preexec_fn=hold)
     end = time.monotonic() + 60.0
-    while not (doors := doors_of(process.pid)):  # it opens its socket before it loads the model
+    while not (frontends := frontends_of(process.pid)):  # it opens its socket before it loads the model
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0 and "Traceback" not in errors, errors
-    while any(Path(f"/proc/{pid}").exists() for pid in doors):
-        assert time.monotonic() < end, "the door's process stays"
+    while any(Path(f"/proc/{pid}").exists() for pid in frontends):
+        assert time.monotonic() < end, "the frontend's process stays"
         time.sleep(0.05)
 
 

@@ -15,11 +15,13 @@ from functools import partial
 import numpy as np
 
 from cloud_verifier.config import Limits
+from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.interfaces import ModelInfo, Row
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
@@ -229,9 +231,8 @@ class Fleet:
         self.setting, self.timeline, self.log = setting, Timeline(), Log()
         system = setting.system
         limits = Limits(max_draft=MAX_DRAFT_TOKENS)
-        self.scheduler = Scheduler(
-            MODEL, system.scheduling, limits, self_drafts=system.server_draft > 0, estimates=KnownCost(setting)
-        )
+        costs = Costs(KnownCost(setting), drafts=DraftCosts() if system.server_draft else None)
+        self.scheduler = Scheduler(MODEL, system.scheduling, limits, costs)
         random = np.random.default_rng([seed, 17])
         names = setting.classes or (INTERACTIVE.name,)
         chosen = random.permutation(np.resize(np.arange(len(names)), robots))
@@ -282,8 +283,7 @@ class Fleet:
         robot, step = self.robots[index], self.scheduler.step(index)
         assert step is not None
         tokens = robot.request.prompt - 1
-        step.prepared(robot.request, 0.0, tokens)
-        step.encoded = True
+        step.prefill.prepared(robot.request, tokens, image_tokens=0)
         if not self.setting.system.cached:
             # Every verification computes the prompt: there is nothing to do before the first.
             step.fed(tokens, self.timeline.now)
@@ -324,23 +324,21 @@ class Fleet:
             return
         now, scheduler = self.timeline.now, self.scheduler
         began = time.thread_time()
-        scheduler.wait(now)
         batch = scheduler.next(now)
-        due = None if batch else scheduler.next_time(now)
         if batch:
             self.log.deciding_s.append(time.thread_time() - began)
             self._busy = True
             self._run(batch)
-        elif due is not None:
+        elif batch.again is not None:
             self._alarm += 1
-            self.timeline.at(max(due, now + TICK_S), partial(self._wake, self._alarm))
+            self.timeline.at(max(batch.again, now + TICK_S), partial(self._wake, self._alarm))
 
     def _run(self, batch: Batch) -> None:
         """Let the batch take its time: drafts of the verifier's own, then the forward."""
         began, steps = self.timeline.now, tuple(batch.choices)
         drafting_s = self._draft_here(steps)
         rows = [step.row for step in steps if step.row is not None]
-        chunks = [step.chunk_load(tokens) for step, tokens in batch.chunks.items()]
+        chunks = [step.prefill.load(tokens) for step, tokens in batch.chunks.items()]
         load = Load.total([*map(self._load, rows), *chunks])
         seconds = self.setting.times.pass_s(load) if load.rows else 0.0
         self._plan_exits(batch, began + drafting_s, seconds)
@@ -360,7 +358,7 @@ class Fleet:
         robot = self.robots[step.index]
         if step.row is not row or not self.scheduler.is_current(step):
             return
-        found = verdict(row, step.position, robot.request.answer)
+        found = verdict(row, step.answer.position, robot.request.answer)
         if not right:
             found = replace(found, token=(found.token + 1) % EOS)
         early = step.early(each.layer, found, each.right)
@@ -379,12 +377,12 @@ class Fleet:
         deepest = 0
         for step in asking:
             assert step.row is not None
-            room = step.max_tokens - step.position - 1
+            room = step.answer.room
             depth = min(system.server_depth, room)
             request = self.robots[step.index].request
-            levels = levels_of(request, step.position, depth, workload.kinds)
+            levels = levels_of(request, step.answer.position, depth, workload.kinds)
             shape = best_tree(levels, min(system.server_draft, step.row.self_draft), depth)
-            tokens = shape.tokens(request.firsts, step.position)
+            tokens = shape.tokens(request.firsts, step.answer.position)
             step.draft_here(Tree.own(tokens, shape.parents, shape.reach(levels)))
             deepest = max(deepest, depth)
         width = max(1, system.server_draft // max(1, system.server_depth))
@@ -399,7 +397,7 @@ class Fleet:
         if not load.rows:
             return
         now, log, scheduler = self.timeline.now, self.log, self.scheduler
-        scheduler.estimates.observe(load, seconds)
+        scheduler.costs.passes.observe(load, seconds)
         for step, tokens in batch.chunks.items():
             if scheduler.is_current(step):
                 step.fed(tokens, now, seconds)
@@ -407,7 +405,7 @@ class Fleet:
             robot, row = self.robots[step.index], step.row
             if row is None or not scheduler.is_current(step):
                 continue
-            commit = step.accept(verdict(row, step.position, robot.request.answer), now, now - began)
+            commit = step.accept(verdict(row, step.answer.position, robot.request.answer), now, now - began)
             log.verified.append(Verified(now, len(commit.tokens), commit.queue_s))
             self._reply(robot, commit)
             if commit.done and self._memory is not None:

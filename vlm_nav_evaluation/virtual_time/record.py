@@ -91,8 +91,7 @@ class Models:
         Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
         """
         config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only, fed_head=fed_head)
-        config.check_exits()
-        config.check_fed_head()
+        config.check_folders()
         vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
             raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")

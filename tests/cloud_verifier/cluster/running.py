@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from cloud_verifier.__main__ import parse
 from cloud_verifier.cluster.on_ray import RayCluster
@@ -60,11 +59,11 @@ class Running:
         self._ending.set()
 
 
-def settings_of(*arguments: str) -> tuple[dict[str, Any], ServerConfig, ClusterSettings, Scaling]:
+def settings_of(*arguments: str) -> tuple[ServerConfig, ClusterSettings, Scaling]:
     """Return what a command line means."""
     options = parse(["cluster", "--bind", "tcp://127.0.0.1:*", *arguments])
     values = {name: options[name] for name in (field.name for field in fields_of(ServerConfig))}
-    return options, ServerConfig.of(**values), from_flags(ClusterSettings, options), Scaling()
+    return ServerConfig.of(**values), from_flags(ClusterSettings, options), Scaling()
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class World:
         return self.fleet.log[before:]
 
     def report(self, name: str, phase: Phase = Phase.READY, **fields: float) -> None:
-        self.controller.reported(Status(name, phase, self.born, max_sessions=8, **fields), self.now)  # type: ignore[arg-type]
+        self.controller.reported(Status(name, phase, self.born, session_places=8, **fields), self.now)  # type: ignore[arg-type]
 
     def end(self, name: str) -> None:
         self.fleet.names.remove(name)

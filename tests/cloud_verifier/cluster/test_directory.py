@@ -13,7 +13,7 @@ from cloud_verifier.cluster.directory import SETTLED_S, SILENT_S, Directory, Pha
 
 
 def status(name: str = "a", phase: Phase = Phase.READY, born: float = 1.0, **fields: Any) -> Status:
-    return Status(name, phase, born, **{"address": f"tcp://{name}:1", "max_sessions": 8, **fields})
+    return Status(name, phase, born, **{"address": f"tcp://{name}:1", "session_places": 8, **fields})
 
 
 def known(*reports: Status, now: float = 0.0) -> Directory:
@@ -65,20 +65,20 @@ def test_nobody_comes_back_from_draining_but_a_new_process_begins_anew() -> None
 
 
 def test_robots_that_were_just_sent_count_before_the_replica_reports_them() -> None:
-    directory = known(status("a", max_sessions=2))
+    directory = known(status("a", session_places=2))
     assert [chosen(directory, key) for key in "xyz"] == ["a", "a", ""]
     assert chosen(directory, "z", SETTLED_S + 0.1) == "a"
 
 
 def test_a_robot_that_asks_again_and_again_takes_no_more_than_one_place() -> None:
-    directory = known(status("a", max_sessions=2))
+    directory = known(status("a", session_places=2))
     assert [chosen(directory, "x") for _ in range(9)] == ["a"] * 9
     assert chosen(directory, "y") == "a" and chosen(directory, "z") == ""
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 40))
 def test_none_gets_more_robots_than_it_takes_and_all_that_fit_get_in(rooms: list[int], robots: int) -> None:
-    directory = known(*(status(f"replica {number}", max_sessions=room) for number, room in enumerate(rooms)))
+    directory = known(*(status(f"replica {number}", session_places=room) for number, room in enumerate(rooms)))
     loads = Counter(chosen(directory, f"robot {number}") for number in range(robots))
     placed = sum(count for name, count in loads.items() if name)
     assert placed == min(robots, sum(rooms))
@@ -104,7 +104,7 @@ def test_one_without_memory_is_chosen_only_where_all_are_so_full() -> None:
 
 
 def test_one_that_is_asked_for_more_than_it_can_do_gets_a_smaller_share() -> None:
-    directory = known(*(status(name, max_sessions=100, utilisation=3.0 * (name == "a")) for name in "ab"))
+    directory = known(*(status(name, session_places=100, utilisation=3.0 * (name == "a")) for name in "ab"))
     loads = Counter(chosen(directory, f"robot {number}") for number in range(100))
     assert loads["a"] < 40 < loads["b"]
 
@@ -112,7 +112,7 @@ def test_one_that_is_asked_for_more_than_it_can_do_gets_a_smaller_share() -> Non
 def test_robots_with_one_prompt_gather_where_there_is_room() -> None:
     def homes(prefix: bytes) -> list[str]:
         """Where four robots go after twenty others."""
-        directory = known(status("a", max_sessions=100), status("b", max_sessions=100))
+        directory = known(status("a", session_places=100), status("b", session_places=100))
         for number in range(20):
             chosen(directory, f"other {number}")
         return [chosen(directory, f"robot {number}", prefix=prefix) for number in range(4)]
@@ -124,7 +124,7 @@ def test_robots_with_one_prompt_gather_where_there_is_room() -> None:
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=5))
 def test_what_is_too_many_on_some_has_room_on_others(replicas: list[tuple[int, int]]) -> None:
     directory = known(
-        *(status(f"replica {n}", sessions=count, max_sessions=room) for n, (count, room) in enumerate(replicas))
+        *(status(f"replica {n}", sessions=count, session_places=room) for n, (count, room) in enumerate(replicas))
     )
     surplus = directory.surplus(0.0)
     assert len(surplus) < len(replicas)

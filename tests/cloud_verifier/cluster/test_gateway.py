@@ -24,7 +24,7 @@ class World:
     def ask(self, peer: bytes, *payloads: wire.AnyMessage | bytes) -> list[wire.AnyMessage]:
         """Send messages and return the answers. Replicas report before."""
         for name in self.names:
-            report = Status(name, Phase.READY, 1.0, f"tcp://{name}:1", f"key of {name}", max_sessions=8)
+            report = Status(name, Phase.READY, 1.0, f"tcp://{name}:1", f"key of {name}", session_places=8)
             self.directory.report(report, self.post.now)
         before, self.post.clients[peer] = len(self.post.sent), peer.decode()
         for each in payloads:
@@ -52,7 +52,7 @@ def test_a_robot_is_sent_to_a_replica_with_a_ticket_for_its_own_key() -> None:
 def test_a_robot_that_comes_back_is_sent_to_the_same_replica_whatever_the_ring_has() -> None:
     for peer in (b"robot", b""):  # with a key, and without keys
         world = World("a", "b")
-        ticket = TICKETS.sign("b", peer.decode(), "its key on the ring", 0.0)
+        ticket = TICKETS.sign("b", peer.decode(), "its key", 0.0)
         world.post.now = BACK_S + 60.0
         again = world.redirect(peer, ticket)
         assert name_of(again) == "b"

@@ -24,7 +24,7 @@ from cloud_verifier.security import make_keys
 from edge_drafter.link import Keys, LinkState, ZmqLink
 from speculation.early_end import SIGNALS
 from tests.cloud_verifier.cluster.running import Running, answer, connect, eventually, place_of, settings_of, turning
-from tests.cloud_verifier.process import ROOT_FOLDER, Target, command, doors_of, make_target
+from tests.cloud_verifier.process import ROOT_FOLDER, Target, command, frontends_of, make_target
 
 ROBOTS = 3
 
@@ -94,9 +94,7 @@ class Nodes:
 
     def kill(self, replica: str) -> None:
         """Kill the node of a replica, and add another one."""
-        from ray._private.state import actors
-
-        place = actors(ray.get_actor(replica, NAMESPACE)._actor_id.hex())["Address"]["NodeID"]
+        place = state_of(replica)["Address"]["NodeID"]
         worker = next(each for each in self._workers if each.node_id == place)
         self._workers.remove(worker)
         self._cluster.remove_node(worker, allow_graceful=False)
@@ -154,7 +152,14 @@ def robots(cluster: Running, target: Target, keys: tuple[Path, list[Keys]]) -> I
 
 
 def process_of(name: str) -> int:
-    found: int = ray.get(ray.get_actor(name, NAMESPACE).process.remote(), timeout=5.0)
+    return int(state_of(name)["Pid"])
+
+
+def state_of(name: str) -> dict[str, Any]:
+    """Return what Ray knows of an actor."""
+    from ray._private.state import actors
+
+    found: dict[str, Any] = actors(ray.get_actor(name, NAMESPACE)._actor_id.hex())
     return found
 
 
@@ -264,7 +269,7 @@ def test_when_the_sockets_of_a_replica_and_of_the_gateway_die_both_live_on(
     before = {name: process_of(name) for name in cluster.ready()}
 
     def kill_sockets(name: str) -> None:
-        for pid in (*doors_of(before[name]), cluster.cluster.socket_pid):
+        for pid in (*frontends_of(before[name]), cluster.cluster.frontend.pid):
             os.kill(pid, signal.SIGKILL)
 
     assert losses_while(kill_sockets, cluster, robots, target, comes_anew=False)[0] >= 1

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.cluster.scaling import Demand, Scaler, Scaling
+from cloud_verifier.cluster.scaling import Scaler, Scaling
 
 
 def run(scaler: Scaler, count: int, work: float, seconds: float, now: float, late: float = 0.0) -> tuple[int, int]:
     """Let so many replicas, which start and stop at once, share the work; return their number and its changes."""
     changes = 0
     for second in range(int(seconds)):
-        wanted = scaler.wanted([Demand(work / count, late)] * count, now + second)
+        wanted = scaler.wanted(count, work, late, now + second)
         changes += wanted != count
         count = wanted
     return count, changes
@@ -35,8 +35,8 @@ def test_under_constant_work_it_comes_to_rest_at_what_is_needed(
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60))
 def test_whatever_is_reported_it_stays_within_its_limits(reports: list[tuple[float, float]]) -> None:
     scaler, count = Scaler(Scaling(2, 5, up_s=0.0, down_s=0.0)), 2
-    for now, report in enumerate(reports):
-        count = scaler.wanted([Demand(*report)] * count, float(now))
+    for now, (utilisation, late) in enumerate(reports):
+        count = scaler.wanted(count, count * utilisation, late, float(now))
         assert 2 <= count <= 5
 
 
@@ -51,19 +51,19 @@ def test_it_goes_down_one_at_a_time_once_work_is_gone() -> None:
 def test_a_peak_that_passes_changes_nothing() -> None:
     scaler = Scaler(Scaling(1, 4, up_s=5.0))
     for now in range(100):
-        assert scaler.wanted([Demand(3.0 if now % 5 else 0.5, 0.0)], float(now)) == 1
+        assert scaler.wanted(1, 3.0 if now % 5 else 0.5, 0.0, float(now)) == 1
 
 
 def test_broken_promises_ask_for_one_more() -> None:
     scaler = Scaler(Scaling(1, 4, up_s=0.0))
-    assert scaler.wanted([Demand(0.1, 0.04)], 0.0) == 1
-    assert scaler.wanted([Demand(0.1, 0.06)], 1.0) == 2
+    assert scaler.wanted(1, 0.1, 0.04, 0.0) == 1
+    assert scaler.wanted(1, 0.1, 0.06, 1.0) == 2
 
 
 def test_nothing_is_decided_while_replicas_start() -> None:
     scaler = Scaler(Scaling(1, 8, up_s=0.0))
-    assert scaler.wanted([Demand(1.4, 0.0)], 0.0) == 2
-    assert scaler.wanted([Demand(9.0, 1.0)], 1.0) == 2
+    assert scaler.wanted(1, 1.4, 0.0, 0.0) == 2
+    assert scaler.wanted(1, 9.0, 1.0, 1.0) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.choice import Act
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
-from cloud_verifier.monitoring.health import Watched
-from cloud_verifier.monitoring.series import CATALOGUE, GATEWAY_CATALOGUE, MOST_ROBOTS, OTHER, Kind
-from cloud_verifier.step import Step
+from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase, SessionFigures
+from cloud_verifier.monitoring.health import VerifierHealth
+from cloud_verifier.monitoring.series import MOST_ROBOTS, OTHER, PREFIX, Series
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
 from speculation.wire import BeginStep, Commit, EndStep, Hello, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
+from tests.cloud_verifier.steps import step_of
 
 TRUTH = greedy("long", JPEG, 8)
 REST = Masses(bytes(4), 1.0)
 
 
-def shot(bench: Bench) -> Snapshot:
+def shot(bench: Bench) -> Figures:
     """Return the figures after the time between two copies has passed."""
     bench.post.now += PUBLISH_S
     bench.turns(1)
-    return bench.server.figures.latest
+    return bench.server.figures
+
+
+def observed(figures: Figures, series: Series, *labels: str) -> tuple[float, float]:
+    """Return how many values a histogram got, and their sum."""
+    named = dict(zip(series.labels, labels, strict=True))
+    count, total = (
+        figures.registry.get_sample_value(f"{PREFIX}{series.name}_{part}", named) for part in ("count", "sum")
+    )
+    assert count is not None and total is not None
+    return count, total
 
 
 def test_a_draft_is_counted_by_token_level_and_position() -> None:
@@ -39,10 +47,10 @@ def test_a_draft_is_counted_by_token_level_and_position() -> None:
     assert found.value(s.DRAFTS, "edge") == 1
     assert found.value(s.DRAFT_TOKENS, "edge") == found.value(s.DRAFT_LEVELS, "edge") == 4
     assert found.value(s.ACCEPTED, "edge") == 3
-    assert found.values[s.ACCEPTED_AT] == {("0",): 1, ("1",): 1, ("2",): 1}
+    assert found.values(s.ACCEPTED_AT) == {("0",): 1, ("1",): 1, ("2",): 1}
     assert found.total(s.GENERATION_TOKENS) == found.value(s.GENERATION_TOKENS, "interactive") == 4
     assert found.value(s.CHOICES, "verify") == 1 and found.value(s.CHOICES, "decode") == 0
-    (session,) = found.sessions
+    (session,) = found.latest.sessions
     assert (session.acceptance, session.tokens, session.state) == (0.75, 4, "drafting")
     assert found.value(s.ROBOTS, "drafting") == found.value(s.RUNNING) == 1
     assert found.value(s.ROBOT_ACCEPTED, "unnamed") == 3
@@ -55,44 +63,37 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
     found = shot(bench)
     assert found.value(s.REQUESTS, "done") == 1 and found.value(s.CHOICES, "decode") == 8
     assert found.value(s.PROMPT_TOKENS) == len("long")
-    first, e2e = found.histograms[s.TTFT]["interactive",], found.histograms[s.E2E][()]
-    assert (sum(first.counts), first.sum) == (1, pytest.approx(0.25))
-    assert (sum(e2e.counts), e2e.sum) == (1, pytest.approx(8 * 0.25))
-    between = found.histograms[s.INTER_TOKEN]["interactive",]
-    assert (sum(between.counts), between.sum) == (8, pytest.approx(8 * 0.25))
+    assert observed(found, s.TTFT, "interactive") == (1, pytest.approx(0.25))
+    assert observed(found, s.E2E) == (1, pytest.approx(8 * 0.25))
+    assert observed(found, s.INTER_TOKEN, "interactive") == (8, pytest.approx(8 * 0.25))
     # 4 tokens a second where 8 were promised
     assert found.value(s.COMMITS, "interactive") == found.value(s.VIOLATIONS, "interactive") == 8
     assert found.value(s.BUSY_TIME, "verify") == pytest.approx(8 * 0.25)
-    assert found.sessions[0].tokens_per_s == pytest.approx(4.0)
+    assert found.latest.sessions[0].tokens_per_s == pytest.approx(4.0)
 
 
 def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> None:
     figures = Figures(lambda: 0.0)
-    step = Step(BeginStep(1, "p", b"j"), [0])
+    step = step_of(BeginStep(1, "p", b"j"))
     figures.begun(step, 1, "go2-7", b"", 0.0)
-    step.tally.tokens = 2
+    step.usage.tokens = 2
     figures.ended(step, "done", 1.0)
-    figures.publish(1.0, ())
-    found = figures.latest
-    assert found.value(s.GENERATION_TOKENS, "interactive") == found.value(s.ROBOT_TOKENS, "go2-7") == 2
+    assert figures.value(s.GENERATION_TOKENS, "interactive") == figures.value(s.ROBOT_TOKENS, "go2-7") == 2
 
 
 def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
     figures = Figures(lambda: 0.0)
-    step = Step(BeginStep(1, "p", b"j"), [0])
+    step = step_of(BeginStep(1, "p", b"j"))
     figures.begun(step, 1, "go2-7", b"", 0.0)
-    step.begin, step.tree, step.act = None, Tree.chain((5, 6)), Act.VERIFY
+    step.tree, step.act = Tree.chain((5, 6)), Act.VERIFY
     for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
         commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
         figures.committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1))
-    figures.publish(1.0, ())
-    found = figures.latest
-    between, first = (found.histograms[series]["interactive",] for series in (s.INTER_TOKEN, s.TTFT))
-    assert (sum(between.counts), between.sum) == (3, pytest.approx(0.2 + 0.2))
-    assert (sum(first.counts), first.sum) == (1, pytest.approx(0.2))
+    assert observed(figures, s.INTER_TOKEN, "interactive") == (3, pytest.approx(0.2 + 0.2))
+    assert observed(figures, s.TTFT, "interactive") == (1, pytest.approx(0.2))
     # 8 tokens a second: one within 0.2 s is late, two are not
-    assert (found.value(s.COMMITS, "interactive"), found.value(s.VIOLATIONS, "interactive")) == (2, 1)
-    assert found.value(s.GENERATION_TOKENS, "interactive") == 1
+    assert (figures.value(s.COMMITS, "interactive"), figures.value(s.VIOLATIONS, "interactive")) == (2, 1)
+    assert figures.value(s.GENERATION_TOKENS, "interactive") == 1
 
 
 def test_a_promise_that_is_kept_is_no_violation() -> None:
@@ -110,7 +111,7 @@ def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
     bench.ask(b"a", begin(max_tokens=8), *[draft([token], 1) for token in TRUTH[:1]])
     found = shot(bench)
     right = int(TRUTH[1] % 2 == 1 or TRUTH[1] == 1)
-    assert found.values[s.EARLY_HITS].keys() == found.values[s.EARLY].keys()
+    assert found.values(s.EARLY_HITS).keys() == found.values(s.EARLY).keys()
     assert found.value(s.EARLY, "1") == found.value(s.EARLY, "2") == 1
     assert (found.value(s.EARLY_HITS, "1"), found.value(s.EARLY_HITS, "2")) == (right, 1)
 
@@ -130,7 +131,7 @@ def test_every_end_of_a_step_is_counted_once(how: str) -> None:
         else:
             bench.ask(b"a", EndStep(1, "enough") if how == "cancelled" else begin(2))
     found = shot(bench)
-    assert {labels[0]: n for labels, n in found.values[s.REQUESTS].items() if n} == {how: 1}
+    assert {labels[0]: n for labels, n in found.values(s.REQUESTS).items() if n} == {how: 1}
 
 
 def test_states_of_robots_and_full_places() -> None:
@@ -138,18 +139,18 @@ def test_states_of_robots_and_full_places() -> None:
     for peer in (b"a", b"b"):
         bench.welcome(peer)
     bench.ask(b"a", begin())
-    watched = Watched(bench.server.figures, bench.post.clock, 60.0)
+    health = VerifierHealth(bench.server.figures, bench.post.clock, 60.0)
     bench.server.figures.phase = Phase.SERVING
     for peer in (b"a", b"b"):
         bench.send(peer, Ping(1))
     found = shot(bench)
-    assert found.value(s.PLACES) == 2 and watched.ready_problem().startswith("full: all 2 sessions")
+    assert found.value(s.PLACES) == 2 and health.ready_problem().startswith("full: all 2 sessions")
     bench.post.gone.add(b"b")
     bench.send(b"b", begin(idle=Idle.DECODE))
     bench.turns()
     found = shot(bench)
-    assert [each.state for each in found.sessions] == ["drafting", "away"]
-    assert not watched.ready_problem(), "the place of a robot that is gone is free for another"
+    assert [each.state for each in found.latest.sessions] == ["drafting", "away"]
+    assert not health.ready_problem(), "the place of a robot that is gone is free for another"
     assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
 
 
@@ -165,15 +166,15 @@ def test_a_robot_that_is_back_before_anything_was_sent_to_it_was_gone_neverthele
 def test_an_engine_without_a_sign_is_unhealthy_and_one_that_loads_is_not() -> None:
     now = [0.0]
     figures = Figures(lambda: now[0])
-    watched = Watched(figures, lambda: now[0], 5.0)
+    health = VerifierHealth(figures, lambda: now[0], 5.0)
     now[0] = 100.0
-    assert not watched.health_problem() and watched.ready_problem() == "loading"
+    assert not health.health_problem() and health.ready_problem() == "loading"
     figures.phase = Phase.SERVING
-    assert "gave no sign for 100 s" in watched.health_problem() and watched.ready_problem()
+    assert "gave no sign for 100 s" in health.health_problem() and health.ready_problem()
     figures.beat = 96.0
-    assert not watched.health_problem() and not watched.ready_problem()
+    assert not health.health_problem() and not health.ready_problem()
     figures.phase = Phase.DRAINING
-    assert not watched.health_problem() and watched.ready_problem() == "draining"
+    assert not health.health_problem() and health.ready_problem() == "draining"
 
 
 def test_a_forward_that_goes_on_between_its_layers_is_a_sign() -> None:
@@ -198,11 +199,11 @@ def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> Non
     bench.welcome(b"a")
     bench.ask(b"a", begin(round_trip_s=0.4))
     found = shot(bench)
-    assert found.values[s.ROBOT_RTT] == {("unnamed",): 0.4} and found.values[s.ROBOT_SILENT].keys() == {("unnamed",)}
+    assert found.values(s.ROBOT_RTT) == {("unnamed",): 0.4} and found.values(s.ROBOT_SILENT).keys() == {("unnamed",)}
     bench.post.now += 3600.0
     bench.turns(1)
     found = shot(bench)
-    assert not found.sessions and not found.values[s.ROBOT_RTT] and not found.values[s.ROBOT_SILENT]
+    assert not found.latest.sessions and not found.values(s.ROBOT_RTT) and not found.values(s.ROBOT_SILENT)
 
 
 def test_a_robot_that_was_started_anew_is_not_silent_by_the_session_that_it_left() -> None:
@@ -215,11 +216,11 @@ def test_a_robot_that_was_started_anew_is_not_silent_by_the_session_that_it_left
     before, after = session(1, "go2-1", 50.0, 0.4), session(2, "go2-1", 0.1, 0.02)
     for sessions in ((before, after), (after, before)):
         figures.publish(0.0, sessions)
-        assert figures.latest.value(s.ROBOT_SILENT, "go2-1") == 0.1
-        assert figures.latest.value(s.ROBOT_RTT, "go2-1") == 0.02
+        assert figures.value(s.ROBOT_SILENT, "go2-1") == 0.1
+        assert figures.value(s.ROBOT_RTT, "go2-1") == 0.02
     figures.publish(0.0, (session(1, "", 50.0, 0.02), session(2, "", 0.1, 0.4)))
-    assert figures.latest.value(s.ROBOT_SILENT, "unnamed") == 50.0, "robots without keys may be two"
-    assert figures.latest.value(s.ROBOT_RTT, "unnamed") == 0.4
+    assert figures.value(s.ROBOT_SILENT, "unnamed") == 50.0, "robots without keys may be two"
+    assert figures.value(s.ROBOT_RTT, "unnamed") == 0.4
 
 
 def test_robots_beyond_the_limit_share_a_label() -> None:
@@ -227,42 +228,6 @@ def test_robots_beyond_the_limit_share_a_label() -> None:
     labels = [figures.robot(f"go2-{number}") for number in range(MOST_ROBOTS + 5)]
     assert labels[-5:] == [OTHER] * 5 and len(set(labels)) == MOST_ROBOTS + 1
     assert figures.robot("go2-0") == "go2-0"
-    figures.publish(0.0, ())
     for series in (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST):
-        begun = figures.latest.values[series]
-        assert begun == dict.fromkeys([*begun], 0.0) and len(begun) == MOST_ROBOTS + 1, "rates have a beginning"
-
-
-def test_a_snapshot_does_not_change() -> None:
-    figures = Figures(lambda: 0.0)
-    figures.publish(0.0, ())
-    before = figures.latest
-    figures.count(s.PROMPT_TOKENS, 5)
-    figures.observe(s.PASS_TIME, 0.1)
-    assert before.value(s.PROMPT_TOKENS) == 0 and sum(before.histograms[s.PASS_TIME][()].counts) == 0
-    assert not figures.due(PUBLISH_S / 2) and figures.due(PUBLISH_S)
-    figures.publish(PUBLISH_S, ())
-    assert figures.latest.value(s.PROMPT_TOKENS) == 5
-
-
-@given(st.lists(st.floats(0.0, 100.0), max_size=50))
-def test_a_histogram_counts_every_value_at_or_below_its_limit(values: list[float]) -> None:
-    histogram = Histogram((0.5, 1.0, 10.0))
-    for value in values:
-        histogram.observe(value)
-    below = [sum(histogram.counts[: place + 1]) for place in range(4)]
-    assert below == [*(sum(v <= limit for v in values) for limit in (0.5, 1.0, 10.0)), len(values)]
-    assert histogram.sum == pytest.approx(sum(values))
-
-
-def test_names_are_unique_and_labels_bounded_sets() -> None:
-    every = {*CATALOGUE, *GATEWAY_CATALOGUE}
-    names = [name for series in every for name in series.queried]
-    assert len(names) == len(set(names))
-    known = {
-        "class", "state", "finished_reason", "work", "source", "position", "layer", "choice", "code", "robot",
-        "version", "model", "fingerprint", "protocol", "phase", "replica",
-    }  # fmt: skip
-    assert {label for series in every for label in series.labels} <= known
-    assert all(series.bounds == tuple(sorted(series.bounds)) for series in every)
-    assert all(bool(series.bounds) == (series.kind is Kind.HISTOGRAM) for series in every)
+        begun = figures.values(series)
+        assert begun == dict.fromkeys(begun, 0.0) and len(begun) == MOST_ROBOTS + 1, "rates have a beginning"

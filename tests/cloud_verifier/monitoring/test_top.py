@@ -11,16 +11,15 @@ import pytest
 from rich.console import Console
 
 from cloud_verifier.monitoring import top
-from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
-from cloud_verifier.monitoring.gateway import WatchedGateway
-from cloud_verifier.monitoring.health import Load, Watched
-from cloud_verifier.monitoring.pages import HttpServer, Page
+from cloud_verifier.monitoring.gateway_health import GatewayHealth
+from cloud_verifier.monitoring.health import Load, VerifierHealth
+from cloud_verifier.monitoring.http_server import HttpServer, Page, pages_of
 from cloud_verifier.monitoring.top import Unreachable, fetch, show
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import greedy
-from tests.cloud_verifier.monitoring.test_gateway import status
+from tests.cloud_verifier.monitoring.test_gateway_health import status
 
 
 def shown(*urls: str) -> str:
@@ -39,7 +38,7 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
     bench.ask(b"b", begin(max_tokens=8, idle=Idle.DECODE))
     bench.post.now += PUBLISH_S
     bench.turns(1)
-    server = HttpServer("127.0.0.1", 0, pages_of(Watched(bench.server.figures, bench.post.clock, 60.0)))
+    server = HttpServer("127.0.0.1", 0, pages_of(VerifierHealth(bench.server.figures, bench.post.clock, 60.0)))
     try:
         load = fetch(f"127.0.0.1:{server.port}")
         text = shown(server.url, "http://127.0.0.1:1")
@@ -54,7 +53,7 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
 
 
 def test_a_gateways_replicas_are_a_table() -> None:
-    gateway = WatchedGateway(lambda: 0.0, 60.0)
+    gateway = GatewayHealth(lambda: 0.0, 60.0)
     gateway.turn(lambda: [status("replica-1", sessions=3, late=0.5)], 9, 2)
     server = HttpServer("127.0.0.1", 0, pages_of(gateway))
     try:

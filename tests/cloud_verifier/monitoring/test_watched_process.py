@@ -69,8 +69,8 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
             commit = robot.receive()
             assert isinstance(commit, Commit)
             done, tokens = commit.done, tokens + len(commit.tokens)
-        while value(page(verifier, "/metrics"), 'request_success_total{finished_reason="done"}') < 1:
-            time.sleep(0.05)  # a copy is published once a second
+        while not json.loads(page(verifier, "/load"))["robots"]:
+            time.sleep(0.05)  # they are published once a second
     finally:
         robot.close()
     metrics = page(verifier, "/metrics")

@@ -1,12 +1,9 @@
 """Many robots over one scheduler on a virtual clock: a machine with a declared price, edges that draft and wait. A
 prefill takes no time here: what is looked at are passes.
-
-`python -m tests.cloud_verifier.policies.fleet` prints what each policy makes of more and more robots.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import random
@@ -15,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.costs import Costs
 from cloud_verifier.interfaces import ModelInfo
-from cloud_verifier.policies import POLICIES, Batch
+from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
@@ -64,7 +62,7 @@ class Round:
 class Fleet:
     """Runs robots until a time and keeps every round.
 
-    Every commit is compared with the answer, and every promise of `next_time` is held to.
+    Every commit is compared with the answer, and every promise of `Batch.again` is held to.
     """
 
     robots: Sequence[Robot]
@@ -86,7 +84,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         limits = Limits(max_sessions=256)
-        self.scheduler = Scheduler(MODEL, self.settings, limits, estimates=Declared(self.cost))
+        self.scheduler = Scheduler(MODEL, self.settings, limits, Costs(Declared(self.cost)))
         self._random = [random.Random(f"{self.seed} {index}") for index in range(len(self.robots))]
         self._numbers = [0] * len(self.robots)
         self._rounds = [0] * len(self.robots)
@@ -119,9 +117,8 @@ class Fleet:
         while self.now < until:
             self._deliver(self.now)
             began = time.perf_counter()
-            self.scheduler.wait(self.now)
             batch = self.scheduler.next(self.now)
-            due = None if batch else self.scheduler.next_time(self.now)
+            due = batch.again
             self.deciding_s += time.perf_counter() - began
             if batch:
                 self.on_batch(batch)
@@ -185,10 +182,10 @@ class Fleet:
         self.scheduler.begin(index, begin, self.now, service_class=robot.service.name)
         step = self.scheduler.step(index)
         assert step is not None
-        step.prepared((), 0.0, robot.prompt)
+        step.prefill.prepared((), robot.prompt)
         step.fed(robot.prompt, self.now)
         self._last[index] = self._begun[index] = self.now
-        self._after(index, Commit(step.number, 0, 0, [], step.digest, False))
+        self._after(index, Commit(step.number, 0, 0, [], step.answer.digest, False))
 
     def _deliver(self, until: float) -> None:
         while self._events and self._events[0][0] <= until:
@@ -196,58 +193,3 @@ class Fleet:
             self.now = max(self.now, when)
             action()
         self.now = max(self.now, until)
-
-
-def main() -> None:
-    """Print tokens/s, violations and waits of every policy at several numbers of robots."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--robots", type=int, nargs="+", default=[1, 4, 16, 64, 128])
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--prompt", type=int, default=600)
-    parser.add_argument("--chance", type=float, nargs="+", default=[0.75])
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--draft-s", type=float, default=0.02)
-    parser.add_argument("--cost", type=float, nargs=4, default=[33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3])
-    parser.add_argument("--idle", default="WAIT")
-    parser.add_argument("--set", nargs="*", default=[])
-    parser.add_argument("--max-batch", type=int, default=64)
-    options = parser.parse_args()
-    extra = {name: float(value) for name, value in (each.split("=") for each in options.set)}
-    classes = list(SERVICE_CLASSES.values())
-    print("too slow: of rounds and of whole answers, for classes of 2, 4, 6, 8 tokens/s")
-    for count in options.robots:
-        for policy in options.policies:
-            robots = [
-                Robot(
-                    classes[n % 4], Idle[options.idle], prompt=options.prompt, depth=options.depth,
-                    draft_s=options.draft_s, chance=options.chance[n % len(options.chance)], starts_at=0.01 * n,
-                )
-                for n in range(count)
-            ]  # fmt: skip
-            more = {"collect_s": 0.1, **extra} if policy in ("static_batch", "pipeline") else extra
-            settings = Scheduling(policy=policy, max_batch=options.max_batch, **more)  # type: ignore[arg-type]
-            fleet = Fleet(robots, PassCost(*options.cost), settings).run(options.seconds)
-            rounds = [each for each in fleet.rounds if each.ends_at > options.seconds / 4]
-            span = options.seconds * 3 / 4
-            late, answers = [], []
-            for each in classes:
-                own = [r for r in rounds if robots[r.robot].service is each]
-                missed = sum(r.tokens / r.seconds < each.tokens_per_s for r in own)
-                late.append(f"{missed / len(own):6.1%}" if own else "     -")
-                own_speeds = [speed for index, speed in fleet.speeds if robots[index].service is each]
-                slow = sum(speed < each.tokens_per_s for speed in own_speeds)
-                answers.append(f"{slow / len(own_speeds):4.0%}" if own_speeds else "   -")
-            waits = sorted(each.waited_s * 1e3 for each in rounds)
-            print(
-                f"{count:4} {policy:13} {sum(each.tokens for each in rounds) / span:7.1f} tokens/s",
-                f"rounds {' '.join(late)}, answers {' '.join(answers)} too slow",
-                f"wait p50 {waits[len(waits) // 2]:4.0f} p99 {waits[len(waits) * 99 // 100]:5.0f} ms",
-                f"busy {fleet.busy_s / options.seconds:4.0%}, {fleet.deciding_s / fleet.passes * 1e6:5.0f} us a pass",
-                sep="  ",
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.ledger import Act, Ledger
+from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies import Budget
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import BeginStep, Draft, Idle, begin_digest
+from tests.cloud_verifier.steps import step_of
 
 BUDGET = Budget(rows=8, tokens=1000, collect_s=0.0)
 
@@ -54,14 +56,13 @@ def waiting(
     Without a draft it decodes. `judged`: for each earlier draft of its session, a chain, how long it was and how much
     of it was accepted.
     """
-    ledger = Ledger(Estimator())
+    ledger = Ledger(Costs())
     for size, accepted in judged:
-        ledger.survival[Act.VERIFY].judged(range(-1, size - 1), range(accepted))
+        ledger.stats.edge.judged(range(-1, size - 1), range(accepted))
     idle = Idle.DECODE if draft is None else Idle.WAIT
     message = BeginStep(1, "p", b"j", idle=idle, **begin)  # type: ignore[arg-type]
-    step = Step(message, [0], now=since, index=index, ledger=ledger, service_class=service)
-    step.prepared((), 0.0, prompt)
-    step.encoded = True
+    step = step_of(message, index=index, now=since, service=service, ledger=ledger)
+    step.prefill.prepared((), prompt, image_tokens=0)
     step.fed(prompt, since)
     if draft is not None:
         given = None if parents is None else list(parents)

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from cloud_verifier.ledger import Choice
+from cloud_verifier.choice import Choice
+from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies import Budget, Policy
 from cloud_verifier.policies.admission import Candidate
+from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service import SERVICE_CLASSES
@@ -16,7 +19,7 @@ from tests.cloud_verifier.policies.rows import Declared, waiting
 
 
 def choice_of(step: Step) -> Choice:
-    choice = step.choice(0.0)
+    choice = choose(step, 0.0, Estimator())
     assert choice is not None
     return choice
 
@@ -42,7 +45,7 @@ def kept_by(policy: Policy, steps: Sequence[Step], cost: Declared, budget: Budge
     """Return the steps whose first pass ends by their deadline, as it was at time 0."""
     now, left, kept = 0.0, list(steps), set()
     while left:
-        batch = policy.schedule(left, now, cost, budget)
+        batch = policy.schedule(left, now, Costs(cost), budget)
         assert batch.choices, "nothing runs while something is ready"
         now += cost.seconds(Load.total(step.load(choice) for step, choice in batch.choices.items()))
         kept |= {step for step in batch.choices if now <= Candidate(step, choice_of(step), 0.0, cost).deadline}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cloud_verifier.costs import Costs
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.policies.admission import Candidate
 from cloud_verifier.step import Step
@@ -29,6 +30,6 @@ def test_a_steps_own_deadline_is_kept_though_its_class_is_missed(policy: str, si
     """Twenty rows together would end 122 ms after it."""
     row = waiting(0, since, service=ECONOMY, time_left=0.45 - since)
     others = [waiting(at, 0.15, service=ECONOMY, draft=[1] * 8, judged=[(8, 8)] * 20) for at in range(1, 20)]
-    batch = POLICIES[policy]().schedule([row, *others], 0.3, DEAR, replace(BUDGET, rows=32))
+    batch = POLICIES[policy]().schedule([row, *others], 0.3, Costs(DEAR), replace(BUDGET, rows=32))
     end = 0.3 + DEAR.seconds(Load.total(step.load(choice) for step, choice in batch.choices.items()))
-    assert row in batch.choices and end <= row.deadline
+    assert row in batch.choices and end <= row.request.deadline

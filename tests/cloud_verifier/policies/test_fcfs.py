@@ -39,14 +39,14 @@ class Line(Estimator):
 def prefill_bench(token_s: float, length: int, **settings: object) -> Bench:
     """Return a bench where robot 0 decodes and robot 1, whose prompt is `length` tokens long, has its image encoded."""
     bench = Bench(**settings)  # type: ignore[arg-type]
-    bench.scheduler.estimates = Line(token_s)
+    bench.scheduler.costs.passes = Line(token_s)
     bench.begin(0, idle=Idle.DECODE, max_tokens=200)
     bench.turn(), bench.turn()
     bench.begin(1, prompt="long ".ljust(length + 1, "x"))
-    while not bench.step(1).encoded:
+    while not bench.step(1).prefill.encoded:
         bench.now += 1.0
         bench.run(bench.next())
-    assert bench.step(1).prompt_left == length
+    assert bench.step(1).prefill.left == length
     return bench
 
 
@@ -56,7 +56,7 @@ def test_a_forward_with_a_chunk_takes_at_most_twice_one_without(token_s: float, 
     bench = prefill_bench(token_s, length)
     most = max(LEAST, max(n for n in range(length + 1) if 1.0 + token_s * (n + 1) <= 2.0 * (1.0 + token_s)))
     while bench.step(1).pending:
-        left = bench.step(1).prompt_left
+        left = bench.step(1).prefill.left
         bench.turn()
         assert bench.engine.chunks[-1] == {1: min(left, most)} and bench.engine.batches[-1] == (0,)
 
@@ -67,7 +67,7 @@ def test_a_ready_session_waits_for_company_only_so_long() -> None:
         bench.begin(row)
     bench.turn(), bench.turn()
     bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=bench.now)
-    assert not bench.next(bench.now + 0.5)
-    assert bench.scheduler.next_time(bench.now) == bench.now + 1.0
+    batch = bench.next(bench.now + 0.5)
+    assert not batch and batch.again == bench.now + 1.0
     bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), now=bench.now + 0.5)
     assert [step.index for step in bench.next(bench.now + 0.5).choices] == [0, 1]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.choice import Act, Choice
+from cloud_verifier.costs import Costs
 from cloud_verifier.policies import Budget
 from cloud_verifier.policies.full_budget import FullBudget
 from cloud_verifier.step import Step
@@ -31,7 +32,7 @@ def expected_rate(steps: Sequence[Step], sizes: Sequence[int], cost: Declared) -
     tokens, loads = 0.0, []
     for step, size in zip(steps, sizes, strict=True):
         tree = choice_of(step).tree
-        tokens += 1.0 + sum(step.ledger.survival[Act.VERIFY].of(tree.parents)[:size])
+        tokens += 1.0 + sum(step.ledger.stats.edge.reach(tree.parents)[:size])
         loads.append(Load.row(1 + size, step.cached))
     return tokens / cost.seconds(Load.total(loads))
 
@@ -59,7 +60,7 @@ costs = st.builds(
 @given(steps=drafts(), cost=costs)
 def test_no_other_cut_of_the_drafts_commits_more_per_second(steps: list[Step], cost: PassCost) -> None:
     estimates = Declared(cost)
-    batch = FullBudget().schedule(steps, 0.0, estimates, replace(BUDGET, patience_s=math.inf))
+    batch = FullBudget().schedule(steps, 0.0, Costs(estimates), replace(BUDGET, patience_s=math.inf))
     assert set(batch.choices) == set(steps)
     sizes = [len(batch.choices[step].tree.tokens) for step in steps]
     all_sizes = product(*(range(1 + len(choice_of(step).tree.tokens)) for step in steps))
@@ -71,7 +72,7 @@ def test_tokens_go_to_the_session_whose_drafts_are_right() -> None:
     """A token is 30 % of a pass: only what is nearly certain is worth that."""
     good = waiting(0, draft=[1, 2, 3], judged=[(3, 3)] * 50)
     bad = waiting(1, draft=[1, 2, 3], judged=[(3, 0)] * 50)
-    batch = FullBudget().schedule([good, bad], 0.0, Declared(PassCost(0.003, 0.0, 0.0, 0.01)), BUDGET)
+    batch = FullBudget().schedule([good, bad], 0.0, Costs(Declared(PassCost(0.003, 0.0, 0.0, 0.01))), BUDGET)
     assert batch.choices[good].act is Act.VERIFY and len(batch.choices[good].tree.tokens) == 3
     assert batch.choices[bad] == Choice(Act.DECODE, declined=(Act.VERIFY,))
 
@@ -79,9 +80,9 @@ def test_tokens_go_to_the_session_whose_drafts_are_right() -> None:
 def test_a_draft_of_rejection_sampling_stays_whole() -> None:
     step = waiting(0, draft=[1, 2], judged=[(2, 0)] * 50)
     cost = Declared(PassCost(1.0, 0.0, 0.0, 0.01))
-    assert FullBudget().schedule([step], 0.0, cost, BUDGET).choices[step].act is Act.DECODE
-    step.sampling = Split(1.0)
-    assert FullBudget().schedule([step], 0.0, cost, BUDGET).choices[step].tree.tokens == (1, 2)
+    assert FullBudget().schedule([step], 0.0, Costs(cost), BUDGET).choices[step].act is Act.DECODE
+    step.request = replace(step.request, sampling=Split(1.0))
+    assert FullBudget().schedule([step], 0.0, Costs(cost), BUDGET).choices[step].tree.tokens == (1, 2)
 
 
 @settings(max_examples=80, deadline=None)
@@ -95,7 +96,7 @@ def test_the_budget_of_tokens_cuts_the_first_draft_and_is_never_exceeded() -> No
     steps = [waiting(index, draft=[1, 2, 3], judged=[(3, 3)] * 9) for index in range(3)]
     cost = Declared(PassCost(0.0001, 0.0, 0.0, 0.01))
     for most in range(1, 13):
-        batch = FullBudget().schedule(steps, 0.0, cost, replace(BUDGET, tokens=most))
+        batch = FullBudget().schedule(steps, 0.0, Costs(cost), replace(BUDGET, tokens=most))
         used = sum(1 + len(choice.tree.tokens) for choice in batch.choices.values())
         assert used == min(4, most) + 4 * max(0, min(2, most // 4 - 1))
 
@@ -109,7 +110,7 @@ def test_a_session_is_never_given_more_than_its_ledger_chose(seed: int) -> None:
             for index in range(4)
         ]
         cost = Declared(PassCost(rng.random() * 0.01, 1e-8, 1e-6, 0.01))
-        batch = FullBudget().schedule(steps, 0.0, cost, Budget(4, 100, 0.0))
+        batch = FullBudget().schedule(steps, 0.0, Costs(cost), Budget(4, 100, 0.0))
         for step, choice in batch.choices.items():
             whole = choice_of(step).tree
             assert choice.tree.tokens == whole.tokens[: len(choice.tree.tokens)]

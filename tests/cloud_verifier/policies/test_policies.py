@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.choice import Act
 from cloud_verifier.config import Scheduling, StartError
-from cloud_verifier.ledger import Act, Estimates
+from cloud_verifier.costs import Costs
 from cloud_verifier.policies import POLICIES, Batch, Budget
+from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
@@ -29,22 +31,17 @@ from tests.cloud_verifier.scheduling import JPEG, Bench, waiting_bench
 class Youngest:
     """A toy: one step at a time, the one that began last; whoever may be prefilled comes first."""
 
-    def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
+    def schedule(self, steps: Collection[Step], now: float, costs: Costs, budget: Budget) -> Batch:
         for step in steps:
             if step.can_prefill:
-                return Batch(chunks={step: step.prompt_left}) if step.encoded else Batch(encodes=(step,))
-        ready = [step for step in steps if (choice := step.choice(now)) is not None and choice.act is not Act.WAIT]
-        if not ready:
-            return Batch()
-        step = max(ready, key=lambda step: step.begun_at)
-        choice = step.choice(now)
-        assert choice is not None
-        return Batch(choices={step: choice})
-
-    def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
-        choices = [choice for step in steps if (choice := step.choice(now)) is not None]
-        waits = [choice.until for choice in choices if choice.act is Act.WAIT]
-        return now if len(waits) < len(choices) or any(s.can_prefill for s in steps) else min(waits, default=None)
+                prefill = step.prefill
+                return Batch(chunks={step: prefill.left}) if prefill.encoded else Batch(encodes=(step,))
+        choices = {step: choice for step in steps if (choice := choose(step, now, costs.passes)) is not None}
+        ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
+        if ready:
+            step = max(ready, key=lambda step: step.begun_at)
+            return Batch(choices={step: choices[step]})
+        return Batch(waiting=tuple(choices), again=min((each.until for each in choices.values()), default=None))
 
 
 def test_a_new_policy_is_a_class_and_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +141,8 @@ def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.Da
     bound = patience + collect + passes * slowest
     # A step whose ledger waits for a draft is ready all that time, but not by the verifier's fault.
     waits = [each.waited_s for each in fleet.rounds if robots[each.robot].idle is not Idle.LEDGER]
-    waits += [fleet.now - step.since for step in fleet.steps if step.idle is not Idle.LEDGER and step.choice(fleet.now)]
+    ready = [step for step in fleet.steps if choose(step, fleet.now, fleet.scheduler.costs.passes)]
+    waits += [fleet.now - step.since for step in ready if step.request.idle is not Idle.LEDGER]
     assert max(waits, default=0.0) <= bound + 1e-9
     assert fleet.rounds
 
@@ -170,23 +168,22 @@ def test_a_policy_that_is_not_there_is_named() -> None:
 
 def ask(bench: Bench, now: float) -> None:
     """Ask everything that may be asked."""
-    bench.scheduler.next_time(now)
     for row in range(4):
         step = bench.scheduler.step(row)
         if step is None:
             continue
         bench.scheduler.is_current(step)
-        step.choice(now)
-        step.hint(3)
+        choose(step, now, bench.scheduler.costs.passes)
+        step.drafts.hint(3)
         step.repeat(0, 1)
         step.ledger.credit(now)
-        step.ledger.choose(step.best, step.hint(2), now)
-        _ = step.free, step.can_prefill, step.done, step.best, step.draws, step.ledger.drafts_pay
+        step.ledger.choose(step.drafts.best, step.drafts.hint(2), now)
+        _ = step.free, step.can_prefill, step.done, step.stage, step.ledger.drafts_pay
 
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "draft", "turn", "turn", "turn", "suspend", "wait", "pass"]),
+        st.sampled_from(["begin", "draft", "turn", "turn", "turn", "suspend", "pass"]),
         st.integers(0, 2),
         st.integers(0, 6),
         st.floats(0.0, 1.5),
@@ -222,9 +219,9 @@ def test_queries_change_nothing(
     assert seen[0] == seen[1]
     for row in range(3):
         one, other = quiet.scheduler.step(row), busy.scheduler.step(row)
-        assert (one and one.tally) == (other and other.tally)
+        assert (one and one.usage) == (other and other.usage)
     for bench, log in zip((quiet, busy), seen, strict=True):
-        log.append([bench.scheduler.next_time(bench.now), bench.turn(), bench.turn()])
+        log.append([bench.turn(), bench.turn()])
     assert seen[0] == seen[1]
 
 
@@ -236,13 +233,13 @@ def do(bench: Bench, what: str, row: int, number: int, seconds: float, idle: Idl
         return bench.begin(row, (step.number if step else 0) + 1, idle=idle, hints=[truth] if number % 2 else [])
     if what == "draft" and step is not None:
         truth = greedy(f"long {row}", JPEG, 20)
-        tokens = [*truth[step.position :][:number], 1 + number % 5]
-        rounds = 1 + step.tally.passes + 10 * number
-        return bench.scheduler.offer(row, Draft(step.number, rounds, step.position, step.digest, tokens), bench.now)
+        tokens = [*truth[step.answer.position :][:number], 1 + number % 5]
+        rounds = 1 + step.usage.passes + 10 * number
+        return bench.scheduler.offer(
+            row, Draft(step.number, rounds, step.answer.position, step.answer.digest, tokens), bench.now
+        )
     if what == "suspend" and step is not None:
         return step.suspend()
-    if what == "wait":
-        return bench.scheduler.wait(bench.now)
     if what == "turn":
         return bench.turn()
     bench.now += seconds

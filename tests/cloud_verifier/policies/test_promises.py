@@ -19,6 +19,7 @@ from tests.cloud_verifier.policies.fleet import Fleet, Robot
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import kept_by
 from tests.cloud_verifier.scheduling import Bench, rows_of
+from tests.cloud_verifier.steps import step_of
 
 DEAR = PassCost(0.0175, 0.0, 0.0, 0.0825)
 """Each draft token makes a pass longer by 17.5 % of one that decodes."""
@@ -70,9 +71,8 @@ def test_all_deadlines_are_kept_if_some_schedule_of_small_passes_does(
 
 def prompt(index: int, since: float, tokens: int) -> Step:
     """Return a step that is to be fed so many tokens."""
-    step = Step(BeginStep(1, "p", b"j"), [0], index=index, now=since)
-    step.prepared((), 0.0, tokens)
-    step.encoded = True
+    step = step_of(BeginStep(1, "p", b"j"), index=index, now=since)
+    step.prefill.prepared((), tokens, image_tokens=0)
     return step
 
 
@@ -85,7 +85,7 @@ def test_a_prompt_among_robots_that_are_answered_is_fed_in_a_bounded_time(
 ) -> None:
     """Once it has waited for `--patience-s` every turn of its feeds a block of the cache at least."""
     bench = Bench(policy=policy, max_batch=rows, patience_s=patience, collect_s=0.0)
-    bench.scheduler.estimates = cost = Declared(DEAR)
+    bench.scheduler.costs.passes = cost = Declared(DEAR)
     for row in range(robots):
         bench.begin(row, idle=Idle.DECODE, max_tokens=400)
     while any(bench.step(row).pending for row in range(robots)):

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.costs import Costs
 from cloud_verifier.policies.admission import Candidate
+from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.policies.wisp import Wisp
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
@@ -24,7 +26,7 @@ JUDGED = [(4, 3)] * 400
 
 
 def candidate(step: Step, now: float) -> Candidate:
-    choice = step.choice(now)
+    choice = choose(step, now, COST)
     assert choice is not None
     return Candidate(step, choice, now, COST)
 
@@ -89,14 +91,14 @@ def queues(draw: st.DrawFn, most: int = 6) -> list[Step]:
 @given(steps=queues(), guard=st.sampled_from([0.0, 0.02, 0.1, 1.0]), room=st.integers(8, 40))
 def test_batches_are_those_of_the_algorithm_where_nothing_is_late(steps: list[Step], guard: float, room: int) -> None:
     in_time = [step for step in steps if not candidate(step, 0.0).late]
-    batch = Wisp().schedule(in_time, 0.0, COST, replace(BUDGET, tokens=room, guard_s=guard))
+    batch = Wisp().schedule(in_time, 0.0, Costs(COST), replace(BUDGET, tokens=room, guard_s=guard))
     assert list(batch.choices) == algorithm_1([candidate(step, 0.0) for step in in_time], 0.0, guard, room)
 
 
 @settings(max_examples=60, deadline=None)
 @given(steps=queues(), patience=st.sampled_from([0.3, 10.0]))
 def test_late_rows_empty_no_batch_and_break_no_deadline(steps: list[Step], patience: float) -> None:
-    batch = Wisp().schedule(steps, 0.0, COST, replace(BUDGET, patience_s=patience))
+    batch = Wisp().schedule(steps, 0.0, Costs(COST), replace(BUDGET, patience_s=patience))
     rows = [candidate(step, 0.0) for step in batch.choices]
     end = COST.seconds(Load.total(row.load for row in rows))
     assert rows and all(row.late or end <= row.deadline for row in rows)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_verifier.costs import Costs
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies.chunks import LEAST
 from cloud_verifier.server_draft.costs import DraftCosts
@@ -16,6 +17,7 @@ from speculation.pass_cost import PassCost
 from speculation.wire import BeginStep, Idle
 from tests.cloud_verifier.fake_target import FakeSelfDraft
 from tests.cloud_verifier.policies.rows import Declared
+from tests.cloud_verifier.steps import step_of
 
 DECODE_S = 0.05
 
@@ -37,10 +39,11 @@ class Timed(FakeSelfDraft):
 def begun(index: int, tokens: int) -> Step:
     """Return a step, being answered, whose prompt the draft model is to read."""
     message = BeginStep(1, "p".ljust(tokens + 1), b"jpeg", idle=Idle.LEDGER)
-    step = Step(message, [0], index=index, ledger=Ledger(Declared(PassCost(0.0, 0.0, 0.0, DECODE_S))))
-    step.prepared((), 0.0, image_tokens=0)
+    ledger = Ledger(Costs(Declared(PassCost(0.0, 0.0, 0.0, DECODE_S))))
+    step = step_of(message, index=index, ledger=ledger)
+    step.prefill.prepared((), image_tokens=0)
     step.fed(0, 0.0)
-    step.draft_inputs = (message.prompt, message.jpeg)
+    step.prefill.draft_inputs = (message.prompt, message.jpeg)
     return step
 
 
@@ -57,11 +60,11 @@ def test_pieces_keep_their_limit_and_the_account_pays_what_they_took(
     before, began = step.ledger.credit(0.0), model.now
     readings.begin(step, charged_s)
     while readings.under_way(step):
-        assert readings.next(lambda step: True) is step and not step.drafts_here
+        assert readings.next(lambda step: True) is step and not step.prefill.drafts_here
         piece = model.now
         readings.read(step, limit_s)
         assert model.now - piece <= max(0.03, limit_s, 0.01 + 0.001 * LEAST) + 1e-9
-    assert step.drafts_here and model.left[0] == 0
+    assert step.prefill.drafts_here and model.left[0] == 0
     taken = model.now - began
     paid = 0.0 if charged_s is None else taken
     assert before - step.ledger.credit(0.0) == pytest.approx(paid / DECODE_S, abs=1e-9)

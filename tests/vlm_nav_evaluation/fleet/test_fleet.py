@@ -106,7 +106,7 @@ def test_under_overload_memory_is_kept_and_who_is_refused_comes_back(policy: str
     for _ in range(60):
         fleet.timeline.advance(fleet.timeline.now + 0.25)
         held = [step for index in range(40) if (step := fleet.scheduler.step(index)) and not step.done]
-        running = [step for step in held if step.prompt_tokens]
+        running = [step for step in held if step.prefill.prompt_tokens]
         assert sum(blocks_of(fleet.robots[step.index].request) for step in running) <= 40
     assert fleet.log.refused_s and min(fleet.log.refused_s) > 0.0
     assert len({asked.robot for asked in fleet.log.asked if asked.ended is not None}) >= 30

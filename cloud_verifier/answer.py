@@ -1,0 +1,68 @@
+"""Answer: the committed tokens of one step, the digest of every prefix, and what its grammar allows next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from speculation.language.grammar import Automaton, Constraint
+from speculation.wire import ROOT, extend_digest
+
+
+class Answer:
+    """The committed tokens of one step. Only `append` changes it."""
+
+    def __init__(self, digest: bytes, max_tokens: int, eos: Collection[int], grammar: Automaton | None = None) -> None:
+        """`digest` names the empty answer. `grammar`: its tokens must begin an answer of it; None: it is free."""
+        self.tokens: list[int] = []
+        self.digests = [digest]
+        """Digests of the prefixes with 0, 1, 2, ... tokens."""
+        self.max_tokens = max_tokens
+        self._eos = frozenset(eos)
+        self._grammar = grammar
+        self._state = None if grammar is None else grammar.start(max_tokens)
+        """Where in its grammar the answer stands; None: it has none, or has come to its end."""
+
+    @property
+    def position(self) -> int:
+        """Number of tokens."""
+        return len(self.tokens)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of all tokens, and of the question before them."""
+        return self.digests[-1]
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete."""
+        return self.position >= self.max_tokens or (self.position > 0 and self.tokens[-1] in self._eos)
+
+    @property
+    def room(self) -> int:
+        """Draft tokens that the next pass may accept: one token behind them is the target's own."""
+        return self.max_tokens - self.position - 1
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What the grammar allows behind the answer; None where it is free or complete."""
+        return None if self._grammar is None or self._state is None else Constraint(self._grammar, self._state)
+
+    def allowed(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens up to the first that may not follow, and up to one that ends the answer, that included."""
+        end = next((place for place, token in enumerate(tokens) if token in self._eos), len(tokens))
+        tokens, constraint = tuple(tokens[: end + 1]), self.constraint
+        if constraint is None:
+            return tokens
+        masks = constraint.masks(tokens, range(ROOT, len(tokens) - 1))
+        fit = (mask is not None and bool(mask[token]) for token, mask in zip(tokens, masks, strict=False))
+        return tokens[: next((place for place, fits in enumerate(fit) if not fits), len(tokens))]
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add tokens until the answer is done; what comes behind its end is left out."""
+        for token in tokens:
+            if self.done:
+                return
+            self.tokens.append(token)
+            self.digests.append(extend_digest(self.digest, [token]))
+            if self._grammar is not None and self._state is not None:
+                self._state = self._grammar.next(self._state, token)

@@ -1,0 +1,37 @@
+"""What a step would do next by itself, whatever other steps do."""
+
+from __future__ import annotations
+
+from cloud_verifier.choice import Act, Choice
+from cloud_verifier.ledger import Estimates
+from cloud_verifier.step import Step
+from speculation.wire import Idle
+
+
+def choose(step: Step, now: float, estimates: Estimates, may_draft: bool = True) -> Choice | None:
+    """Return what a step would do now; None where a pass may not begin, or only its edge can bring it on.
+
+    With `Idle.LEDGER` it is its ledger's choice; `may_draft` False leaves drafts of the verifier's own out of it.
+    """
+    if not step.free:
+        return None
+    request, draft, prefill = step.request, step.drafts.best, step.prefill
+    room = step.answer.room
+    if request.idle is Idle.LEDGER:
+        can_draft = may_draft and (prefill.drafts_here or prefill.draft_inputs is not None)
+        return step.ledger.choose(draft, step.hint, now, room if can_draft else 0, prefill.drafts_here)
+    if draft is not None:
+        return Choice(Act.VERIFY, draft, gain=step.ledger.expected(draft))
+    if request.self_draft and room > 0:
+        size = request.self_draft if request.self_depth else min(request.self_draft, room)
+        depth = min(request.self_depth, room)
+        return Choice(Act.SELF, size=size, depth=depth, drafting_s=step.ledger.drafting_s(depth or size))
+    is_decoded = request.idle is Idle.DECODE or _ends_undrafted(step, now, estimates)
+    return Choice(Act.DECODE) if is_decoded else None
+
+
+def _ends_undrafted(step: Step, now: float, estimates: Estimates) -> bool:
+    """Return whether a pass of one token is over before any draft can be here, so that none waits for it."""
+    if now >= step.undrafted_until or not estimates.known:
+        return False
+    return now + estimates.seconds(step.load(Choice(Act.DECODE))) <= step.undrafted_until

@@ -1,0 +1,183 @@
+"""The router on real sockets: bounded, fair, and never waiting for anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_verifier.frontend import router_socket as module
+from cloud_verifier.frontend.connections import SESSIONLESS_BYTES
+from cloud_verifier.frontend.router_socket import SESSION_MESSAGES, SESSIONLESS_MESSAGES, RouterSocket
+from cloud_verifier.start_error import StartError
+from speculation.wire import Fault, FaultCode, Ping, encode
+from tests.cloud_verifier.process import Robot
+from tests.hostile import RawPeer
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture(params=["tcp://127.0.0.1:*", "ipc"])
+def router(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RouterSocket]:
+    address = f"ipc://{tmp_path / 'v'}" if request.param == "ipc" else request.param
+    router = RouterSocket(address)
+    yield router
+    router.close()
+    router.close()
+
+
+def receive(router: RouterSocket) -> tuple[bytes, list[bytes]]:
+    """Return the next message."""
+    for _ in range(200):
+        mail = router.receive()
+        if mail is not None:
+            return mail
+        router.wait(LIMIT_S / 200)
+        router.move()
+    raise AssertionError("nothing came")
+
+
+def test_a_peer_gets_its_answers_and_no_others(router: RouterSocket) -> None:
+    robots = [Robot(router.address) for _ in range(2)]
+    try:
+        peers = []
+        for number, robot in enumerate(robots):
+            robot.socket.send(b"%d" % number)
+            peer, frames = receive(router)
+            assert frames == [b"%d" % number]
+            peers.append(peer)
+        for number, peer in enumerate(peers):
+            assert router.send(peer, encode(Fault(FaultCode.INTERNAL, f"for {number}")))
+        for number, robot in enumerate(robots):
+            answer = robot.receive()
+            assert isinstance(answer, Fault) and answer.message == f"for {number}"
+        assert not router.send(b"nobody", encode(Ping(1)))
+    finally:
+        for robot in robots:
+            robot.close()
+
+
+def test_of_many_frames_two_are_kept(router: RouterSocket) -> None:
+    robot = Robot(router.address)
+    robot.socket.send_multipart([b"a", b"b", b"c", b"d"])
+    assert receive(router)[1] == [b"a", b"b"]
+    robot.close()
+
+
+@pytest.mark.parametrize(("has_session", "most"), [(False, SESSIONLESS_MESSAGES), (True, SESSION_MESSAGES)])
+def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(
+    router: RouterSocket, has_session: bool, most: int
+) -> None:
+    flooder, quiet = Robot(router.address), Robot(router.address)
+    try:
+        flooder.socket.send(b"first")
+        peer, _ = receive(router)
+        if has_session:
+            router.admit(peer)
+        for number in range(3 * most):
+            flooder.socket.send(b"%d" % number)
+        while router.dropped < 2 * most:
+            router.wait(0.01)
+            router.move()
+        quiet.socket.send(b"me")
+        seen: list[bytes] = []
+        while b"me" not in seen:
+            seen.append(receive(router)[1][0])
+        left = []
+        while (mail := router.receive()) is not None:
+            left.append(mail[1][0])
+        flood = [each for each in seen + left if each != b"me"]
+        assert flood == [b"%d" % number for number in range(most)], "the oldest stay, in their order"
+        quiet.socket.send(b"again")
+        assert receive(router)[1] == [b"again"]
+    finally:
+        flooder.close()
+        quiet.close()
+
+
+def test_all_bytes_of_a_message_count_for_what_a_client_may_send(caplog: pytest.LogCaptureFixture) -> None:
+    """Also those of frames that are not kept: else whoever puts its bytes there may send any number."""
+    caplog.set_level(logging.WARNING)
+    router = RouterSocket("tcp://127.0.0.1:*", bytes_per_s=100.0)
+    robot = Robot(router.address)
+    try:
+        for number in range(10):
+            robot.socket.send_multipart([encode(Ping(number)), b"", bytes(4000)])
+        assert ended(router) and "more than 4 times what --bytes-per-s allows" in caplog.text
+    finally:
+        robot.close()
+        router.close()
+
+
+def ended(router: RouterSocket) -> list[bytes]:
+    """Wait for peers that are gone, and return them."""
+    for _ in range(200):
+        if found := router.ended():
+            return found
+        router.wait(LIMIT_S / 200)
+        router.move()
+    raise AssertionError("nobody was hung up on")
+
+
+def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
+    router = RouterSocket("tcp://127.0.0.1:*")
+    robot = Robot(router.address)
+    robot.socket.rcvhwm = 1
+    try:
+        robot.socket.send(b"hi")
+        peer, _ = receive(router)
+        big = encode(Fault(FaultCode.INTERNAL, "x" * 1000))
+        for _ in range(100_000):  # kernel buffers, then the pipe, then the backlog
+            if not router.send(peer, big):
+                break
+        else:
+            pytest.fail("a peer that does not read must be given up")
+        assert router.send(peer, big, droppable=True)
+        router.forget(peer)
+    finally:
+        robot.close()
+        router.close()
+
+
+def test_an_address_in_use_stops_the_start(router: RouterSocket) -> None:
+    if router.address.startswith("tcp"):
+        with pytest.raises(StartError, match=f"--bind {router.address}: Address already in use"):
+            RouterSocket(router.address)
+
+
+def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
+    monkeypatch.setattr(module, "LOST_BYTES", 10 * SESSIONLESS_BYTES)
+    router = RouterSocket("tcp://127.0.0.1:*")
+    robot = Robot(router.address)
+    try:
+        robot.send(Ping(1))
+        before, _ = receive(router)
+        router.admit(before)
+        first = RawPeer(router.address, identity=b"twin")
+        first.frame(encode(Ping(2)))
+        receive(router)
+        for _ in range(20):
+            with contextlib.suppress(OSError, AssertionError):
+                twin = RawPeer(router.address, identity=b"twin")
+                twin.frame(bytes(50_000))
+                twin.close()
+        for _ in range(200):
+            robot.send(Ping(3))
+            router.wait(LIMIT_S / 200)
+            mail = router.receive()
+            if mail is not None and mail[0] != before and mail[1] == [encode(Ping(3))]:
+                break
+        else:
+            pytest.fail("the robot did not come back as another peer")
+        assert not router.send(before, encode(Ping(4))) and router.send(
+            mail[0], encode(Fault(FaultCode.NO_SESSION, "Hello?"))
+        )
+        assert isinstance(robot.receive(), Fault)
+        first.close()
+    finally:
+        robot.close()
+        router.close()
