@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from cloud_verifier.interfaces import DraftEngine, Engine, LayerVerdicts, Row
+from cloud_verifier.machine import Machine
 from cloud_verifier.tree import Tree
 from speculation.profiles import DeviceProfile
 
@@ -67,3 +69,13 @@ class PacedDraftEngine(Paced):
             self._wait_until(started + turn * self._profile.server_draft_s)
             yield drafts
             last = self._clock()
+
+
+def paced_machine(machine: Machine, wait_until: Callable[[float], None], clock: Callable[[], float]) -> Machine:
+    """Return a machine whose forwards take at least what its profile declares; see `Paced`."""
+    profile, engine, draft = machine.profile, machine.engine, machine.draft_engine
+    if profile.verify_s:
+        engine = cast(Engine, PacedEngine(engine, profile, wait_until, clock))
+    if draft is not None and profile.server_draft_s:
+        draft = cast(DraftEngine, PacedDraftEngine(draft, profile, wait_until, clock))
+    return replace(machine, engine=engine, draft_engine=draft)

@@ -10,15 +10,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from cloud_verifier.exit_queue import ExitQueue
-from cloud_verifier.interfaces import CapacityError, DraftEngine, Engine, LayerVerdicts, Row, RowFeatures
+from cloud_verifier.events import Committed, Events, ExitJudged, Fed, Worked
+from cloud_verifier.interfaces import CapacityError, LayerVerdicts, Row, RowFeatures
+from cloud_verifier.machine import Machine
 from cloud_verifier.memory import Admission
-from cloud_verifier.monitoring import series
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server_draft.prefill import DraftPrefills
-from cloud_verifier.sessions import SessionTable
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation import wire
@@ -36,24 +35,20 @@ class Executor:
 
     def __init__(
         self,
-        engine: Engine,
-        self_draft: DraftEngine | None,
+        machine: Machine,
         scheduler: Scheduler,
         memory: Admission,
-        sessions: SessionTable,
         outbox: Outbox,
-        exits: ExitQueue,
+        events: Events,
         attend: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        self._engine, self._self_draft, self._model = engine, self_draft, engine.model
-        self._scheduler, self._memory, self._sessions = scheduler, memory, sessions
-        self._outbox, self._exits = outbox, exits
-        self._figures = outbox.figures
+        self._engine, self._self_draft, self._model = machine.engine, machine.draft_engine, machine.engine.model
+        self._scheduler, self._memory, self._outbox, self._emit = scheduler, memory, outbox, events.emit
         self._attend, self._clock = attend, clock
         self._readings: DraftPrefills | None = None
-        if self_draft is not None and scheduler.costs.drafts is not None:
-            self._readings = DraftPrefills(self_draft, scheduler.costs.drafts, clock)
+        if machine.draft_engine is not None and scheduler.costs.drafts is not None:
+            self._readings = DraftPrefills(machine.draft_engine, scheduler.costs.drafts, clock)
         self._under_way: tuple[Step, ...] = ()
         """Steps of the forward that runs now."""
 
@@ -80,8 +75,7 @@ class Executor:
         finally:
             self._memory.prefilled(step.index, self._clock() - started, self._clock())
         ended = self._clock()
-        self._figures.count(series.BUSY_TIME, ended - started, "encode")
-        self._outbox.record("encode", started, ended, step=step.number)
+        self._emit(Worked("encode", started, ended, about={"step": step.number}))
         self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
         step.prefill.encoded = True
         self.fed(step, 0, started)
@@ -108,7 +102,7 @@ class Executor:
             for output in self._engine.verify(rows):
                 self._attend()
                 if self.is_abandoned:
-                    self._figures.count(series.BUSY_TIME, self._clock() - started, "verify" if steps else "prefill")
+                    self._emit(Worked("verify" if steps else "prefill", started, self._clock()))
                     return
                 if output.layer < self._model.num_layers - 1:
                     self._queue_early(steps, output)
@@ -119,12 +113,13 @@ class Executor:
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
             return
         now = self._clock()
-        self._figures.passed(sum(row.load.new for row in rows), now - started, bool(steps))
+        load = Load.total(row.load for row in rows)
         if steps:  # prompts alone say little of the small forwards that are predicted
-            self._scheduler.costs.passes.observe(Load.total(row.load for row in rows), now - started)
-            self._outbox.record(
-                "verify", started, now, sessions=len(steps), drafted=sum(len(row.tokens) for row in rows)
-            )
+            self._scheduler.costs.passes.observe(load, now - started)
+            about = {"sessions": len(steps), "drafted": sum(len(row.tokens) for row in rows)}
+            self._emit(Worked("verify", started, now, load.new, about))
+        else:
+            self._emit(Worked("prefill", started, now, load.new))
         for step in steps:
             try:
                 if self._scheduler.is_current(step):
@@ -132,9 +127,8 @@ class Executor:
             except Exception as error:
                 _log.error("a verdict failed", exc_info=error)
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
-        new = sum(row.load.new for row in rows)
         for step, tokens in batch.chunks.items():
-            self._memory.prefilled(step.index, (now - started) * tokens / new, now)
+            self._memory.prefilled(step.index, (now - started) * tokens / load.new, now)
             self.fed(step, tokens, started, output.features.get(step.index))
 
     def fed(self, step: Step, tokens: int, started: float, features: RowFeatures | None = None) -> None:
@@ -155,13 +149,9 @@ class Executor:
             return
         now = self._clock()
         step.fed(tokens, now, now - started, features)
-        session = self._sessions.of_index(step.index)
+        self._emit(Fed(step, tokens, started, now))
         if not step.pending:
-            self._figures.prefilled(step, now)
-        if session is not None and not step.pending:
-            self._outbox.send_features(session, step, step.answer.position)
-        if tokens:
-            self._outbox.record("prefill", started, now, step=step.number, tokens=tokens)
+            self._outbox.send_features(step, step.answer.position)
 
     def cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -188,15 +178,15 @@ class Executor:
 
     def _queue_early(self, steps: tuple[Step, ...], output: LayerVerdicts) -> None:
         """Queue an exit's verdicts, each with the measured rate at which this exit was right when so confident."""
-        now, rates = self._clock(), self._model.reliability.get(output.layer)
+        rates = self._model.reliability.get(output.layer)
         for step in steps:
             verdict = output.verdicts.get(step.index)
             if verdict is not None and self._scheduler.is_current(step):
                 confidence = verdict.confidence if rates is None else rates.rate(verdict.confidence)
                 early = step.early(output.layer, verdict, confidence)
                 if early is not None:
-                    self._figures.early(step, output.layer, verdict)
-                    self._exits.push(step.index, early, now)
+                    self._emit(ExitJudged(step, output.layer, verdict))
+                    self._outbox.queue_early(step, early)
 
     def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
         """Send what the last layer's verdict commits. Raises what its row has failed with."""
@@ -204,15 +194,8 @@ class Executor:
             raise output.failures[step.index]
         verdict, since = output.verdicts[step.index], step.committed_at
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
-        self._outbox.totals.count(step.act, len(commit.tokens))
-        self._figures.committed(step, verdict, commit, since, compute_s, now)
-        self._outbox.promises.committed(commit, step.request.service_class, now)
-        self._exits.overtake(step.index)
-        session = self._sessions.of_index(step.index)
-        if session is not None:
-            self._outbox.send(session, commit)
-            if commit.done:
-                self._outbox.log_step(session, step, "done")
+        self._emit(Committed(step, verdict, commit, since, compute_s, now))
+        self._outbox.send_commit(step, commit)
         if not commit.done:
             self._engine.keep(step.index, verdict.path, verdict.token)
 
@@ -266,9 +249,8 @@ class Executor:
             self._readings.read(step, limit_s, stop)
         finally:
             now = self._clock()
-            self._figures.count(series.BUSY_TIME, now - started, "read")
+            self._emit(Worked("read", started, now, about={"step": step.number}))
             self._memory.prefilled(step.index, now - started, now)
-        self._outbox.record("read", started, now, step=step.number)
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
@@ -309,10 +291,8 @@ class Executor:
             last = self._clock()
             if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
                 break
-        self._figures.count(series.BUSY_TIME, last - started, "draft")
-        self._outbox.record(
-            "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
-        )
+        drafted = sum(len(each.tokens) for each in drafts.values())
+        self._emit(Worked("draft", started, last, about={"sessions": len(rows), "drafted": drafted}))
         for step in steps:
             if step.index in drafts:
                 step.draft_here(drafts[step.index], last - began, last)

@@ -1,10 +1,11 @@
-"""Sends messages to robots by their sessions, and logs what is sent."""
+"""Sends messages to robots by their sessions."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
+from cloud_verifier.events import Ended, Events
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.interfaces import Post
 from cloud_verifier.limits import Allowance
@@ -13,12 +14,9 @@ from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
-from cloud_verifier.slo import SloAttainment
 from cloud_verifier.step import Step
-from cloud_verifier.usage import Usage
 from speculation import wire
 from speculation.text import printable
-from speculation.trace import Lane, Trace
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -35,21 +33,16 @@ class Outbox:
         sessions: SessionTable,
         scheduler: Scheduler,
         exits: ExitQueue,
+        figures: Figures,
+        events: Events,
         clock: Callable[[], float],
-        trace: Trace | None = None,
-        figures: Figures | None = None,
     ) -> None:
         self._mailbox, self._sessions, self._scheduler, self._exits = mailbox, sessions, scheduler, exits
-        self._clock, self._trace = clock, trace
-        self.figures = figures or Figures(clock)
+        self._figures, self._events, self._clock = figures, events, clock
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
-        """Of refusals, by peer."""
-        self.promises = SloAttainment()
-        """Whether commits came as fast as their classes promise."""
-        self.totals = Usage()
-        """What all steps have cost."""
-        self.steps = self.faults = 0
-        """Steps that ended, and faults that were sent."""
+        """What each peer may still have refused."""
+        self.faults = 0
+        """Number of faults that were sent."""
 
     def send(self, session: Session, message: wire.AnyMessage, droppable: bool = False) -> None:
         """Send to a session's edge, if it is there; one that takes nothing any more is gone."""
@@ -69,14 +62,31 @@ class Outbox:
 
     def count_lost(self, session: Session) -> None:
         """Count that a session's robot was gone."""
-        self.figures.count(series.LOST)
-        self.figures.count(series.ROBOT_LOST, 1, self.figures.robot(session.client))
+        self._figures.count(series.LOST)
+        self._figures.count(series.ROBOT_LOST, 1, self._figures.robot(session.client))
 
-    def send_features(self, session: Session, step: Step, position: int) -> None:
+    def send_to(self, step: Step, message: wire.AnyMessage) -> None:
+        """Send to the edge of a step."""
+        session = self._sessions.of_index(step.index)
+        if session is not None:
+            self.send(session, message)
+
+    def send_features(self, step: Step, position: int) -> None:
         """Send what a robot that asks for it continues its drafts from, with an answer of so many tokens."""
         features = step.known_features(position)
         if features is not None:
-            self.send(session, features)
+            self.send_to(step, features)
+
+    def queue_early(self, step: Step, early: wire.EarlyTokens) -> None:
+        """Let an exit's verdict leave when it is its turn."""
+        self._exits.push(step.index, early, self._clock())
+
+    def send_commit(self, step: Step, commit: wire.Commit) -> None:
+        """Send a commit, which overtakes what exits said of its pass and may end the step."""
+        self._exits.overtake(step.index)
+        self.send_to(step, commit)
+        if commit.done:
+            self.end(step, "done")
 
     def send_early(self) -> None:
         """Send the early tokens that are due."""
@@ -88,7 +98,7 @@ class Outbox:
     def refuse(self, peer: bytes, fault: wire.Fault) -> None:
         """Send a fault, which uses up some of what the peer is allowed."""
         self.faults += 1
-        self.figures.count(series.FAULTS, 1, fault.code.name)
+        self._figures.count(series.FAULTS, 1, fault.code.name)
         self.allowance.take(peer, self._clock())
         session = self._sessions.of_peer(peer)
         fault = wire.Fault(fault.code, printable(fault.message, wire.MAX_TEXT_CHARS - 50), fault.step)
@@ -107,35 +117,18 @@ class Outbox:
         if not self._scheduler.is_current(step):
             return
         self._scheduler.end(step.index)
-        self.figures.ended(step, "failed" if code is wire.FaultCode.INTERNAL else "refused", self._clock())
+        how = "failed" if code is wire.FaultCode.INTERNAL else "refused"
+        self._events.emit(Ended(step, how, self._clock()))
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
-    def log_step(self, session: Session, step: Step | None, how: str, why: str = "") -> None:
-        """Log once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words) and what it cost."""
+    def end(self, step: Step | None, how: str, why: str = "") -> None:
+        """Note once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words)."""
         if step is None or step.logged:
             return
-        step.logged = True
-        self.steps += 1
-        now, usage = self._clock(), step.usage
-        total_ms = (now - step.begun_at) * 1e3
-        trace = self.figures.trace_id(step)
-        _log.info(
-            "%s step %d %s: %s total=%.1fms%s",
-            session.name, step.number, why or how, usage, total_ms, trace and f" trace={trace}",
-            extra=event(
-                "step", session, step=step.number, how=how, why=why, tokens=usage.tokens, passes=usage.passes,
-                total_ms=round(total_ms, 1), trace=trace,
-            ),
-        )  # fmt: skip
-        self.figures.ended(step, how, now)
-        self.totals.waited_s += usage.waited_s
-        self.totals.prefill_s += usage.prefill_s
-        self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=usage.tokens)
-
-    def record(self, name: str, start: float, end: float, **args: int) -> None:
-        """Enter a span, in seconds of the clock, in the trace, where there is one."""
-        if self._trace is not None:
-            self._trace.add(name, Lane.CLOUD, start, end, **args)
+        session = self._sessions.of_index(step.index)
+        if session is not None:
+            step.logged = True
+            self._events.emit(Ended(step, how, self._clock(), session, why))

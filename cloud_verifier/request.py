@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE, ServiceClass
-from speculation.wire import BeginStep, Idle, begin_digest
+from speculation.wire import TRACE_BYTES, BeginStep, Idle, begin_digest
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Request:
             begin.round_trip_s, begin.self_draft, begin.self_depth, begin.features, begin.trace, sampling,
             service_class,
         )  # fmt: skip
+
+    @property
+    def trace_id(self) -> str:
+        """The robot's trace id, 32 hexadecimal digits; empty where it gave none."""
+        return self.trace.hex() if len(self.trace) == TRACE_BYTES else ""
 
     def is_same_question(self, other: Request) -> bool:
         """Whether two requests of one digest are one question under two numbers: its trace, and who drafts for it."""

@@ -16,29 +16,29 @@ from typing import Any
 import msgspec
 
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.costs import Costs
-from cloud_verifier.declared_times import PacedDraftEngine, PacedEngine
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.declared_times import paced_machine
+from cloud_verifier.events import Begun, Deferred, Events, Granted
 from cloud_verifier.executor import Executor
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.image_decoding import ImageDecoding, Prepared
-from cloud_verifier.interfaces import CapacityError, DraftEngine, Engine, Post
+from cloud_verifier.interfaces import CapacityError, Post
 from cloud_verifier.logs import event
+from cloud_verifier.machine import Machine
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures, Phase
 from cloud_verifier.monitoring.sessions import figures_of
+from cloud_verifier.monitoring.spans import Spans
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
-from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
-from cloud_verifier.slo import Standing
+from cloud_verifier.slo import Membership, SloAttainment, Standing
 from cloud_verifier.step import Step
+from cloud_verifier.step_log import StepLog
 from speculation import wire
 from speculation.frames import MAX_PIXELS, check_pixels
-from speculation.pass_cost import Load, PassCost
-from speculation.profiles import DeviceProfile
+from speculation.pass_cost import Load
 from speculation.sampling import SamplingScheme
 from speculation.trace import Trace
 from speculation.vlm.blocks import blocks_for
@@ -65,30 +65,21 @@ class Server:
 
     def __init__(
         self,
-        engine: Engine,
+        machine: Machine,
         config: ServerConfig,
-        profile: DeviceProfile,
         mailbox: Post,
-        trace: Trace | None = None,
         clock: Callable[[], float] = time.monotonic,
-        self_draft: DraftEngine | None = None,
-        preparation_threads: int = 0,
-        cost: PassCost | None = None,
-        encoding: PassCost | None = None,
         figures: Figures | None = None,
-        check_ticket: Callable[[bytes, str], None] | None = None,
-        report: Callable[[Standing], None] | None = None,
+        trace: Trace | None = None,
+        membership: Membership | None = None,
+        preparation_threads: int = 0,
     ) -> None:
-        """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured.
+        """`figures` are what it counts into and publishes, on the same `clock`; None: ones of its own.
 
-        `figures` are what it counts into and publishes, on the same `clock`; None: ones of its own.
-        `check_ticket` raises ValueError for a ticket that does not admit a client; None: all are admitted.
-        `report` gets how the server stands, every REPORT_S.
+        `trace` takes spans of what it does. `membership`: of the cluster that it is one of.
         """
-        self._engine = engine
-        self._self_draft = self_draft
-        self._model = engine.model
-        self._profile = profile
+        self._engine, self._draft_engine, self._profile = machine.engine, machine.draft_engine, machine.profile
+        self._model = machine.engine.model
         self._max_draft = config.limits.max_draft
         self._frame_pixels = config.limits.frame_pixels
         sight = self._model.sight
@@ -96,44 +87,35 @@ class Server:
             sight = msgspec.structs.replace(sight, frames=config.limits.frames)
             self._model = replace(self._model, sight=sight)
         self._frames = sight.frames if sight is not None else wire.MAX_FRAMES
-        """A question may hold."""
-        self._mailbox = mailbox
-        self._clock = clock
+        """Frames that a question may hold."""
+        self._mailbox, self._clock = mailbox, clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
-        self._scheduler = Scheduler(
-            self._model,
-            config.scheduling,
-            config.limits,
-            Costs(Estimator(cost), Estimator(encoding), DraftCosts() if self_draft is not None else None),
-        )
+        self._scheduler = Scheduler(self._model, config.scheduling, config.limits, machine.costs())
         self._preparation = ImageDecoding(self._prepare, mailbox.notify, preparation_threads, clock)
-        self._memory = Admission(engine.blocks)
+        self._memory = Admission(machine.engine.blocks)
         self._quotas = Quotas(config.quotas)
         self._sessions_per_client = config.quotas.sessions_per_client
         self._admissible: dict[int, Prepared[tuple[Any, Any]]] = {}
-        """What waits for memory, by row."""
+        """Steps that wait for memory, by row."""
         self._rows: dict[int, Step] = {}
-        """Whose keys and values the rows of the engine hold."""
+        """Steps whose keys and values the rows of the engine hold."""
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)
-        self._outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
-        if profile.verify_s:
-            engine = PacedEngine(engine, profile, self._attend_until, clock)
-        if self_draft is not None and profile.server_draft_s:
-            self_draft = PacedDraftEngine(self_draft, profile, self._attend_until, clock)
-        self._executor = Executor(
-            engine, self_draft, self._scheduler, self._memory, self._sessions, self._outbox, self._exits,
-            self._attend, clock,
-        )  # fmt: skip
-        self._check_ticket = check_ticket
+        self.step_log, self._attainment = StepLog(), SloAttainment()
+        spans = [Spans(trace).take] if trace is not None else []
+        events = Events(self.figures.take, self.step_log.take, self._attainment.take, *spans)
+        self._emit = events.emit
+        self.outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, self.figures, events, clock)
+        paced = paced_machine(machine, self._attend_until, clock)
+        self._executor = Executor(paced, self._scheduler, self._memory, self.outbox, events, self._attend, clock)
+        self._membership = membership
         self._stopping = self._draining = False
         self._drain_s = config.limits.drain_s
         self._to_shed = 0
         """Robots that are to go elsewhere although this verifier goes on."""
         self._drained_at: float | None = None
         """When those that are still here are sent elsewhere in the midst of their answers."""
-        self._report = report
         self._begun_at = clock()
         self._reported_at = self._begun_at - REPORT_S
         self._busy = self._evicted = self._ignored = 0
@@ -158,15 +140,15 @@ class Server:
         self._preparation.close()
         for session in self._sessions.all:
             step = self._scheduler.step(session.index)
-            if self._check_ticket is not None:  # others of its cluster go on with the step
+            if self._membership is not None:  # others of its cluster go on with the step
                 self._send_away(session, STOPPED)
             elif step is not None and not step.done:
-                self._outbox.send(session, wire.EndStep(step.number, STOPPED))
+                self.outbox.send(session, wire.EndStep(step.number, STOPPED))
         _log.info(
             "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d busy=%d evicted=%d "
             "ignored=%d",
-            self._clock() - self._begun_at, self._sessions.opened, self._outbox.steps, self._outbox.totals,
-            self._exits.sent, self._exits.dropped, self._outbox.faults, self._busy, self._evicted, self._ignored,
+            self._clock() - self._begun_at, self._sessions.opened, self.step_log.steps, self.step_log.totals,
+            self._exits.sent, self._exits.dropped, self.outbox.faults, self._busy, self._evicted, self._ignored,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -181,7 +163,7 @@ class Server:
         """
         self._draining = True
         self.figures.phase = Phase.DRAINING
-        self._stopping = self._stopping or not (self._drain_s or self._check_ticket is not None)
+        self._stopping = self._stopping or not (self._drain_s or self._membership is not None)
 
     def shed(self, robots: int) -> None:
         """Send so many robots elsewhere, each when its answer is done. Safe to call in any thread."""
@@ -214,14 +196,14 @@ class Server:
     def _attend(self) -> bool:
         """Read messages and send early tokens that are due. Returns whether there were messages."""
         got_messages = self._read_messages()
-        self._outbox.send_early()
+        self.outbox.send_early()
         now = self.figures.beat = self._clock()
         if self.figures.due(now):
             self._publish(now)
         if now >= self._tell_at:
             self._tell(now)
-        if self._report is not None and now - self._reported_at >= REPORT_S:
-            self._report(self._standing(now))
+        if self._membership is not None and now - self._reported_at >= REPORT_S:
+            self._membership.report(self._standing(now))
             self._reported_at = now
         return got_messages
 
@@ -296,7 +278,7 @@ class Server:
             self._begin(self._admissible.pop(index))
 
     def _standing(self, now: float) -> Standing:
-        promises = self._outbox.promises
+        promises = self._attainment
         promises.asked(self._scheduler.asked, now - self._reported_at, now)
         memory = 1.0 - self._memory.free / self._memory.blocks
         # Those of robots that are gone make room for others, see `_drop_dead`.
@@ -311,7 +293,7 @@ class Server:
             _log.info("draining: %d robots go elsewhere, within %g s", len(self._sessions), self._drain_s)
             for session in self._sessions.all:
                 if not self._is_between_answers(session):  # nobody waits for a robot that is gone
-                    self._outbox.send(session, wire.Ping(0), droppable=True)
+                    self.outbox.send(session, wire.Ping(0), droppable=True)
         for session in self._sessions.all:
             if session.peer is None or self._is_between_answers(session) or now >= self._drained_at:
                 self._send_away(session, DRAINING)
@@ -348,14 +330,14 @@ class Server:
     def _release(self, index: int) -> None:
         del self._rows[index]
         self._engine.release(index)
-        if self._self_draft is not None:
-            self._self_draft.release(index)
+        if self._draft_engine is not None:
+            self._draft_engine.release(index)
 
     def _need(self, step: Step, own: Any, beside: Any) -> int:
         """Return the blocks that a step may come to hold. Raises CapacityError where there are not so many."""
         prompt = self._engine.size(own)
-        if self._self_draft is not None and beside is not None:
-            prompt = max(prompt, self._self_draft.size(beside))
+        if self._draft_engine is not None and beside is not None:
+            prompt = max(prompt, self._draft_engine.size(beside))
         answer = step.answer.max_tokens
         need = blocks_for(prompt + answer + self._max_draft)
         if need > self._memory.blocks:
@@ -376,7 +358,7 @@ class Server:
             tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
             image_tokens = self._engine.image_tokens(own)
             asked = self._engine.size(own) - 1 + answer.position
-            self.figures.granted(step, asked, tokens, self._clock())
+            self._emit(Granted(step, asked, tokens, self._clock()))
             prefill.prepared(ready.inputs, tokens, self._engine.size(own), image_tokens)
             prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
             step.usage.prefill_s = ready.seconds
@@ -405,10 +387,10 @@ class Server:
         self._exits.overtake(index)
         if session is None or step is None:
             return
-        self._outbox.log_step(session, step, "evicted")
+        self.outbox.end(step, "evicted")
         if session.peer is not None:
             text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
-            self._outbox.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
+            self.outbox.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
 
     def _send_busy(self, step: Step, full: NoRoom) -> None:
         """End a step that cannot be taken now, with a time for its edge to begin it again."""
@@ -416,14 +398,14 @@ class Server:
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
-            self._outbox.allowance.take(session.peer, self._clock())
+            self.outbox.allowance.take(session.peer, self._clock())
             self._busy += 1
-            self.figures.forget(step)
+            self._emit(Deferred(step))
             _log.info(
                 "%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s,
                 extra=event("busy", session, step=step.number, retry_after_s=round(full.retry_after_s, 1)),
             )  # fmt: skip
-            self._outbox.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
+            self.outbox.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _expire(self) -> None:
         for client in self._mailbox.revoked():
@@ -443,7 +425,7 @@ class Server:
                 self._quotas.use("bytes", session.user, sum(map(len, frames)), self._clock())
 
     def _take(self, peer: bytes, session: Session | None, frames: list[bytes]) -> None:
-        if self._outbox.allowance.left(peer, self._clock()) < 1.0:
+        if self.outbox.allowance.left(peer, self._clock()) < 1.0:
             self._ignored += 1
             return
         try:
@@ -453,11 +435,11 @@ class Server:
         except wire.WireError as error:
             large = len(frames[0]) > wire.MAX_MESSAGE_BYTES
             code = wire.FaultCode.TOO_LARGE if large else wire.FaultCode.MALFORMED
-            self._outbox.refuse(peer, wire.Fault(code, str(error)))
+            self.outbox.refuse(peer, wire.Fault(code, str(error)))
             return
         try:
             if isinstance(message, wire.Hello):
-                self._outbox.allowance.take(peer, self._clock())
+                self.outbox.allowance.take(peer, self._clock())
                 self._hello(peer, message)
             elif session is None:
                 text = "no session: this connection has none (the verifier may have been restarted); send Hello again"
@@ -466,14 +448,14 @@ class Server:
                 session.last_seen = session.last_received = self._clock()
                 self._dispatch(session, message)
         except Refused as error:
-            self._outbox.refuse(peer, error.fault)
+            self.outbox.refuse(peer, error.fault)
         except Exception as error:
             # A message that fails in a way that is not foreseen ends its sender's step and not the server.
             _log.exception("a %s could not be taken", type(message).__name__)
             text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
-            self._outbox.refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
+            self.outbox.refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
             if session is not None:
-                self._outbox.log_step(session, self._scheduler.end(session.index), "failed")
+                self.outbox.end(self._scheduler.end(session.index), "failed")
                 self._exits.overtake(session.index)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
@@ -484,15 +466,15 @@ class Server:
                 try:
                     self._quotas.check(session.user, now, "draft tokens")
                 except NoRoom as full:
-                    self._outbox.log_step(session, step, "refused", "stopped by a quota")
+                    self.outbox.end(step, "refused", "stopped by a quota")
                     self._send_busy(step, full)
                     return
                 self._quotas.use("draft tokens", session.user, len(message.tokens), now)
             for commit in self._scheduler.offer(session.index, message, now):
-                self._outbox.send(session, commit)
+                self.outbox.send(session, commit)
             step = self._scheduler.step(session.index)
             if step is not None and step.done:  # a token of the edge may end the answer
-                self._outbox.log_step(session, step, "done")
+                self.outbox.end(step, "done")
         elif isinstance(message, wire.BeginStep):
             before = self._scheduler.step(session.index)
             commits = self._scheduler.begin(
@@ -501,8 +483,8 @@ class Server:
             step = self._scheduler.step(session.index)
             if step is not None and step is not before:
                 self._exits.overtake(session.index)
-                self._outbox.log_step(session, before, "superseded")
-                self.figures.begun(step, session.number, session.client, message.trace, now)
+                self.outbox.end(before, "superseded")
+                self._emit(Begun(step, session, now))
                 if step.pending:
                     try:
                         self._quotas.check(session.user, now, "steps", "bytes", "draft tokens")
@@ -514,21 +496,21 @@ class Server:
                         return
                     self._preparation.submit(step, message)
             elif step is not None:
-                self._outbox.send_features(session, step, len(message.committed))
+                self.outbox.send_features(step, len(message.committed))
             for commit in commits:
-                self._outbox.send(session, commit)
+                self.outbox.send(session, commit)
         elif isinstance(message, wire.EndStep):
             step = self._scheduler.end(session.index, message.step)
             if step is not None:
                 self._exits.overtake(session.index)
-                self._outbox.log_step(session, step, "cancelled", f"ended by the edge: {message.reason[:100]}")
+                self.outbox.end(step, "cancelled", f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
             for commit in self._scheduler.fetch(session.index, message):
-                self._outbox.send(session, commit)
+                self.outbox.send(session, commit)
         elif isinstance(message, wire.Ping):
-            self._outbox.send(session, wire.Pong(message.nonce))
+            self.outbox.send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
-            self._outbox.allowance.take(session.peer, now)
+            self.outbox.allowance.take(session.peer, now)
             _log.warning("%s reports %s: %s", session.name, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"
@@ -538,7 +520,7 @@ class Server:
         now = self._clock()
         fault = refusal(hello, self._model)
         if fault is not None:
-            self._outbox.refuse(peer, fault)
+            self.outbox.refuse(peer, fault)
             return
         if self._draining:
             self._mailbox.send(peer, wire.Redirect(reason=DRAINING), droppable=True)
@@ -551,11 +533,11 @@ class Server:
             )
             session = None
         known = self._sessions.of_peer(peer)
-        if self._check_ticket is not None and session is None and known is None:
+        if self._membership is not None and session is None and known is None:
             try:
-                self._check_ticket(hello.ticket, client)
+                self._membership.check_ticket(hello.ticket, client)
             except ValueError as error:
-                self._outbox.refuse(peer, wire.Fault(wire.FaultCode.NO_TICKET, f"Hello.ticket: {error}"))
+                self.outbox.refuse(peer, wire.Fault(wire.FaultCode.NO_TICKET, f"Hello.ticket: {error}"))
                 return
         # Who starts over does so on its own row, where what it has used still counts.
         again = known is not None and session is None
@@ -563,7 +545,7 @@ class Server:
             self._close(known, "sent Hello again", same_robot=again)
         if session is not None:
             if session.peer is not None and session.peer != peer:  # gone and back before anything was sent to it
-                self._outbox.count_lost(session)
+                self.outbox.count_lost(session)
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
             _log.info("%s resumed", session.name, extra=event("session_resumed", session))
@@ -574,7 +556,7 @@ class Server:
                 # A place becomes free at the earliest when a robot was silent for so long.
                 wait = self._memory.later(SILENT_S)
                 self._busy += 1
-                if self._outbox.allowance.take(b"", now):
+                if self.outbox.allowance.take(b"", now):
                     _log.warning("a robot has no place: %s; again in %.1f s", text, wait)
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
@@ -586,15 +568,15 @@ class Server:
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
         session.features = bool(hello.features)
-        drafts = self._self_draft is not None
-        self._outbox.send(session, welcome(session, self._model, self._max_draft, self._profile.name, drafts))
+        drafts = self._draft_engine is not None
+        self.outbox.send(session, welcome(session, self._model, self._max_draft, self._profile.name, drafts))
 
     # --- work
 
     def _prepare(self, begin: wire.BeginStep) -> tuple[Any, Any]:
         """Return the inputs of target and draft model; in a thread of `ImageDecoding`."""
         wants = begin.self_draft or begin.idle is wire.Idle.LEDGER
-        beside = self._self_draft if wants else None
+        beside = self._draft_engine if wants else None
         if (count := len(wire.frames_of(begin.jpeg))) > self._frames:
             raise ValueError(
                 f"a question of {count} frames, this verifier's model takes {self._frames}; set frames to that on the "
@@ -632,7 +614,7 @@ class Server:
 
     def _close(self, session: Session, why: str, same_robot: bool = False) -> None:
         """End a session. same_robot: the next one on its row is its own, and what it has used still counts."""
-        self._outbox.log_step(session, self._scheduler.end(session.index), "lost", why)
+        self.outbox.end(self._scheduler.end(session.index), "lost", why)
         self.figures.closed(session.number)
         self._exits.close(session.index)
         self._scheduler.forget(session.index)
@@ -657,7 +639,7 @@ class Server:
         """Free a row: close the first session whose edge is gone or was silent for long. Returns whether one was."""
         for session in sessions:
             if session.peer is not None:
-                self._outbox.send(session, wire.Ping(0), droppable=True)
+                self.outbox.send(session, wire.Ping(0), droppable=True)
             silent = self._clock() - session.last_received > SILENT_S
             if session.peer is None or (silent and not self._mailbox.waits(session.peer)):
                 self._close(session, "its edge is gone and the place is needed")

@@ -88,6 +88,7 @@ def _serve(
     member: Member | None,
 ) -> None:
     from cloud_verifier.image_decoding import THREADS
+    from cloud_verifier.machine import Machine
     from cloud_verifier.security import public_key
     from cloud_verifier.server import Server
     from cloud_verifier.sessions import check_welcome
@@ -102,12 +103,9 @@ def _serve(
         raise StartError(f"--device {config.model.device}: {reason}") from None
     trace = Trace() if config.output.trace is not None else None
     measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
-    server = Server(
-        engine, config, profile, frontend, trace, self_draft=server_draft, preparation_threads=THREADS,
-        cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
-        figures=figures, check_ticket=member.check_ticket if member else None,
-        report=member.report if member else None,
-    )  # fmt: skip
+    costs = (measured.cost, measured.encoding) if measured else ()
+    machine = Machine(engine, server_draft, profile, *costs)
+    server = Server(machine, config, frontend, time.monotonic, figures, trace, member, THREADS)
     health.describe(**_about(engine.model, config))
     if member is None:
         signal.signal(signal.SIGTERM, lambda *_: server.drain())

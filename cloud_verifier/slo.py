@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
+from cloud_verifier.events import Committed, Event
 from cloud_verifier.limits import DecayingSum
-from speculation.service import ServiceClass
-from speculation.wire import Commit
 
 HALF_LIFE_S = 10.0
 """What happened so long ago counts half."""
@@ -30,6 +30,16 @@ class Standing:
     draining: bool
 
 
+class Membership(Protocol):
+    """A verifier's place in a cluster."""
+
+    def check_ticket(self, ticket: bytes, client: str) -> None:
+        """Raise ValueError for a ticket that does not admit a client."""
+
+    def report(self, standing: Standing) -> None:
+        """Take how the verifier stands, which it says again and again; one that hangs does not."""
+
+
 class SloAttainment:
     """Compares what commits took with what their classes allow. `now` is in seconds."""
 
@@ -37,10 +47,14 @@ class SloAttainment:
         self._commits, self._late = DecayingSum(HALF_LIFE_S), DecayingSum(HALF_LIFE_S)
         self._prefill, self._asked = DecayingSum(HALF_LIFE_S), DecayingSum(HALF_LIFE_S)
 
-    def committed(self, commit: Commit, promised: ServiceClass, now: float) -> None:
+    def take(self, event: Event) -> None:
         """Enter a commit of a pass. What its robot took to draft is not the verifier's, and does not count."""
+        if not isinstance(event, Committed):
+            return
+        commit, now = event.commit, event.now
         # Its `rest` is a token, too, which the robot draws out of it.
-        allowed_s = (len(commit.tokens) + (commit.rest is not None)) / promised.tokens_per_s
+        tokens = len(commit.tokens) + (commit.rest is not None)
+        allowed_s = tokens / event.step.request.service_class.tokens_per_s
         self._commits.add(1.0, now)
         self._late.add(float(commit.queue_s + commit.compute_s > allowed_s), now)
         self._prefill.add(commit.prefill_s, now)

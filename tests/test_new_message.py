@@ -63,7 +63,7 @@ assert "Battery goes from verifier to edge only" in refused[0].message
 class Receiver(Server):
     def _dispatch(self, session, message):
         if isinstance(message, Battery):
-            self._outbox.send(session, Battery(message.left / 2))
+            self.outbox.send(session, Battery(message.left / 2))
         else:
             super()._dispatch(session, message)
 

@@ -15,12 +15,12 @@ from typing import Protocol
 import msgspec
 
 from cloud_verifier.choice import Act
+from cloud_verifier.events import Begun, Committed, Deferred, Ended, Event, ExitJudged, Fed, Granted, Worked
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
 from cloud_verifier.monitoring.store import SeriesStore
 from cloud_verifier.step import Step
-from speculation.acceptance import Verdict
-from speculation.wire import TRACE_BYTES, Commit
+from speculation.wire import Commit
 
 PUBLISH_S = 1.0
 """What changes all the time is published so often."""
@@ -45,7 +45,6 @@ class StepRecord:
     step: Step
     session: int
     robot: str
-    trace: bytes
     begun: float
     answering: bool = False
     """Whether its first commit left."""
@@ -150,50 +149,67 @@ class Figures(SeriesStore):
 
     # --- a step's life
 
-    def begun(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
-        """Note that a robot began a step."""
-        self._records[step.index] = StepRecord(step, session, self.robot(robot), trace, now)
+    def take(self, event: Event) -> None:
+        """Count an event."""
+        match event:
+            case Begun():
+                record = StepRecord(event.step, event.session.number, self.robot(event.session.client), event.now)
+                self._records[event.step.index] = record
+            case Granted():
+                self._granted(event)
+            case Fed():
+                self._fed(event)
+            case ExitJudged():
+                self._judged(event)
+            case Committed():
+                self._committed(event)
+            case Ended():
+                self._ended(event.step, event.how, event.now)
+            case Deferred():
+                if self.record(event.step) is not None:
+                    del self._records[event.step.index]
+            case Worked():
+                self._worked(event)
 
     def record(self, step: Step) -> StepRecord | None:
         """Return what is known of a step, None where another one took its row."""
         found = self._records.get(step.index)
         return found if found is not None and found.step is step else None
 
-    def trace_id(self, step: Step) -> str:
-        """Return a step's trace id, 32 hexadecimal digits; empty where its robot gave none."""
-        record = self.record(step)
-        return record.trace.hex() if record is not None and len(record.trace) == TRACE_BYTES else ""
+    def _granted(self, event: Granted) -> None:
+        if (record := self.record(event.step)) is not None:
+            record.granted = event.now
+            self.observe(s.QUEUE_TIME, event.now - record.begun)
+        self.count(s.CACHE_QUERIES, event.prompt)
+        self.count(s.CACHE_HITS, max(0, event.prompt - event.computed))
 
-    def granted(self, step: Step, prompt: int, computed: int, now: float) -> None:
-        """Note that a step got its memory; of its `prompt` tokens, with the answer's so far, so many are computed."""
-        if (record := self.record(step)) is not None:
-            record.granted = now
-            self.observe(s.QUEUE_TIME, now - record.begun)
-        self.count(s.CACHE_QUERIES, prompt)
-        self.count(s.CACHE_HITS, max(0, prompt - computed))
-
-    def prefilled(self, step: Step, now: float) -> None:
-        """Note that a step's prefill is done."""
+    def _fed(self, event: Fed) -> None:
+        """Count a prefill where it is done."""
+        step = event.step
+        if step.pending:
+            return
         self.count(s.PROMPT_TOKENS, step.prefill.prompt_tokens)
         if (record := self.record(step)) is not None and record.granted is not None:
-            record.prefilled = now
-            self.observe(s.PREFILL_TIME, now - record.granted)
+            record.prefilled = event.now
+            self.observe(s.PREFILL_TIME, event.now - record.granted)
 
-    def passed(self, tokens: int, seconds: float, judged: bool) -> None:
-        """Note that a forward over so many tokens is done; `judged`: it was no prefill alone."""
-        self.observe(s.ITERATION, tokens)
-        self.observe(s.PASS_TIME, seconds)
-        self.count(s.BUSY_TIME, seconds, "verify" if judged else "prefill")
+    def _worked(self, event: Worked) -> None:
+        seconds = event.now - event.start
+        self.count(s.BUSY_TIME, seconds, event.kind)
+        if event.tokens:
+            self.observe(s.ITERATION, event.tokens)
+            self.observe(s.PASS_TIME, seconds)
 
-    def early(self, step: Step, layer: int, verdict: Verdict) -> None:
-        """Note that an exit has judged a step's pass."""
+    def _judged(self, event: ExitJudged) -> None:
+        """Keep what an exit said until the last layer has judged it."""
+        layer, verdict = event.layer, event.verdict
         self.count(s.EARLY, 1, str(layer))
         self.child(s.EARLY_HITS, str(layer))  # one that is never right is at 0, not missing
-        if (record := self.record(step)) is not None:
+        if (record := self.record(event.step)) is not None:
             record.early.append((layer, verdict.path, verdict.token))
 
-    def committed(self, step: Step, verdict: Verdict, commit: Commit, since: float, pass_s: float, now: float) -> None:
-        """Note that a step's pass is done, which took `pass_s`; its commit before left at `since`."""
+    def _committed(self, event: Committed) -> None:
+        step, verdict, commit, now = event.step, event.verdict, event.commit, event.now
         tokens = len(commit.tokens)
         # Behind the draft may stand tokens that the answer's grammar has settled.
         accepted = sum(index < len(step.tree.tokens) for index in verdict.path)
@@ -215,9 +231,9 @@ class Figures(SeriesStore):
             totals.accepted += accepted
         if record.prefilled is not None and now > record.prefilled:
             totals.tokens_per_s = step.usage.tokens / (now - record.prefilled)
-        self._timed(record, commit, since, now)
+        self._timed(record, commit, event.since, now)
         if self._traces is not None:
-            record.passes.append((step.act.value, now - pass_s, now, tokens))
+            record.passes.append((step.act.value, now - event.pass_s, now, tokens))
 
     def _verified(self, step: Step, accepted: int) -> None:
         """Count a pass by what it did, and its draft, if it verified one."""
@@ -252,8 +268,7 @@ class Figures(SeriesStore):
         self.count(s.GENERATION_TOKENS, tokens, record.service_class)
         self.count(s.ROBOT_TOKENS, tokens, record.robot)
 
-    def ended(self, step: Step, how: str, now: float) -> None:
-        """Note that a step is over; `how` is one of `series.REASONS`."""
+    def _ended(self, step: Step, how: str, now: float) -> None:
         self.count(s.REQUESTS, 1, how)
         self.count(s.LEDGER_WAITS, step.usage.waited_s)
         record = self.record(step)
@@ -271,11 +286,6 @@ class Figures(SeriesStore):
     def closed(self, session: int) -> None:
         """Note that a session is over."""
         self.totals.pop(session, None)
-
-    def forget(self, step: Step) -> None:
-        """Note that a step never began: its robot was asked to come back later."""
-        if self.record(step) is not None:
-            del self._records[step.index]
 
     # --- what is published
 

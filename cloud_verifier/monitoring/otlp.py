@@ -85,4 +85,4 @@ class StepTraces:
             "session": record.session, "robot": record.robot, "step": record.step.number,
             "class": record.service_class, "end": how,
         })  # fmt: skip
-        self._exporter.answered(record.trace, step, parts)
+        self._exporter.answered(record.step.request.trace, step, parts)

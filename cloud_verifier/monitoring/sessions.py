@@ -33,7 +33,7 @@ def _figures(session: Session, step: Step | None, figures: Figures, now: float) 
         credit=step.ledger.credit(now) if step is not None and answered else None,
         round_trip_s=step.request.round_trip_s if step is not None else 0.0,
         silent_s=now - session.last_received,
-        trace=figures.trace_id(step) if step is not None else "",
+        trace=step.request.trace_id if step is not None else "",
     )
 
 

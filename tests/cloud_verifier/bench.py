@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from speculation import wire
 from speculation.profiles import RAW, DeviceProfile
@@ -78,7 +79,10 @@ class Bench:
         self.post = FakePost()
         self.engine = engine or FakeEngine()
         self.trace = Trace(self.post.clock)
-        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock, self_draft, threads)
+        self.machine = Machine(self.engine, self_draft, profile)
+        self.server = Server(
+            self.machine, config, self.post, self.post.clock, trace=self.trace, preparation_threads=threads
+        )
 
     def send(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
         payload = message if isinstance(message, bytes) else wire.encode(message)

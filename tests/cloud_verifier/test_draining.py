@@ -8,12 +8,27 @@ import pytest
 
 from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
 from cloud_verifier.slo import Standing
-from speculation.profiles import RAW, load_profile
+from speculation.profiles import load_profile
 from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
 AWAY = Redirect(reason=DRAINING)
 DECODED = BeginStep(1, "long", JPEG, max_tokens=10, idle=Idle.DECODE)
+
+
+class Place:
+    """A place in a cluster whose tickets admit whom `admits` says, and which keeps all reports."""
+
+    def __init__(self, admits: Callable[[bytes, str], bool] = lambda ticket, client: True) -> None:
+        self._admits = admits
+        self.reports: list[Standing] = []
+
+    def check_ticket(self, ticket: bytes, client: str) -> None:
+        if not self._admits(ticket, client):
+            raise ValueError("not yours")
+
+    def report(self, standing: Standing) -> None:
+        self.reports.append(standing)
 
 
 def draining(seconds: float) -> Bench:
@@ -93,9 +108,7 @@ def test_without_time_it_stops_at_once_and_with_time_it_does_not_however_often_i
 def test_one_of_a_cluster_loses_no_step_however_it_ends(end: Callable[[Server], None]) -> None:
     """An EndStep would be the step's end, although another replica can go on with it."""
     bench, config = Bench(), CONFIG.changed(drain_s=0.0)
-    bench.server = Server(
-        bench.engine, config, RAW, bench.post, clock=bench.post.clock, check_ticket=lambda ticket, client: None
-    )
+    bench.server = Server(bench.machine, config, bench.post, bench.post.clock, membership=Place())
     bench.welcome(b"a")
     bench.ask(b"a", begin())
     end(bench.server)
@@ -119,12 +132,8 @@ def test_some_robots_are_sent_elsewhere_between_their_answers_and_the_others_sta
 
 def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() -> None:
     bench = Bench()
-
-    def check(ticket: bytes, client: str) -> None:
-        if ticket != client.encode():
-            raise ValueError("not yours")
-
-    bench.server = Server(bench.engine, CONFIG, RAW, bench.post, clock=bench.post.clock, check_ticket=check)
+    place = Place(lambda ticket, client: ticket == client.encode())
+    bench.server = Server(bench.machine, CONFIG, bench.post, bench.post.clock, membership=place)
     bench.post.clients |= {b"a": "a", b"b": "a"}
     refused = bench.ask(b"a", HELLO)
     assert faults(refused) == [FaultCode.NO_TICKET]
@@ -137,9 +146,9 @@ def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() ->
 
 
 def test_it_reports_how_it_stands() -> None:
-    bench, reports, config = Bench(), list[Standing](), CONFIG.changed(drain_s=60.0)
-    profile = load_profile("go2_a100_scaled")
-    bench.server = Server(bench.engine, config, profile, bench.post, clock=bench.post.clock, report=reports.append)
+    bench, place = Bench(profile=load_profile("go2_a100_scaled")), Place()
+    reports, config = place.reports, CONFIG.changed(drain_s=60.0)
+    bench.server = Server(bench.machine, config, bench.post, bench.post.clock, membership=place)
     bench.turns(1)
     assert reports == [Standing(0, 0.0, 0.0, 0.0, False)]
     bench.welcome(b"a")

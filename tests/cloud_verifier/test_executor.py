@@ -148,7 +148,7 @@ def test_a_prompt_that_the_draft_model_reads_holds_no_other_up(length: int, gamm
     bench.turns(1200)
     for peer, prompt in prompts.items():
         assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 150 if peer == b"a" else 40)
-    drafts = bench.server._self_draft
+    drafts = bench.machine.draft_engine
     assert isinstance(drafts, TimedDraft)
     read = {index: sum(tokens for row, tokens in drafts.chunks if row == index) for index in (0, 1)}
     assert read[1] == length - 1 and len(drafts.chunks) > 4, "it was read, in pieces"

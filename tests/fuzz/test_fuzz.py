@@ -90,7 +90,7 @@ def test_a_server_that_only_puts_the_honest_robot_off_is_found(monkeypatch: pyte
 
     def puts_off(self: Server, session: Session, message: wire.AnyMessage) -> None:
         if session.peer == HONEST and isinstance(message, BeginStep):
-            self._outbox.send(session, Busy(1.0, "full", message.step))
+            self.outbox.send(session, Busy(1.0, "full", message.step))
         else:
             dispatch(self, session, message)
 

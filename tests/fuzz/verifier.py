@@ -22,11 +22,11 @@ import numpy as np
 from cloud_verifier import sessions
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.interfaces import LayerVerdicts, Row
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from cloud_verifier.tree import Tree
 from speculation import wire
 from speculation.acceptance import Verdict
-from speculation.profiles import RAW
 from speculation.sampling import GREEDY
 from speculation.text import printable
 from speculation.wire import (
@@ -383,9 +383,9 @@ class Verifier:
         assert server is not None
         return {
             "honest answers": self.honest.answers - 1,
-            "faults": server._outbox.faults,
+            "faults": server.outbox.faults,
             "ignored": server._ignored,
-            "steps": server._outbox.steps,
+            "steps": server.step_log.steps,
             "sessions": server._sessions.opened,
             "busy": server._busy,
             "evicted": server._evicted,
@@ -400,7 +400,7 @@ class Verifier:
         policy, beside = dice.choice(("fcfs", "full_budget", "wisp")), dice.choice((FuzzSelfDraft(), None))
         config = ServerConfig.of(Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy=policy)
         engine = FuzzEngine(memory=MEMORY)
-        self.server = Server(engine, config, RAW, self.post, None, self.timeline.clock, beside)
+        self.server = Server(Machine(engine, beside), config, self.post, self.timeline.clock)
         self.post.takers[HONEST] = self.honest
         turns = 0
         while (act := choose(self)) is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult, sources_of
 from speculation.predictor import Predictor
@@ -87,15 +88,10 @@ def decode(
     mailbox = VirtualMailbox(timeline)
     engine = RecordedEngine(recording, timings, timeline.sleep, recording.fed if fed else None)
     has_draft = config.self_draft or server.target.draft_model is not None
-    verifier = Server(
-        engine,
-        server.changed(max_sessions=max(edges, server.limits.max_sessions)),
-        DeviceProfile(timings.name),
-        mailbox,
-        clock=timeline.clock,
-        self_draft=RecordedServerDraft(beside or recording, timings, timeline.sleep) if has_draft else None,
-        cost=timings.pass_cost,
-    )
+    drafts = RecordedServerDraft(beside or recording, timings, timeline.sleep) if has_draft else None
+    machine = Machine(engine, drafts, DeviceProfile(timings.name), timings.pass_cost)
+    places = server.changed(max_sessions=max(edges, server.limits.max_sessions))
+    verifier = Server(machine, places, mailbox, timeline.clock)
     results: dict[int, StepResult] = {}
 
     def edge(number: int) -> None:

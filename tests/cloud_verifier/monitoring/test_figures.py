@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cloud_verifier.choice import Act
+from cloud_verifier.events import Begun, Committed, Ended
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase, SessionFigures
 from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.series import MOST_ROBOTS, OTHER, PREFIX, Series
+from cloud_verifier.sessions import Session
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
@@ -19,6 +21,9 @@ from tests.cloud_verifier.steps import step_of
 
 TRUTH = greedy("long", JPEG, 8)
 REST = Masses(bytes(4), 1.0)
+
+
+SESSION = Session(1, "token", 0, b"peer", 0.0, 0.0, client="go2-7")
 
 
 def shot(bench: Bench) -> Figures:
@@ -75,20 +80,20 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
 def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> None:
     figures = Figures(lambda: 0.0)
     step = step_of(BeginStep(1, "p", b"j"))
-    figures.begun(step, 1, "go2-7", b"", 0.0)
+    figures.take(Begun(step, SESSION, 0.0))
     step.usage.tokens = 2
-    figures.ended(step, "done", 1.0)
+    figures.take(Ended(step, "done", 1.0))
     assert figures.value(s.GENERATION_TOKENS, "interactive") == figures.value(s.ROBOT_TOKENS, "go2-7") == 2
 
 
 def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
     figures = Figures(lambda: 0.0)
     step = step_of(BeginStep(1, "p", b"j"))
-    figures.begun(step, 1, "go2-7", b"", 0.0)
+    figures.take(Begun(step, SESSION, 0.0))
     step.tree, step.act = Tree.chain((5, 6)), Act.VERIFY
     for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
         commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
-        figures.committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1))
+        figures.take(Committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1)))
     assert observed(figures, s.INTER_TOKEN, "interactive") == (3, pytest.approx(0.2 + 0.2))
     assert observed(figures, s.TTFT, "interactive") == (1, pytest.approx(0.2))
     # 8 tokens a second: one within 0.2 s is late, two are not

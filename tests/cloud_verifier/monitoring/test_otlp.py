@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from cloud_verifier.machine import Machine
 from cloud_verifier.monitoring import otlp
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.otlp import StepTraces
@@ -29,7 +30,7 @@ def answered(traces: StepTraces, bench: Bench, trace: bytes) -> None:
     """Let a verifier that takes 0.25 s a pass answer a step with two tokens."""
     figures = Figures(bench.post.clock, traces)
     profile = DeviceProfile("slow", verify_s=0.25)
-    bench.server = Server(bench.engine, CONFIG, profile, bench.post, None, bench.post.clock, figures=figures)
+    bench.server = Server(Machine(bench.engine, profile=profile), CONFIG, bench.post, bench.post.clock, figures)
     bench.welcome(b"a")
     bench.ask(b"a", begin(max_tokens=2, idle=Idle.DECODE, trace=trace))
 
