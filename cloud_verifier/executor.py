@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from cloud_verifier.events import Committed, Events, ExitJudged, Fed, Worked
+from cloud_verifier.events import Committed, Events, ExitJudged, Fed, Granted, Worked
 from cloud_verifier.interfaces import CapacityError, LayerVerdicts, Row, RowFeatures
 from cloud_verifier.machine import Machine
 from cloud_verifier.memory import Admission
@@ -61,6 +61,25 @@ class Executor:
     def reads(self) -> bool:
         """Whether the draft model beside the target has a prompt to read on."""
         return self._readings is not None and self._readings.next(self._reads_for) is not None
+
+    def begin(self, step: Step, inputs: tuple[Any, Any] | None, seconds: float) -> None:
+        """Let a step that has its memory be prefilled; its frames and prompt took so long to prepare."""
+        assert inputs is not None, "only what was prepared gets memory"
+        own, _ = inputs
+        answer, prefill = step.answer, step.prefill
+        try:
+            size, image_tokens = self._engine.size(own), self._engine.image_tokens(own)
+            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
+        except Exception as error:
+            self.cannot_prefill(step, error)
+            return
+        now = self._clock()
+        self._emit(Granted(step, size - 1 + answer.position, tokens, now))
+        prefill.prepared(inputs, tokens, size, image_tokens)
+        prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
+        step.usage.prefill_s = seconds
+        if prefill.encoded and not tokens:  # words that its row shares with others to the last
+            self.fed(step, 0, now)
 
     def encode(self, step: Step) -> None:
         """Encode a step's image."""

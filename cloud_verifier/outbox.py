@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cloud_verifier.events import Ended, Events
+from cloud_verifier.events import Deferred, Ended, Events
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.interfaces import Post
 from cloud_verifier.limits import Allowance
 from cloud_verifier.logs import event
+from cloud_verifier.memory import NoRoom
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.sessions import Session, SessionTable
+from cloud_verifier.sessions import SILENT_S, Session, SessionTable
 from cloud_verifier.step import Step
 from speculation import wire
 from speculation.text import printable
@@ -41,8 +42,9 @@ class Outbox:
         self._figures, self._events, self._clock = figures, events, clock
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """What each peer may still have refused."""
-        self.faults = 0
-        """Number of faults that were sent."""
+        self.faults = self.busy = self.evicted = 0
+        """Numbers of faults that were sent, robots that were asked to come back later, and steps that lost their
+        memory."""
 
     def send(self, session: Session, message: wire.AnyMessage, droppable: bool = False) -> None:
         """Send to a session's edge, if it is there; one that takes nothing any more is gone."""
@@ -111,6 +113,41 @@ class Outbox:
             self._mailbox.send(peer, fault, droppable=True)
         else:
             self.send(session, fault)
+
+    def send_busy(self, step: Step, full: NoRoom) -> None:
+        """End a step that cannot be taken now, with a time for its edge to begin it again."""
+        self._scheduler.end(step.index)
+        self._exits.overtake(step.index)
+        session = self._sessions.of_index(step.index)
+        if session is not None and session.peer is not None:
+            self.allowance.take(session.peer, self._clock())
+            self.busy += 1
+            self._events.emit(Deferred(step))
+            _log.info(
+                "%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s,
+                extra=event("busy", session, step=step.number, retry_after_s=round(full.retry_after_s, 1)),
+            )  # fmt: skip
+            self.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
+
+    def send_evicted(self, index: int) -> None:
+        """End the step of a row whose memory others got. Its edge begins it again where it stands, when it goes on."""
+        step, session = self._scheduler.evict(index), self._sessions.of_index(index)
+        self.evicted += 1
+        self._figures.count(series.PREEMPTIONS)
+        self._exits.overtake(index)
+        self.end(step, "evicted")
+        if step is not None and session is not None and session.peer is not None:
+            text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
+            self.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
+
+    def silent_rows(self) -> set[int]:
+        """Return the rows of robots that were silent for long, although all that they sent was read."""
+        now = self._clock()
+        return {
+            each.index
+            for each in self._sessions.all
+            if now - each.last_received > SILENT_S and not (each.peer and self._mailbox.waits(each.peer))
+        }
 
     def give_up(self, step: Step, code: wire.FaultCode, text: str) -> None:
         """End a step, unless another took its place, with a fault to its edge."""

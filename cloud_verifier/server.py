@@ -11,17 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.declared_times import paced_machine
-from cloud_verifier.events import Begun, Deferred, Events, Granted
+from cloud_verifier.events import Begun, Events
 from cloud_verifier.executor import Executor
 from cloud_verifier.exit_queue import ExitQueue
-from cloud_verifier.image_decoding import ImageDecoding, Prepared
-from cloud_verifier.interfaces import CapacityError, Post
+from cloud_verifier.image_decoding import ImageDecoding
+from cloud_verifier.interfaces import Post
 from cloud_verifier.logs import event
 from cloud_verifier.machine import Machine
 from cloud_verifier.memory import Admission, NoRoom
@@ -32,16 +31,13 @@ from cloud_verifier.monitoring.spans import Spans
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
-from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
+from cloud_verifier.sessions import SILENT_S, Session, SessionTable, refusal, welcome
 from cloud_verifier.slo import Membership, SloAttainment, Standing
-from cloud_verifier.step import Step
+from cloud_verifier.step_admission import StepAdmission, preparer
 from cloud_verifier.step_log import StepLog
 from speculation import wire
-from speculation.frames import MAX_PIXELS, check_pixels
-from speculation.pass_cost import Load
 from speculation.sampling import SamplingScheme
 from speculation.trace import Trace
-from speculation.vlm.blocks import blocks_for
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -49,8 +45,6 @@ IDLE_WAIT_S = 0.1
 """How long the server sleeps at most, so that a signal is seen."""
 MESSAGES_PER_TURN, READ_S = 64, 0.01
 """Messages that are read in a row, and seconds, before work goes on."""
-SILENT_S = 6.0
-"""An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
 REPORT_S = 0.25
 """How often the server reports how it stands, where that is wanted; one that hangs does not."""
 WORKING_S = 0.5
@@ -78,27 +72,18 @@ class Server:
 
         `trace` takes spans of what it does. `membership`: of the cluster that it is one of.
         """
-        self._engine, self._draft_engine, self._profile = machine.engine, machine.draft_engine, machine.profile
-        self._model = machine.engine.model
+        self._machine, self._model = machine, machine.engine.model
         self._max_draft = config.limits.max_draft
-        self._frame_pixels = config.limits.frame_pixels
         sight = self._model.sight
         if sight is not None and config.limits.frames:
             sight = msgspec.structs.replace(sight, frames=config.limits.frames)
             self._model = replace(self._model, sight=sight)
-        self._frames = sight.frames if sight is not None else wire.MAX_FRAMES
-        """Frames that a question may hold."""
         self._mailbox, self._clock = mailbox, clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
         self._scheduler = Scheduler(self._model, config.scheduling, config.limits, machine.costs())
-        self._preparation = ImageDecoding(self._prepare, mailbox.notify, preparation_threads, clock)
         self._memory = Admission(machine.engine.blocks)
         self._quotas = Quotas(config.quotas)
         self._sessions_per_client = config.quotas.sessions_per_client
-        self._admissible: dict[int, Prepared[tuple[Any, Any]]] = {}
-        """Steps that wait for memory, by row."""
-        self._rows: dict[int, Step] = {}
-        """Steps whose keys and values the rows of the engine hold."""
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)
@@ -109,6 +94,10 @@ class Server:
         self.outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, self.figures, events, clock)
         paced = paced_machine(machine, self._attend_until, clock)
         self._executor = Executor(paced, self._scheduler, self._memory, self.outbox, events, self._attend, clock)
+        self._decoding = ImageDecoding(preparer(machine, config.limits), mailbox.notify, preparation_threads, clock)
+        self._admission = StepAdmission(
+            machine, self._max_draft, self._decoding, self._scheduler, self._memory, self.outbox, self._executor, clock
+        )
         self._membership = membership
         self._stopping = self._draining = False
         self._drain_s = config.limits.drain_s
@@ -118,7 +107,7 @@ class Server:
         """When those that are still here are sent elsewhere in the midst of their answers."""
         self._begun_at = clock()
         self._reported_at = self._begun_at - REPORT_S
-        self._busy = self._evicted = self._ignored = 0
+        self._ignored = 0
         self._tell_at = self._begun_at
 
     def run(self, hang_s: float | None = None) -> None:
@@ -137,7 +126,7 @@ class Server:
                 self.turn()
         finally:
             ended.set()
-        self._preparation.close()
+        self._decoding.close()
         for session in self._sessions.all:
             step = self._scheduler.step(session.index)
             if self._membership is not None:  # others of its cluster go on with the step
@@ -148,7 +137,8 @@ class Server:
             "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d busy=%d evicted=%d "
             "ignored=%d",
             self._clock() - self._begun_at, self._sessions.opened, self.step_log.steps, self.step_log.totals,
-            self._exits.sent, self._exits.dropped, self.outbox.faults, self._busy, self._evicted, self._ignored,
+            self._exits.sent, self._exits.dropped, self.outbox.faults, self.outbox.busy, self.outbox.evicted,
+            self._ignored,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -172,7 +162,7 @@ class Server:
     def turn(self) -> None:
         """Read messages, then do the most urgent piece of work, or wait for some."""
         got_messages = self._attend()
-        self._take_prepared()  # no pass is under way, so a row may begin anew
+        self._admission.turn()  # no pass is under way, so a row may begin anew
         if self._draining:
             self._send_all_away()
         elif self._to_shed:
@@ -254,29 +244,6 @@ class Server:
             self._receive(*received)
         return True
 
-    def _take_prepared(self) -> None:
-        """Let steps whose frames are decoded ask for memory, and those that get it begin. No pass is under way."""
-        now = self._clock()
-        self._free_rows(now)
-        for ready in self._preparation.collect():
-            step = ready.step
-            if not self._scheduler.is_current(step):
-                continue
-            try:
-                if ready.inputs is None:
-                    raise ready.error or RuntimeError("a frame came to nothing")
-                self._memory.ask(step.index, self._need(step, *ready.inputs), now)
-                self._admissible[step.index] = ready
-            except NoRoom as full:
-                self._send_busy(step, full)
-            except Exception as error:
-                self._executor.cannot_prefill(step, error)
-        granted, evicted = self._memory.grant(now, self._idle(now) if self._memory.line else ())
-        for index in evicted:
-            self._evict(index)
-        for index in granted:
-            self._begin(self._admissible.pop(index))
-
     def _standing(self, now: float) -> Standing:
         promises = self._attainment
         promises.asked(self._scheduler.asked, now - self._reported_at, now)
@@ -315,97 +282,6 @@ class Server:
     def _is_between_answers(self, session: Session) -> bool:
         step = self._scheduler.step(session.index)
         return step is None or step.done
-
-    def _free_rows(self, now: float) -> None:
-        """Take back what is held, or waited for, for steps that are over."""
-        for index, step in list(self._rows.items()):
-            if step.done or not self._scheduler.is_current(step):
-                self._release(index)
-                self._memory.release(index, now)
-        for index, ready in list(self._admissible.items()):
-            if not self._scheduler.is_current(ready.step):
-                del self._admissible[index]
-                self._memory.release(index, now)
-
-    def _release(self, index: int) -> None:
-        del self._rows[index]
-        self._engine.release(index)
-        if self._draft_engine is not None:
-            self._draft_engine.release(index)
-
-    def _need(self, step: Step, own: Any, beside: Any) -> int:
-        """Return the blocks that a step may come to hold. Raises CapacityError where there are not so many."""
-        prompt = self._engine.size(own)
-        if self._draft_engine is not None and beside is not None:
-            prompt = max(prompt, self._draft_engine.size(beside))
-        answer = step.answer.max_tokens
-        need = blocks_for(prompt + answer + self._max_draft)
-        if need > self._memory.blocks:
-            raise CapacityError(
-                f"image and prompt of {prompt} tokens, an answer of {answer} and a draft of {self._max_draft} "
-                f"need {need} blocks of memory, there are {self._memory.blocks}; start the verifier with more --memory"
-            )
-        return need
-
-    def _begin(self, ready: Prepared[tuple[Any, Any]]) -> None:
-        """Let a step that has its memory be prefilled."""
-        step = ready.step
-        self._rows[step.index] = step
-        try:
-            assert ready.inputs is not None, "only what was prepared asks for memory"
-            own, _ = ready.inputs
-            answer, prefill = step.answer, step.prefill
-            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
-            image_tokens = self._engine.image_tokens(own)
-            asked = self._engine.size(own) - 1 + answer.position
-            self._emit(Granted(step, asked, tokens, self._clock()))
-            prefill.prepared(ready.inputs, tokens, self._engine.size(own), image_tokens)
-            prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
-            step.usage.prefill_s = ready.seconds
-        except Exception as error:
-            self._executor.cannot_prefill(step, error)
-        else:
-            if prefill.encoded and not tokens:  # words that its row shares with others to the last
-                self._executor.fed(step, 0, self._clock())
-
-    def _idle(self, now: float) -> list[int]:
-        """Return the rows that may be evicted, the first one first."""
-        silent = {
-            each.index
-            for each in self._sessions.all
-            if now - each.last_received > SILENT_S and not (each.peer and self._mailbox.waits(each.peer))
-        }
-        return [row for row in self._scheduler.idle(now, silent) if row in self._rows]
-
-    def _evict(self, index: int) -> None:
-        """Give an idle step's memory to others. Its edge begins it again where it stands, when it goes on."""
-        self._release(index)
-        step = self._scheduler.evict(index)
-        session = self._sessions.of_index(index)
-        self._evicted += 1
-        self.figures.count(series.PREEMPTIONS)
-        self._exits.overtake(index)
-        if session is None or step is None:
-            return
-        self.outbox.end(step, "evicted")
-        if session.peer is not None:
-            text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
-            self.outbox.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
-
-    def _send_busy(self, step: Step, full: NoRoom) -> None:
-        """End a step that cannot be taken now, with a time for its edge to begin it again."""
-        self._scheduler.end(step.index)
-        self._exits.overtake(step.index)
-        session = self._sessions.of_index(step.index)
-        if session is not None and session.peer is not None:
-            self.outbox.allowance.take(session.peer, self._clock())
-            self._busy += 1
-            self._emit(Deferred(step))
-            _log.info(
-                "%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s,
-                extra=event("busy", session, step=step.number, retry_after_s=round(full.retry_after_s, 1)),
-            )  # fmt: skip
-            self.outbox.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _expire(self) -> None:
         for client in self._mailbox.revoked():
@@ -467,7 +343,7 @@ class Server:
                     self._quotas.check(session.user, now, "draft tokens")
                 except NoRoom as full:
                     self.outbox.end(step, "refused", "stopped by a quota")
-                    self._send_busy(step, full)
+                    self.outbox.send_busy(step, full)
                     return
                 self._quotas.use("draft tokens", session.user, len(message.tokens), now)
             for commit in self._scheduler.offer(session.index, message, now):
@@ -488,13 +364,11 @@ class Server:
                 if step.pending:
                     try:
                         self._quotas.check(session.user, now, "steps", "bytes", "draft tokens")
-                        self._memory.check_prefill(session.index, now, self._scheduler.active(session.index))
-                        self._memory.check(session.index, now)
+                        self._admission.submit(step, message)
                         self._quotas.use("steps", session.user, 1.0, now)
                     except NoRoom as full:
-                        self._send_busy(step, full)
+                        self.outbox.send_busy(step, full)
                         return
-                    self._preparation.submit(step, message)
             elif step is not None:
                 self.outbox.send_features(step, len(message.committed))
             for commit in commits:
@@ -555,7 +429,7 @@ class Server:
             if text:
                 # A place becomes free at the earliest when a robot was silent for so long.
                 wait = self._memory.later(SILENT_S)
-                self._busy += 1
+                self.outbox.busy += 1
                 if self.outbox.allowance.take(b"", now):
                     _log.warning("a robot has no place: %s; again in %.1f s", text, wait)
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
@@ -568,24 +442,8 @@ class Server:
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
         session.features = bool(hello.features)
-        drafts = self._draft_engine is not None
-        self.outbox.send(session, welcome(session, self._model, self._max_draft, self._profile.name, drafts))
-
-    # --- work
-
-    def _prepare(self, begin: wire.BeginStep) -> tuple[Any, Any]:
-        """Return the inputs of target and draft model; in a thread of `ImageDecoding`."""
-        wants = begin.self_draft or begin.idle is wire.Idle.LEDGER
-        beside = self._draft_engine if wants else None
-        if (count := len(wire.frames_of(begin.jpeg))) > self._frames:
-            raise ValueError(
-                f"a question of {count} frames, this verifier's model takes {self._frames}; set frames to that on the "
-                "robot, or start the verifier with --frames"
-            )
-        if self._frame_pixels < MAX_PIXELS:
-            check_pixels(begin.jpeg, self._frame_pixels)
-        inputs = self._engine.prepare(begin.prompt, begin.jpeg)
-        return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
+        drafts = self._machine.draft_engine is not None
+        self.outbox.send(session, welcome(session, self._model, self._max_draft, self._machine.profile.name, drafts))
 
     # --- peers and records
 
@@ -600,7 +458,7 @@ class Server:
             (series.PLACES, self._sessions.limit),
             (series.PREDICTED, self._scheduler.decoding_s),
             (series.OPENED, self._sessions.opened),
-            (series.TURNED_AWAY, self._busy),
+            (series.TURNED_AWAY, self.outbox.busy),
             (series.IGNORED, self._ignored),
             (series.EARLY_SENT, self._exits.sent),
             (series.EARLY_DROPPED, self._exits.dropped),

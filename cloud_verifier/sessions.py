@@ -22,6 +22,9 @@ from speculation.wire import (
     encode,
 )
 
+SILENT_S = 6.0
+"""An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
+
 
 @dataclass
 class Session:

@@ -12,6 +12,7 @@ import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from cloud_verifier.server_draft.drafting import ServerDraft
 from edge_drafter import (
@@ -204,7 +205,7 @@ def run(
     if self_draft is not None:
         beside = ServerDraft(self_draft, config.limits.max_sessions, capacity, target.eos, config.limits.max_draft)
     profile = DeviceProfile("virtual", verify_s=verify_s, server_draft_s=verify_s / 10)
-    server = Server(engine, config, profile, post, clock=timeline.clock, self_draft=beside)
+    server = Server(Machine(engine, beside, profile), config, post, timeline.clock)
 
     def task(number: int, robot: Robot) -> Callable[[], None]:
         return lambda: robot.run(timeline, post, f"robot {number}", target, capacity)

@@ -7,7 +7,7 @@ import logging
 import msgspec
 import pytest
 
-from cloud_verifier.server import SILENT_S
+from cloud_verifier.sessions import SILENT_S
 from speculation.wire import Busy, Hello, Idle, Ping, Pong, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, tokens_of
 from tests.cloud_verifier.fake_target import greedy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.scheduler import WAITED_S
-from cloud_verifier.server import SILENT_S
+from cloud_verifier.sessions import SILENT_S
 from speculation.wire import Draft, Idle, Ping, begin_digest
 from tests.cloud_verifier import bench as server
 from tests.cloud_verifier.scheduling import JPEG, Bench
@@ -37,7 +37,7 @@ def test_an_edge_whose_mail_is_not_read_yet_is_not_silent() -> None:
     now = bench.post.now = bench.post.now + SILENT_S + 1.0
     bench.server._scheduler.step(0).since = bench.server._scheduler.step(1).since = now  # type: ignore[union-attr]
     bench.send(b"b", Ping(1))
-    assert bench.server._idle(now) == [0]
+    assert bench.server._admission.idle(now) == [0]
 
 
 def test_a_draft_brings_a_step_back_whose_edge_was_taken_to_be_gone() -> None:

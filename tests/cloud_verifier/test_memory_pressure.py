@@ -15,8 +15,8 @@ import pytest
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, cache_blocks
 from cloud_verifier.interfaces import Row
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
-from speculation.profiles import RAW
 from speculation.sampling import GREEDY
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
@@ -135,7 +135,7 @@ def test_answers_are_the_targets_own_when_memory_is_short(
     config = ServerConfig.of(Path("target"), max_sessions=8, max_draft=MAX_DRAFT, idle_s=86400.0, policy=policy)
     engine = VlmEngine(talkative, 8, CAPACITY, max_draft=MAX_DRAFT, blocks=int(steps * need(talkative)))
     post = FakePost()
-    server = Server(engine, config, RAW, post, clock=post.clock)
+    server = Server(Machine(engine), config, post, post.clock)
     model = engine.model
     robots = [Robot(number, truth, seed) for number, truth in enumerate(truths)]
     for robot in robots:
@@ -172,7 +172,7 @@ def test_without_a_cache_the_answer_is_the_same_and_the_prefix_is_counted_as_new
     rows: list[Row] = []
     verify = engine.verify
     engine.verify = lambda batch: (rows.extend(batch), verify(batch))[1]  # type: ignore[method-assign]
-    server = Server(engine, config, RAW, post, clock=post.clock)
+    server = Server(Machine(engine), config, post, post.clock)
     robots = [Robot(number, truths[number], 7) for number in range(2)]
     hello = Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary)
     for robot in robots:

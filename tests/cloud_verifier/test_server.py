@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from cloud_verifier.interfaces import CapacityError, ModelInfo
 from cloud_verifier.outbox import REFUSALS_AT_ONCE
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server import SILENT_S, WORKING_S
+from cloud_verifier.server import WORKING_S
+from cloud_verifier.sessions import SILENT_S
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
 from speculation.language.prompts import Vocabulary

@@ -15,12 +15,12 @@ import pytest
 
 from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.interfaces import ModelInfo
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
 from speculation.cancellation import Stop
-from speculation.profiles import RAW
 from speculation.vlm.load import Vlm
 from speculation.wire import AnyMessage, BeginStep, Busy, Commit, begin_digest, extend_digest
 from tests.cloud_verifier.bench import CONFIG, JPEG
@@ -124,7 +124,7 @@ class SlowEyes(FakeEngine):
 def serving(engine: SlowEyes, hang_s: float) -> Iterator[str]:
     """Serve an engine behind a real frontend, in a thread, and give the address."""
     frontend = Frontend("tcp://127.0.0.1:*")
-    server = Server(engine, CONFIG, RAW, frontend)
+    server = Server(Machine(engine), CONFIG, frontend)
     thread = threading.Thread(target=server.run, args=(hang_s,))
     thread.start()
     try:

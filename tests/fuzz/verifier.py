@@ -387,8 +387,8 @@ class Verifier:
             "ignored": server._ignored,
             "steps": server.step_log.steps,
             "sessions": server._sessions.opened,
-            "busy": server._busy,
-            "evicted": server._evicted,
+            "busy": server.outbox.busy,
+            "evicted": server.outbox.evicted,
         }
 
     def live(self, choose: Choose) -> None:

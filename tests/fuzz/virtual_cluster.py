@@ -21,6 +21,7 @@ from cloud_verifier.cluster.on_ray import LOOK_S, STALE_S, TURN_S, VIEW_S
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from cloud_verifier.slo import Standing
 from speculation.profiles import DeviceProfile
@@ -78,30 +79,29 @@ class Replica:
             self.mailbox.end()
             self.server = None
 
+    def check_ticket(self, ticket: bytes, client: str) -> None:
+        """Raise TicketError unless a ticket admits a client here now."""
+        self._cluster.tickets.check(ticket, self.name, client, self._wall())
+
+    def report(self, standing: Standing) -> None:
+        """Tell the directory how the server stands."""
+        phase = Phase.DRAINING if standing.draining else Phase.READY
+        memory = min(1.0, max(0.0, standing.memory))
+        self._cluster.directory.report(
+            Status(
+                self.name, phase, self._born, self.mailbox.address, "", standing.sessions, SESSIONS, memory,
+                standing.utilisation, standing.late,
+            )
+        )  # fmt: skip
+
     def _serve(self) -> None:
-        cluster, born = self._cluster, self._wall()
-
-        def report(standing: Standing) -> None:
-            phase = Phase.DRAINING if standing.draining else Phase.READY
-            memory = min(1.0, max(0.0, standing.memory))
-            cluster.directory.report(
-                Status(
-                    self.name, phase, born, self.mailbox.address, "", standing.sessions, SESSIONS, memory,
-                    standing.utilisation, standing.late,
-                )
-            )  # fmt: skip
-
-        def check_ticket(ticket: bytes, client: str) -> None:
-            cluster.tickets.check(ticket, self.name, client, self._wall())
-
+        self._born = self._wall()
         config = ServerConfig.of(
             Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy="full_budget", drain_s=DRAIN_S
         )
         profile = DeviceProfile("virtual", verify_s=VERIFY_S, server_draft_s=VERIFY_S / 10)
-        self.server = Server(
-            FuzzEngine(), config, profile, self.mailbox, clock=cluster.clock, self_draft=FuzzSelfDraft(),
-            check_ticket=check_ticket, report=report,
-        )  # fmt: skip
+        machine = Machine(FuzzEngine(), FuzzSelfDraft(), profile)
+        self.server = Server(machine, config, self.mailbox, self._cluster.clock, membership=self)
         self.mailbox.listen()
         self.server.run()
 
