@@ -11,7 +11,7 @@ from speculation.progress import progress
 Found = TypeVar("Found")
 
 
-def run_cells(what: str, cell: Callable[..., Found], arguments: Sequence[tuple[Any, ...]], jobs: int) -> list[Found]:
+def run_parallel(what: str, cell: Callable[..., Found], arguments: Sequence[tuple[Any, ...]], jobs: int) -> list[Found]:
     """Return `cell(*each)` of all arguments, in their order, with a progress bar named `what`."""
     calls = [(cell, each) for each in arguments]
     bar = progress(total=len(calls), desc=what, unit="run")
