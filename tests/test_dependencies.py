@@ -46,7 +46,7 @@ ROS = {
 ZMQ_FILES = {
     "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
     "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
-    "edge_drafter/link.py", "edge_drafter/link_socket.py",
+    "edge_drafter/emulated_link.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
 }  # fmt: skip
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
 MONITORING_HOMES = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
+from vlm_nav_evaluation.virtual_time import timeline as virtual_time
 
 EOS = 0
 VOCABULARY = 50
@@ -52,15 +51,17 @@ class Timeline:
     own_s: float = 0.0
     own_sure: float = 0.8
     own_prefill_s: float = 0.0
-    now: float = 0.0
     truth: list[int] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
-    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _order: itertools.count[int] = field(default_factory=itertools.count)
+    _events: virtual_time.Timeline = field(default_factory=virtual_time.Timeline)
     lent: float = 0.0
     """Credit that the latest step began with."""
     _step: int = 0
     _round: int = 0
+
+    @property
+    def now(self) -> float:
+        return self._events.now
 
     @property
     def begun(self) -> BeginStep:
@@ -68,7 +69,7 @@ class Timeline:
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Do something at a time, `now` at the earliest."""
-        heapq.heappush(self._events, (max(when, self.now), next(self._order), action))
+        self._events.at(max(when, self.now), action)
 
     def draft(self, start: int, tokens: list[int], parents: list[int] | None = None) -> None:
         """Let a draft behind the true answer's first `start` tokens arrive now."""
@@ -111,7 +112,7 @@ class Timeline:
         due = batch.again
         assert due is not None, "a step with a ledger sleeps for ever"
         assert due > self.now, "a wait that is over is waited again"
-        self._deliver(min(due, self._events[0][0]) if self._events else due)
+        self._deliver(min(due, self._events.due))
 
     def _verify(self, batch: Batch) -> None:
         (step,) = batch.choices
@@ -147,11 +148,8 @@ class Timeline:
         step.draft_here(tree, self.now - began, self.now)
 
     def _deliver(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            when, _, action = heapq.heappop(self._events)
-            self.now = max(self.now, when)
-            action()
-        self.now = max(self.now, until)
+        self._events.advance(until)
+        self._events.now = max(self.now, until)
 
 
 def judge(step: Step, truth: list[int]) -> Verdict:

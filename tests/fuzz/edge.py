@@ -270,7 +270,7 @@ class Hostile:
         self.history: deque[bytes] = deque(maxlen=128)
         self.has_session = False
         self.last: Commit | None = None
-        """With a distribution, of which the robot may fetch the whole."""
+        """The last commit with a distribution, of which the robot may fetch the whole."""
         self.fetched = False
 
     def take(self, message: wire.AnyMessage) -> None:

@@ -52,10 +52,10 @@ PATIENCE_S, RESEND_S = 6.0, 1.0
 BETWEEN_S = 0.8
 """Mean time from fault to fault."""
 LONGEST_S = 3.0
-"""Of a freeze, more than the silence after which a link is given up."""
+"""Longest freeze: it lasts longer than the silence after which a link is given up."""
 FOR_EVER_S = 1e6
 QUIET_S = 30.0
-"""Without faults at the end: by then every robot is served, and every replica is ready."""
+"""How long no fault happens at the end: by then every robot is served, and every replica is ready."""
 STARVED_S = 120.0
 
 
@@ -147,7 +147,7 @@ class Robot:
         """None while there is no process."""
         self.answers = self.killed = self.interrupted = 0
         self.seconds: list[float] = []
-        """Of every answer, interruptions included."""
+        """What every answer took, interruptions included."""
         self._asked = self._steps = 0
 
     def kill(self) -> None:

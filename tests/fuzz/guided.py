@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 ACTS, MOST_BYTES = 60, 4096
-"""Of one life; an act takes some tens of bytes."""
+"""Limits of one life; an act takes some tens of bytes."""
 KINDS = 32
-"""Of lives: schemes of sampling, policies of the scheduler."""
+"""How many lives differ in their scheme of sampling and their scheduler's policy."""
 STARTS = 24
 """Lives of random bytes to begin with."""
 OUT = Path("out/fuzz")

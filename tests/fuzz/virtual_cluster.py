@@ -254,7 +254,7 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """Of the gateways, as robots have them."""
+        """The gateways' addresses, as robots have them."""
         return ",".join(each.mailbox.address for each in self.gateways)
 
     @property

@@ -119,7 +119,7 @@ class VirtualLink(ZmqLink):
 
 
 _wires: WeakKeyDictionary[Any, Wire] = WeakKeyDictionary()
-"""Of the threads of links."""
+"""The wire of each link, by the task that is its thread."""
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class Way(Wire):
         self.peer = b""
         """What the process at the other end calls it; empty while there is no connection."""
         self.number = 0
-        """Of the connection, or of what is tried to make one."""
+        """Number of the connection, or of the attempt to make one."""
         self.down_until = self.frozen_until = self.process_frozen_until = 0.0
         """Until when it cannot connect, brings nothing, and the robot's process stands still."""
         self.left: Counter[str] = Counter()

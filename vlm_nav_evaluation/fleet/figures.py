@@ -38,7 +38,7 @@ class Figures:
     violations: float
     """Share of requests whose end-to-end token speed was below their class."""
     by_class: dict[str, float]
-    """The same of each class that was there."""
+    """Share of late requests of each class that was there."""
     goodput: float
     """Committed tokens a second within the window."""
     tokens_per_pass: float

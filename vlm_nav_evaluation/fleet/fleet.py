@@ -91,7 +91,7 @@ class Log:
         self.started = 0
         """Requests that the verifier took on."""
         self.refused_s: list[float] = []
-        """Of every refusal, after how many seconds the robot may come back."""
+        """Seconds after which a robot may come back, for every refusal."""
         self.deciding_s: list[float] = []
         """Seconds of this machine's processor that the scheduler took for each batch, queries included."""
 
@@ -108,12 +108,12 @@ class KnownCost(Estimator):
 
     @property
     def known(self) -> bool:
-        """Always."""
+        """Whether it can predict, which it always can."""
         return True
 
     @property
     def priced(self) -> bool:
-        """Always."""
+        """Whether it can predict, which it always can."""
         return True
 
     @property

@@ -23,7 +23,7 @@ class Shape:
     heads: tuple[Path, ...] = ()
     """The likeliest paths just behind the tree, the likeliest first: where a verdict's own token may land."""
     chances: tuple[float, ...] = ()
-    """Of every head, that it is where the verdict ends."""
+    """Chance of every head that the verdict ends there."""
 
     @cached_property
     def parents(self) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ from cloud_verifier.config import Scheduling
 from speculation.pass_cost import PAPER_COSTS
 from speculation.service import SERVICE_CLASSES
 from speculation.wire import Idle
-from vlm_nav_evaluation.fleet.cells import run_cells
 from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, figures_of, run
 from vlm_nav_evaluation.fleet.fleet import Fleet, blocks_of
+from vlm_nav_evaluation.fleet.parallel import run_parallel
 from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
 from vlm_nav_evaluation.tables import Column, figures_table, table
@@ -119,13 +119,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name in classes
         for system in chosen.values()
     ]
-    found = iter(run_cells("capacity", capacity_cell, cells, jobs))
+    found = iter(run_parallel("capacity", capacity_cell, cells, jobs))
     by_class = {name: {system: next(found) for system in chosen} for name in classes}
     capacities = {system: {name: by_class[name][system] for name in classes} for system in chosen}
     loads = options.loads or ((32, 96) if quick else LOADS)
     curves = [(Setting(system, times, workload, CLASSES), robots, seed, window or window_of(robots, CLASSES, workload))
               for system in chosen.values() for robots in loads]  # fmt: skip
-    found_runs = iter(run_cells("load", run, curves, jobs))
+    found_runs = iter(run_parallel("load", run, curves, jobs))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
     at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
     overload = [
@@ -147,7 +147,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ],
         "capacity": capacities,
         "load": load,
-        "overload": run_cells("overload", overload_cell, overload, jobs),
+        "overload": run_parallel("overload", overload_cell, overload, jobs),
         "ratios": ratios(capacities, load),
     }
 

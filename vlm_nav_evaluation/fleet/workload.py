@@ -105,11 +105,11 @@ class Request:
     ranks: tuple[int, ...]
     """Rank of the target's token among the candidates; `CANDIDATES` - 1: it is none of them."""
     kinds: tuple[int, ...]
-    """Of which of `Workload.kinds` a position is."""
+    """Index of each position's kind in `Workload.kinds`."""
     stops: tuple[bool, ...]
     """Whether the predictor expects the likeliest token behind a right prefix to be rejected."""
     strays: tuple[bool, ...]
-    """The same behind a prefix that went wrong, where it knows no more than on average."""
+    """Whether it expects that behind a prefix that went wrong, where it knows no more than on average."""
 
     def beginning(self, share: float) -> Request:
         """Return what is left of the request where only this share of its answer, one token at least, is to come.

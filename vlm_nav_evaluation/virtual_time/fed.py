@@ -32,7 +32,7 @@ class RecordedFedModel(RecordedDraftModel):
         self._shape = recording.fed
         self.tokens: npt.NDArray[np.int64] = np.array(recording.fed.short_list, dtype=np.int64)
         self._depths: list[int] = []
-        """Of the nodes' outputs."""
+        """Depth of each node's output."""
         self._root_depth = 1
         self._known = False
         """Whether the root's output is that of its entry as it stands."""

@@ -44,7 +44,7 @@ TOP = 5
 FED_DEPTHS = 12
 """Depths at which a fed head's drafts are recorded."""
 LARGEST_VOCABULARY = 4096
-"""Of more tokens than these, only the ones that occur are kept, under new numbers: rows of logits stay short."""
+"""Where a vocabulary has more tokens, only those that occur are kept, under new numbers: rows of logits stay short."""
 FIRST_WORD, SPARE_WORDS = 256, 256
 """New numbers begin at `FIRST_WORD`, so that they have three bytes on the wire; spare ones serve as wrong tokens."""
 CAPACITY = 2048

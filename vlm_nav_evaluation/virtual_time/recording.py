@@ -73,7 +73,7 @@ class FedShape:
     """What a fed head can draft, and what its features are on a link."""
 
     token_bytes: int
-    """Of a token's packed feature."""
+    """Bytes that a token's packed feature has."""
     prompt_tokens: int
     """Tokens at the prompt's end that it continues from."""
     short_list: tuple[int, ...]
@@ -94,7 +94,7 @@ class Recording:
     stop_below: float = 0.0
     """Drafts end with the first token whose acceptance is below; 0: never."""
     reliability: Mapping[int, Table] = field(default_factory=dict)
-    """By exit layer, where it was measured."""
+    """How often each exit layer was right by its confidence, where that was measured."""
     short_list: frozenset[int] | None = None
     """The tokens that exits can predict; None for all."""
     notes: Mapping[str, Any] = field(default_factory=dict)

@@ -46,7 +46,7 @@ class Synthetic:
     sharpness: float = 0.5
     """How well the draft knows whether it is right: 0.5 (not at all) to 1 (always)."""
     exit_sharpness: float = 0.9
-    """The same for exits."""
+    """How well an exit's confidence tells whether its verdict is right, as `sharpness`."""
     fed: tuple[float, ...] = ()
     """The chance that a fed head's likeliest token is the target's, by depth (`RecordedStep.fed_tokens`), not rising:
     what is right at one depth is so at all before it. Empty for no head. Second choices and sharpness are the

@@ -1,14 +1,16 @@
 """Virtual time: tasks that sleep, and events that run when they are due. No threads, no real clock.
 
-Every task is a greenlet. One that sleeps takes the next events off the heap by itself and switches straight to the task
-that one of them wakes; there is no hub in between. Events of one moment run in the order in which they were planned, so
-that two runs are equal to the last bit.
+Edges and verifiers of the evaluation run on it, so do the fleet, the fuzzers and tests of the scheduler. Every task is
+a greenlet. One that sleeps takes the next events off the heap by itself and switches straight to the task that one of
+them wakes; there is no hub in between. Events of one moment run in the order in which they were planned, so that two
+runs are equal to the last bit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -56,6 +58,16 @@ class Timeline:
     def cancel(self, number: int) -> None:
         """Cancel the event `number`, which has not run yet."""
         self._cancelled.add(number)
+
+    def clear(self) -> None:
+        """Cancel all that is planned."""
+        self._events.clear()
+        self._cancelled.clear()
+
+    @property
+    def due(self) -> float:
+        """When the next event is planned; infinite for none."""
+        return self._events[0][0] if self._events else math.inf
 
     def sleep(self, seconds: float) -> None:
         """Let `seconds` pass for the task that calls. Raises Killed."""
@@ -114,8 +126,9 @@ class Timeline:
 
     def advance(self, until: float, wanted: Callable[[], bool] = lambda: True) -> None:
         """Run the actions that are due up to a moment, or until `wanted`, asked before each, is over; no task runs."""
-        while self._events and self._events[0][0] <= until and wanted():
-            self.now, number, action = heapq.heappop(self._events)
+        while self.due <= until and wanted():
+            when, number, action = heapq.heappop(self._events)
+            self.now = max(self.now, when)
             if number in self._cancelled:
                 self._cancelled.discard(number)
             else:

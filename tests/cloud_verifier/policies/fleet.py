@@ -4,8 +4,6 @@ prefill takes no time here: what is looked at are passes.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ from speculation.service import SERVICE_CLASSES, ServiceClass
 from speculation.wire import BeginStep, Commit, Draft, Idle
 from tests.cloud_verifier.policies.rows import Declared
 from tests.cloud_verifier.timeline import judge
+from vlm_nav_evaluation.virtual_time import timeline as virtual_time
 
 VOCABULARY = 1000
 MODEL = ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, 4, (), (0,))
@@ -71,7 +70,6 @@ class Fleet:
     seed: int = 0
     scheduler: Scheduler = field(init=False)
     on_batch: Callable[[Batch], None] = lambda batch: None
-    now: float = 0.0
     rounds: list[Round] = field(default_factory=list)
     passes: int = 0
     busy_s: float = 0.0
@@ -79,8 +77,7 @@ class Fleet:
     """Seconds of the real clock that the scheduler took."""
     speeds: list[tuple[int, float]] = field(default_factory=list)
     """Robot and tokens per second of every whole answer, from the end of its prefill on."""
-    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _order: itertools.count[int] = field(default_factory=itertools.count)
+    _events: virtual_time.Timeline = field(default_factory=virtual_time.Timeline)
 
     def __post_init__(self) -> None:
         limits = Limits(max_sessions=256)
@@ -94,6 +91,10 @@ class Fleet:
             self.at(robot.starts_at, lambda index=index: self._begin(index))  # type: ignore[misc]
 
     @property
+    def now(self) -> float:
+        return self._events.now
+
+    @property
     def steps(self) -> list[Step]:
         """The steps under way."""
         found = (self.scheduler.step(index) for index in range(len(self.robots)))
@@ -105,7 +106,7 @@ class Fleet:
         return any(robot.idle is Idle.LEDGER for robot in self.robots)
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (when, next(self._order), action))
+        self._events.at(when, action)
 
     def truth(self, index: int) -> list[int]:
         """Return the answer to a robot's step under way."""
@@ -126,8 +127,7 @@ class Fleet:
                 continue
             assert due is None or due > self.now, "work is promised for now, and there is none"
             assert promised != self.now or self._may_think_again, "work was promised for now, and there is none"
-            times = [t for t in (due, self._events[0][0] if self._events else None, until) if t is not None]
-            self._deliver(min(times))
+            self._deliver(min(until, self._events.due, until if due is None else due))
             promised = due
         return self
 
@@ -188,8 +188,5 @@ class Fleet:
         self._after(index, Commit(step.number, 0, 0, [], step.answer.digest, False))
 
     def _deliver(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            when, _, action = heapq.heappop(self._events)
-            self.now = max(self.now, when)
-            action()
-        self.now = max(self.now, until)
+        self._events.advance(until)
+        self._events.now = max(self.now, until)
