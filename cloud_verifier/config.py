@@ -1,4 +1,4 @@
-"""ServerConfig: the verifier's settings, checked before anything is loaded. The command line is made from it."""
+"""Declares the verifier's settings, which are checked before anything is loaded and make the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Settings that are checked. Raises StartError, naming the flag and its limit."""
+    """Checks its values when it is made. Raises StartError, naming the flag and its limit."""
 
     def __post_init__(self) -> None:
         for field in fields_of(type(self)):
@@ -54,7 +54,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 class Target(Settings, frozen=True):
-    """What is served. Raises StartError, see `Settings`."""
+    """Names what is served."""
 
     model: Annotated[Path, Meta(description="folder of a Qwen2-VL or Qwen2.5-VL model, or its name on the hub")]
     exits: Annotated[
@@ -94,7 +94,7 @@ class Target(Settings, frozen=True):
 
 
 class Limits(Settings, frozen=True):
-    """How much the verifier takes on. Raises StartError, see `Settings`."""
+    """Limits what the verifier takes on."""
 
     max_sessions: Annotated[int, Meta(ge=1, le=1024, description="robots at once; not all need to fit --memory")] = 8
     max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="tokens in one draft")] = MAX_DRAFT_TOKENS
@@ -154,7 +154,7 @@ class Limits(Settings, frozen=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """What `memory` means, 0 where it means nothing; None: it is not given."""
+        """Return what `memory` means, 0 where it means nothing; None: it is not given."""
         if self.memory is None:
             return None
         size = _SIZE.fullmatch(self.memory.strip())
@@ -162,7 +162,7 @@ class Limits(Settings, frozen=True):
 
 
 class Scheduling(Settings, frozen=True):
-    """What runs next. Raises StartError, see `Settings`."""
+    """Decides what runs next."""
 
     policy: Annotated[str, Meta(description=f"which steps share a forward: {', '.join(POLICIES)}")] = "fcfs"
     max_batch: (
@@ -235,10 +235,7 @@ class Scheduling(Settings, frozen=True):
 
 
 class Early(Settings, frozen=True):
-    """How early tokens leave: one is about 20 bytes of payload, so 200 a second are 32 kbit/s, 100 with headers.
-
-    Raises StartError, see `Settings`.
-    """
+    """Decides how early tokens leave: 200 a second, of about 20 bytes each, are 32 kbit/s, 100 with headers."""
 
     queue_policy: Annotated[QueuePolicy, Meta(description="which early token leaves first")] = QueuePolicy.PRIORITY
     early_rate: Annotated[float, Meta(ge=0.1, le=1e6, description="early tokens per second and session")] = 200.0
@@ -249,7 +246,7 @@ class Early(Settings, frozen=True):
 
 
 class Link(Settings, frozen=True):
-    """Where the verifier is reached. Raises StartError, see `Settings`."""
+    """Says where the verifier is reached."""
 
     bind: Annotated[str, Meta(description="address, tcp://HOST:PORT; port * takes a free one")] = "tcp://127.0.0.1:5555"
     keys: Annotated[
@@ -260,7 +257,7 @@ class Link(Settings, frozen=True):
 
 
 class Quotas(Settings, frozen=True):
-    """What one client, the robots that have one key, may use; without keys, one connection. Raises StartError."""
+    """Limits what one client, the robots that have one key, may use; without keys, what one connection may."""
 
     sessions_per_client: Annotated[
         int, Meta(ge=1, le=1024, description="sessions of one key at once; without --keys there is no such limit")
@@ -281,20 +278,8 @@ class Quotas(Settings, frozen=True):
     ] = 0.0
 
 
-class Output(Settings, frozen=True):
-    """What the verifier writes. Raises StartError, see `Settings`."""
-
-    trace: Annotated[Path | None, Meta(description="write a Chrome/Perfetto trace here at the end")] = None
-    log_file: Annotated[Path | None, Meta(description="log here instead of to stderr; six files of 10 MB at most")] = (
-        None
-    )
-    log_format: Annotated[
-        Literal["text", "json"], Meta(description="lines for people, or a JSON object a line for machines")
-    ] = "text"
-
-
 class Monitoring(Settings, frozen=True):
-    """What an operator sees of the verifier while it runs. Raises StartError, see `Settings`."""
+    """Says what the verifier shows and writes of what it does."""
 
     http: (
         Annotated[
@@ -319,6 +304,13 @@ class Monitoring(Settings, frozen=True):
             "told any more that it works",
         ),
     ] = 60.0
+    trace: Annotated[Path | None, Meta(description="write a Chrome/Perfetto trace here at the end")] = None
+    log_file: Annotated[Path | None, Meta(description="log here instead of to stderr; six files of 10 MB at most")] = (
+        None
+    )
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="lines for people, or a JSON object a line for machines")
+    ] = "text"
     otlp: Annotated[
         str | None,
         Meta(description="send a trace of every step to this OTLP collector, http://HOST:4318/v1/traces"),
@@ -331,17 +323,16 @@ class Monitoring(Settings, frozen=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
-    """All settings. Raises StartError for a quantisation that cannot verify."""
+    """Holds all settings. Raises StartError for a quantisation that cannot verify."""
 
     target: Target
     model: ModelSettings = ModelSettings()
-    """How target and draft model are loaded."""
+    """It says how target and draft model are loaded."""
     limits: Limits = Limits()
     scheduling: Scheduling = Scheduling()
     early: Early = Early()
     link: Link = Link()
     quotas: Quotas = Quotas()
-    output: Output = Output()
     monitoring: Monitoring = Monitoring()
 
     def __post_init__(self) -> None:
@@ -384,12 +375,12 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
     @property
     def model_folder(self) -> Path:
-        """The folder that `model`, a path or a hub name, means. Raises StartError where it holds no usable target."""
+        """Return the folder that `model`, a path or a hub name, means. Raises StartError for one without a target."""
         return self._folder("--model", self.target.model)
 
     @property
     def draft_folder(self) -> Path | None:
-        """The folder that `draft_model` means, None where none is asked for. Raises StartError as `model_folder`."""
+        """Return the folder that `draft_model` means, None where none is asked for. Raises as `model_folder`."""
         draft = self.target.draft_model
         return self._folder("--draft-model", draft) if draft is not None else None
 
@@ -417,12 +408,12 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
     @property
     def exits_folder(self) -> Path | None:
-        """The folder of the exit heads, None where there is none. Raises StartError for one that holds none."""
+        """Return the folder of the exit heads, None where there is none. Raises StartError for one that holds none."""
         return self._heads_folder("--exits", self.target.exits, EXITS_FILE, "exit heads", "exits")
 
     @property
     def fed_head_folder(self) -> Path | None:
-        """The folder of the fed head, None where there is none. Raises StartError for one that holds none."""
+        """Return the folder of the fed head, None where there is none. Raises StartError for one that holds none."""
         if str(self.target.fed_head) == OFF:
             return None
         return self._heads_folder("--fed-head", self.target.fed_head, FED_HEAD_FILE, "fed head", "fed_head")

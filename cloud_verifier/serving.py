@@ -101,7 +101,7 @@ def _serve(
     except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise StartError(f"--device {config.model.device}: {reason}") from None
-    trace = Trace() if config.output.trace is not None else None
+    trace = Trace() if config.monitoring.trace is not None else None
     measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
     costs = (measured.cost, measured.encoding) if measured else ()
     machine = Machine(engine, server_draft, profile, *costs)
@@ -119,8 +119,8 @@ def _serve(
         list(info.exit_layers) or "none", config.model.dtype, config.model.device, frontend.address, profile.name,
     )  # fmt: skip
     server.run(config.monitoring.hang_s)
-    if trace is not None and config.output.trace is not None:
-        trace.write(config.output.trace)
+    if trace is not None and config.monitoring.trace is not None:
+        trace.write(config.monitoring.trace)
 
 
 def load_engines(config: ServerConfig) -> tuple[Vlm, VlmEngine, ServerDraft | None]:

@@ -89,7 +89,7 @@ class ReplicaActor:
     """Runs one verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
-        start_logging(None, plan.config.output.log_format, name)
+        start_logging(None, plan.config.monitoring.log_format, name)
         host = bracketed(_ray().util.get_node_ip_address())
         config = replica_config(plan, replica_number(name))
         self._member = Member(name, host, plan.secret, config.limits.max_sessions)
@@ -176,7 +176,7 @@ class DirectoryActor:
     """
 
     def __init__(self, plan: Plan) -> None:
-        start_logging(None, plan.config.output.log_format, DIRECTORY)
+        start_logging(None, plan.config.monitoring.log_format, DIRECTORY)
         _log.setLevel(logging.WARNING)  # gateways log what becomes of the replicas
         self._plan = plan
         self._directory, self._fleet = Directory(), RayFleet(plan)

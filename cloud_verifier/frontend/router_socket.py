@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -57,6 +58,20 @@ BURST = 256
 """So many messages are taken from the socket before those to be sent have their turn."""
 FRAMES = 2
 """So many frames of a message are kept: enough to see that it has more than one."""
+
+
+class _Mail(NamedTuple):
+    """Is a message as it came out of the socket."""
+
+    routing_id: bytes
+    fd: int | None
+    """The descriptor of its connection. None where the message does not name it: its peer greeted as ZMTP 1.0, which a
+    garbled greeting is taken for."""
+    frames: list[bytes]
+    """The first FRAMES of it."""
+    size: int
+    client: str
+    """Names the key that it was sent with; empty where there are no keys."""
 
 
 class RouterSocket:
@@ -257,7 +272,7 @@ class RouterSocket:
         due = self._clock() >= self._watch_at
         if not due and not self._has_mail():
             return
-        taken: list[tuple[bytes, int | None, list[bytes], int, str]] = []
+        taken: list[_Mail] = []
         while len(taken) < BURST and (mail := self._receive()) is not None:
             taken.append(mail)
             self._cut_off()
@@ -267,13 +282,13 @@ class RouterSocket:
         drained = len(taken) < BURST
         if not taken and not self._closed:
             return
-        for routing_id, fd, frames, size, client in taken:
-            if fd is None:
+        for mail in taken:
+            if mail.fd is None:
                 self.dropped += 1
                 continue
-            connection = self._connections.deliver(fd, routing_id, size, client)
+            connection = self._connections.deliver(mail.fd, mail.routing_id, mail.size, mail.client)
             if connection is not None:
-                self._put(connection, frames, size)
+                self._put(connection, mail.frames, mail.size)
         if drained:
             self._connections.drained()
             for fd in self._closed:
@@ -300,12 +315,8 @@ class RouterSocket:
             most, most_bytes = SESSION_MESSAGES, SESSION_BYTES
         self.dropped += not self._inboxes.put(connection.peer, sharer, frames, most, most_bytes)
 
-    def _receive(self) -> tuple[bytes, int | None, list[bytes], int, str] | None:
-        """Return routing id, descriptor, first frames, size and key's name of the next whole message, None without one.
-
-        The descriptor is None where the message does not name its connection: a peer that greeted as ZMTP 1.0, which a
-        garbled greeting is taken for.
-        """
+    def _receive(self) -> _Mail | None:
+        """Return the next whole message, None where there is none."""
         try:
             head = self._socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -326,7 +337,7 @@ class RouterSocket:
             size += len(frame)
             if len(frames) < FRAMES:
                 frames.append(frame.bytes)
-        return head.bytes, fd, frames, size, client
+        return _Mail(head.bytes, fd, frames, size, client)
 
     def _changes(self, closed: list[int]) -> list[int]:
         """Enter accepted connections and return those that were closed, with the ones known before.

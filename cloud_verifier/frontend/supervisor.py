@@ -315,7 +315,11 @@ class Frontend:
 
     def _wait_open(self) -> None:
         """Wait for the first frontend. Raises StartError, with its reason, where it ends instead."""
+        until = time.monotonic() + START_S
         while not self._opened:
+            if time.monotonic() > until:
+                self._reason = f"the frontend's process did not open its socket within {START_S:g} s"
+                self._process.kill()
             ended = self._process.poll() is not None
             with self._using:
                 if not self._take() and ended:

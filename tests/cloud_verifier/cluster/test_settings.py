@@ -66,7 +66,12 @@ def test_a_replica_has_the_clusters_settings_and_its_own_address_and_pages() -> 
     whole = ServerConfig.of(**{name: options[name] for name in SERVER})
     for first, bind in ((0, "tcp://0.0.0.0:*"), (5600, "tcp://0.0.0.0:5601")):
         own = replica_config(Plan(whole, Scaling(), b"", "0.0.0.0", first, 1.0, 0.0), 2)
-        assert (own.link.bind, own.monitoring.http, own.output.trace, own.output.log_file) == (bind, 9157, None, None)
+        assert (own.link.bind, own.monitoring.http, own.monitoring.trace, own.monitoring.log_file) == (
+            bind,
+            9157,
+            None,
+            None,
+        )
         assert msgspec.structs.replace(own.link, bind=whole.link.bind) == whole.link
         assert own.limits == whole.limits and own.scheduling == whole.scheduling and own.target == whole.target
     assert options["drain_s"] == DRAIN_S and parse(["serve", "--model", "m"])["drain_s"] == 0.0
