@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +13,12 @@ from hypothesis import strategies as st
 
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.stats import DecodingStats
+from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
 from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.motion import Outcome, PlanarPose
-from spec_vlm_nav.navigator import (
-    HOLD_S,
-    HOLD_UNCONFIRMED,
-    INVALID_LIMIT,
-    POLL_S,
-    SETTLE_S,
-    End,
-    GoalResult,
-    Navigator,
-    NavigatorConfig,
-)
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, GoalResult, NavigationGoal
+from spec_vlm_nav.navigator import INVALID_LIMIT, SETTLE_S, Navigator, NavigatorConfig
 from speculation.language.prompts import (
     NOT_HERE,
     STOP,
@@ -35,6 +27,7 @@ from speculation.language.prompts import (
     Blocked,
     Guidance,
     NavigationAction,
+    Past,
     ResponseOrder,
     Vocabulary,
     committed_action,
@@ -259,11 +252,12 @@ class World:
     def over(self) -> End | None:
         return self.end if self.now >= self.end_at else None
 
-    def navigator(self) -> Navigator:
-        return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config, frames=self.views)
-
-    def run(self, **options: Any) -> GoalResult:
-        return self.navigator().run(self.instruction, **options)
+    def run(
+        self, time_allowance_s: float = 0.0, max_actions: int = 0, dry: bool = False, done: Sequence[Past] = ()
+    ) -> GoalResult:
+        goal = NavigationGoal(self.instruction, done, dry, self.views)
+        navigator = Navigator(goal, self, self, lambda: self.now, self.sleep, self.over, self.config)
+        return navigator.run(time_allowance_s, max_actions)
 
     def _moved(self, walk: Walk) -> float:
         pace = (TURN if walk.action.radians else SPEED) * walk.scale

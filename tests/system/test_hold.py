@@ -11,11 +11,13 @@ import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
+from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
 from spec_vlm_nav.body import Decision, State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.messages import KINDS, SIZES
 from spec_vlm_nav.motion import Outcome
-from spec_vlm_nav.navigator import HOLD_S, POLL_S, End, NavigatorConfig
+from spec_vlm_nav.navigation_goal import End, NavigationGoal
+from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes import feedback, goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
 from spec_vlm_nav.nodes.senses import Senses
@@ -32,8 +34,8 @@ LEFT_LARGE = Action(ActionKind.TURN_LEFT, ActionSize.LARGE)
 class Handle:
     """A goal handle that was cancelled before it began."""
 
-    def __init__(self, dry: bool) -> None:
-        self.request = NavigateByInstruction.Goal(instruction="find the silver bottle", dry_run=dry)
+    def __init__(self) -> None:
+        self.request = NavigateByInstruction.Goal()
         self.is_cancel_requested = True
         self.ended = ""
         self.fed: list[tuple[str, str, str, list[str]]] = []
@@ -67,9 +69,7 @@ class Node:
             state=lambda state, reason: None,
             instruction=lambda text: None,
         )
-        self.decoder: Any = SimpleNamespace(
-            link=None, objects=lambda limit_s, mode=None: None, config=SimpleNamespace(frames=1)
-        )
+        self.decoder: Any = SimpleNamespace(link=None, objects=lambda limit_s, mode=None: None)
         self.errors: list[str] = []
 
     def take(self, message: NavigationAction) -> None:
@@ -93,10 +93,12 @@ class Node:
         self.now += seconds
 
 
-def running(node: Node, monkeypatch: pytest.MonkeyPatch, dry: bool = False) -> Goal:
+def running(
+    node: Node, monkeypatch: pytest.MonkeyPatch, instruction: str = "find the silver bottle", dry: bool = False
+) -> Goal:
     monkeypatch.setattr(goal, "time", node)
     monkeypatch.setattr(feedback, "time", node)
-    made = Goal(node, Handle(dry), 7)  # type: ignore[arg-type]
+    made = Goal(node, Handle(), 7, NavigationGoal(instruction, dry=dry))  # type: ignore[arg-type]
     made._wake = SimpleNamespace(is_set=lambda: True)  # type: ignore[assignment]
     return made
 
@@ -161,8 +163,8 @@ def test_an_instruction_to_stop_holds_the_robot_and_asks_no_model(
     takes: int, code: int, words: str, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(takes)
-    made = running(node, monkeypatch)
-    made._handle.request.instruction, made._handle.is_cancel_requested = "Arrête !", False
+    made = running(node, monkeypatch, "Arrête !")
+    made._handle.is_cancel_requested = False
     result = made.run()
     assert (result.error_code, result.error_msg, made._handle.ended) == (code, words, ended)
     assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
@@ -180,7 +182,7 @@ def test_a_node_that_stops_acting_in_the_middle_of_a_goal_holds_the_robot(monkey
     node._current = running(node, monkeypatch)
     node._current._wake = threading.Event()
     node._current._sleep = node.sleep
-    node._current._navigator._sleep = node.sleep
+    node._current._navigator._publisher._sleep = node.sleep
     node._goal_lock = threading.Lock()
     node._running = SimpleNamespace(acquire=lambda timeout: False)
     node._write_trace = lambda: None

@@ -14,7 +14,8 @@ from spec_vlm_nav.alarms import DraftWatch
 from spec_vlm_nav.answers import Answers
 from spec_vlm_nav.body import State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
-from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.navigation_goal import NavigationGoal
+from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.outputs import Outputs
 from spec_vlm_nav.nodes.senses import Senses
 
@@ -46,8 +47,8 @@ class Host(Protocol):
 class Feedback:
     """Goes out when the state, its reason or the link's mode change, and as the answer grows."""
 
-    def __init__(self, node: Host, handle: Any, navigator: Navigator) -> None:
-        self._node, self._handle, self._navigator = node, handle, navigator
+    def __init__(self, node: Host, handle: Any, goal: NavigationGoal) -> None:
+        self._node, self._handle, self._goal = node, handle, goal
         self._message = NavigateByInstruction.Feedback()
         self._sent_at, self._unsent = -math.inf, False
         self._mode = node.monitor.mode
@@ -105,6 +106,6 @@ class Feedback:
         message = self._message
         message.distance_travelled = self._node.senses.travelled - self._from
         message.link_state = self._node.monitor.mode.value
-        message.done = [action.text for action in self._navigator.done]
+        message.done = [action.text for action in self._goal.done]
         self._sent_at, self._unsent = time.monotonic(), False
         self._handle.publish_feedback(message)

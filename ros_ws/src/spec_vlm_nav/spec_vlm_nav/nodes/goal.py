@@ -11,11 +11,13 @@ from builtin_interfaces.msg import Duration
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 
+from spec_vlm_nav.action_publisher import POLL_S
 from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.client import STOPPED
-from spec_vlm_nav.messages import OUTCOME_OF, to_done
+from spec_vlm_nav.messages import OUTCOME_OF
 from spec_vlm_nav.motion import Outcome, PlanarPose
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, POLL_S, End, Navigator
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
+from spec_vlm_nav.navigator import Navigator
 from spec_vlm_nav.nodes.common import seconds_of
 from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
@@ -46,8 +48,8 @@ ERROR = {
 class Goal:
     """Runs in a thread of the executor's; `finish` ends it from any other."""
 
-    def __init__(self, node: Host, handle: Any, number: int) -> None:
-        self._node, self._handle, self._number = node, handle, number
+    def __init__(self, node: Host, handle: Any, number: int, asked: NavigationGoal) -> None:
+        self._node, self._handle, self._number, self._asked = node, handle, number, asked
         self._ended_by: End | None = None
         self._wake = threading.Event()
         self._sent: NavigationAction | None = None
@@ -55,10 +57,9 @@ class Goal:
         self._prompt = ""
         self._from = node.senses.travelled
         self._navigator = Navigator(
-            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor,
-            node.decoder.config.frames,
-        )  # fmt: skip
-        self._feedback = Feedback(node, handle, self._navigator)
+            asked, node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
+        )
+        self._feedback = Feedback(node, handle, asked)
 
     def finish(self, end: End) -> None:
         """End the goal for this reason, unless it has one already; the robot stands at once. Returns at once."""
@@ -72,19 +73,17 @@ class Goal:
     @property
     def summary(self) -> str:
         """The goal in a line."""
-        return f"{self._handle.request.instruction!r}: {self._feedback.state}, {len(self._navigator.done)} actions done"
+        return f"{self._asked.instruction!r}: {self._feedback.state}, {len(self._asked.done)} actions done"
 
     def run(self) -> Any:
         """Navigate, close the goal, and return its result."""
-        request, node = self._handle.request, self._node
-        node.get_logger().info(f"goal: {request.instruction!r}")
-        if is_stop(request.instruction):
+        request, node, instruction = self._handle.request, self._node, self._asked.instruction
+        node.get_logger().info(f"goal: {instruction!r}")
+        if is_stop(instruction):
             return self._stop()
-        node.out.instruction(request.instruction)
-        allowance = seconds_of(request.time_allowance)
+        node.out.instruction(instruction)
         try:
-            done = to_done(request.done)
-            outcome = self._navigator.run(request.instruction, allowance, request.max_actions, request.dry_run, done)
+            outcome = self._navigator.run(seconds_of(request.time_allowance), request.max_actions)
         except Exception as error:
             words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
             node.get_logger().error(f"goal failed: {words}")
@@ -112,7 +111,7 @@ class Goal:
 
     def _stop(self) -> Any:
         """Have the robot stand, as the instruction says; the goal before was ended by this one."""
-        if self._handle.request.dry_run or self.stand():
+        if self._asked.is_dry or self.stand():
             self._handle.succeed()
             return _RESULT(error_msg=STOPPED)
         self._handle.abort()
@@ -150,7 +149,7 @@ class Goal:
         node, reply = self._node, decision.reply
         message = to_message(self._number, decision)
         self._sent, self._sent_at = message, time.monotonic()
-        if not self._handle.request.dry_run:
+        if not self._asked.is_dry:
             node.out.actions.publish(message)
         if decision.complete:
             node.out.decisions.publish(message)
@@ -196,7 +195,7 @@ class Goal:
 
     def _send_again(self) -> None:
         sent = self._sent
-        if sent is None or self._handle.request.dry_run:
+        if sent is None or self._asked.is_dry:
             return
         waited = RESEND_HOLD_S if sent.kind == NavigationAction.HOLD else RESEND_S
         if time.monotonic() - self._sent_at > waited:

@@ -18,7 +18,7 @@ from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, 
 from spec_vlm_nav.graph import MANAGER
 from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED
 from spec_vlm_nav.nodes.common import steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import LIFECYCLE

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, seconds_of, settings
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
@@ -33,7 +34,7 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, check_output
 from speculation.extras import need
-from speculation.language.instructions import is_stop, sentence_for
+from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
 from speculation.trace import Trace
 
@@ -52,6 +53,14 @@ FIRST_FRAME_S = 30.0
 END_S = 2.0
 """How long a goal gets to end by itself where the node stops acting."""
 _RESULT = NavigateByInstruction.Result
+
+
+class _Refused(Exception):
+    """Why a goal is not taken, in a sentence, with the error code of its result."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
 
 
 class VlmNav(ManagedNode):
@@ -179,19 +188,18 @@ class VlmNav(ManagedNode):
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
-        code, problem = self._refusal(handle.request)
-        if code == _RESULT.NONE:
+        try:
+            asked = self._goal_of(handle.request)
             with self._goal_lock:
-                if self.active:
-                    if self._current is not None:
-                        self._current.finish(End.PREEMPTED)
-                    goal = self._current = Goal(self, handle, next(self._numbers))
-                else:
-                    code, problem = _RESULT.NOT_ACTIVE, self.problem
-        if code != _RESULT.NONE:
-            self.get_logger().warning(f"goal refused: {problem}")
+                if not self.active:
+                    raise _Refused(_RESULT.NOT_ACTIVE, self.problem)
+                if self._current is not None:
+                    self._current.finish(End.PREEMPTED)
+                goal = self._current = Goal(self, handle, next(self._numbers), asked)
+        except _Refused as refusal:
+            self.get_logger().warning(f"goal refused: {refusal}")
             handle.abort()
-            return _RESULT(error_code=code, error_msg=problem)
+            return _RESULT(error_code=refusal.code, error_msg=str(refusal))
         with self._running:
             try:
                 return goal.run()
@@ -201,29 +209,29 @@ class VlmNav(ManagedNode):
                     if self._current is goal:
                         self._current = None
 
-    def _refusal(self, request: Any) -> tuple[int, str]:
-        """Return why a goal cannot be taken, as an error code and a sentence, before it disturbs the running one."""
+    def _goal_of(self, request: Any) -> NavigationGoal:
+        """Return the goal that a request asks for. Raises _Refused, before the running goal is disturbed."""
         if not self.active:
             name = self.get_fully_qualified_name()
-            return _RESULT.NOT_ACTIVE, f"{name} is not active ({self.problem}); see ros2 lifecycle get {name}"
+            raise _Refused(_RESULT.NOT_ACTIVE, f"{name} is not active ({self.problem}); see ros2 lifecycle get {name}")
         if is_stop(request.instruction):
-            return _RESULT.NONE, ""
+            return NavigationGoal(request.instruction, dry=request.dry_run)
         if (seconds := seconds_of(request.time_allowance)) < 0.0:
-            return _RESULT.INVALID_INPUT, f"time_allowance is {seconds:g} s; give 0 for the node's own, or more"
+            raise _Refused(
+                _RESULT.INVALID_INPUT, f"time_allowance is {seconds:g} s; give 0 for the node's own, or more"
+            )
         if self.decoder.problem:
-            return _RESULT.LINK_LOST, self.decoder.problem
-        try:
-            to_done(request.done)
+            raise _Refused(_RESULT.LINK_LOST, self.decoder.problem)
+        # Where the verifier is lost the words that it knew last; the navigator looks again when it is back.
+        with suppress(VerifierLost):
             self._objects = self.decoder.objects(0.0)
-        except VerifierLost:
-            pass  # The words that it knew last; the navigator looks again when it is back.
-        except ValueError as error:
-            return _RESULT.INVALID_INPUT, str(error)
         try:
-            sentence_for(request.instruction, self._objects)
+            done = to_done(request.done)
+            goal = NavigationGoal(request.instruction, done, request.dry_run, self.decoder.config.frames)
+            goal.understood(self._objects)
         except ValueError as error:
-            return _RESULT.INVALID_INPUT, str(error)
-        return _RESULT.NONE, ""
+            raise _Refused(_RESULT.INVALID_INPUT, str(error)) from None
+        return goal
 
     def _on_cancel(self, handle: Any) -> CancelResponse:
         with self._goal_lock:
