@@ -79,8 +79,15 @@ class Phase(Enum):
 
 
 class ManagerSettings(msgspec.Struct, frozen=True):
-    """How long managed nodes are waited for. Raises ValueError, naming the setting and its limit."""
+    """Which nodes are managed, and how long they are waited for. Raises ValueError for a value beyond its limits."""
 
+    node_names: Annotated[
+        tuple[str, ...], Meta(description="managed nodes, in the order in which they are activated")
+    ] = ()
+    heartbeats: Annotated[
+        tuple[str, ...], Meta(description="those whose heartbeat must be there before ~/is_active holds")
+    ] = ()
+    autostart: Annotated[bool, Meta(description="bring the nodes up at once; false: on a call of ~/startup")] = True
     bond_s: Annotated[
         float,
         Meta(ge=0.5, le=30.0, description="silence, of heartbeat and state, after which a node counts as dead, s"),

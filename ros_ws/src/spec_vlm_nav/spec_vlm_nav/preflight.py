@@ -24,11 +24,12 @@ from spec_vlm_nav.parameters import (
     EXECUTOR,
     GUARD,
     LIMITS,
+    MANAGED,
     MOTION,
     NAVIGATOR,
     STOP_WATCHDOG,
+    VLM_NAV,
     Parameters,
-    check_output,
 )
 from speculation.links import load_link
 from speculation.predictor import OFF
@@ -39,27 +40,15 @@ from vlm_nav_simulation.scene import scene_of
 
 CONFIG = Path(__file__).resolve().parent / "config"
 PARTS: dict[str, tuple[Parameters[Any], ...]] = {
-    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
-    "action_executor": (MOTION, EXECUTOR),
-    "go2_bridge": (LIMITS, BRIDGE, GUARD),
+    "vlm_nav": (EDGE, NAVIGATOR, ALARMS, VLM_NAV, MANAGED),
+    "action_executor": (MOTION, EXECUTOR, MANAGED),
+    "go2_bridge": (LIMITS, BRIDGE, GUARD, MANAGED),
     "stop_watchdog": (STOP_WATCHDOG,),
     "nav_view": (VIEW,),
-    "go2_camera": (CAMERA, MOUNT),
+    "go2_camera": (CAMERA, MOUNT, MANAGED),
     "lifecycle_manager": (MANAGER_PARAMETERS,),
 }
 """What each node's parameters are made from, without the nodes that replace a robot."""
-_AUTOSTART = Field("autostart", bool, False, "")
-OWN: dict[str, tuple[Field, ...]] = {
-    **dict.fromkeys(("action_executor", "go2_bridge", "go2_camera"), (_AUTOSTART,)),
-    "vlm_nav": (
-        _AUTOSTART,
-        Field("trace", str, "", ""),
-        Field("otlp", str, "", ""),
-        Field("welcome_s", float, 60.0, "", 0.0, 3600.0),
-    ),
-    "lifecycle_manager": (_AUTOSTART, Field("node_names", list, [], ""), Field("heartbeats", list, [], "")),
-}
-"""Parameters that a node declares in its own file."""
 OF_ROS = ("use_sim_time", "start_type_description_service", "qos_overrides")
 """Parameters that every node of rclpy takes."""
 
@@ -133,8 +122,7 @@ def _check_nodes_named(path: str) -> None:
 def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> dict[str, Any]:
     """Return what the node's parameters will be."""
     parts = PARTS[process.name]
-    fields = {name: field for part in parts for name, field in part.fields().items()}
-    known = {**fields, **{field.name: field for field in OWN.get(process.name, ())}}
+    known = {name: field for part in parts for name, field in part.fields().items()}
     found: dict[str, Any] = {name: field.default for name, field in known.items()}
     for path in (str(CONFIG / process.config), values.get(PARAMS_FILE.name, "")):
         for key, name, value in held_for(path, process.name):
@@ -149,8 +137,6 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> d
     found |= graph.given(process, values)
     for part in parts:
         _refusal(process.name, part.settings, {name: _plain(found[name]) for name in part.fields()})
-    if found.get("trace"):
-        _refusal(process.name, check_output, "trace", str(found["trace"]))
     return found
 
 
@@ -160,7 +146,7 @@ def _typed(where: str, name: str, field: Field, value: Any) -> Any:
     A parameter keeps the type of its default, and ROS takes 1 for no double, but 2e-1, which is a word to YAML 1.1.
     """
     default = _plain(field.default)
-    kind = type(default) if isinstance(default, (bool, int, float, list)) else str
+    kind = type(default)
     if kind is float and isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
@@ -175,7 +161,9 @@ def _typed(where: str, name: str, field: Field, value: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Return a default as the parameter has it."""
     value = getattr(value, "value", value)
-    return value if isinstance(value, (bool, int, float, list)) else str(value)
+    return (
+        [*value] if isinstance(value, tuple) else value if isinstance(value, (bool, int, float, list)) else str(value)
+    )
 
 
 READ_AT_START: dict[str, Callable[[str], Any]] = {

@@ -26,6 +26,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.timer import Timer
@@ -52,17 +53,8 @@ DRIVES = "go2_bridge/drives"
 _ended, _failed = threading.Event(), threading.Event()
 """Of the process: it is to end, and it ends with status 1."""
 
-Value = TypeVar("Value", bool, int, float, str)
 S = TypeVar("S", bound=msgspec.Struct)
 N = TypeVar("N", bound=Node)
-
-
-def parameter(
-    node: Node, name: str, default: Value, description: str, low: float | None = None, high: float | None = None
-) -> Value:
-    """Declare a parameter that is read once at start, and return its value. Ranges are inclusive."""
-    value: Value = _declare(node, name, Field(name, type(default), default, description, low, high))
-    return value
 
 
 def settings(node: Node, parameters: Parameters[S]) -> S:
@@ -74,10 +66,13 @@ def settings(node: Node, parameters: Parameters[S]) -> S:
 
 
 def _declare(node: Node, name: str, field: Field) -> Any:
+    descriptor = ParameterDescriptor(description=field.description, read_only=True)
+    if field.many:
+        # rclpy takes an empty list for one of bytes.
+        return node.declare_parameter(name, Parameter.Type.STRING_ARRAY, descriptor).value or ()
     default = getattr(field.default, "value", field.default)
     if not isinstance(default, (bool, int, float)):
         default = str(default)
-    descriptor = ParameterDescriptor(description=field.description, read_only=True)
     descriptor.additional_constraints = f"one of {', '.join(field.choices)}" if field.choices else ""
     # A number or a word, such as gamma.
     descriptor.dynamic_typing = field.kind is str and not isinstance(default, str)

@@ -16,14 +16,12 @@ from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import State as StateMessage
 from lifecycle_msgs.msg import Transition as TransitionMessage
 from lifecycle_msgs.srv import ChangeState, GetState
-from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS, Lifecycle, Phase, State, Transition
-from spec_vlm_nav.nodes.common import parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.common import run, settings, steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.nodes.subscriptions import subscribe
@@ -66,8 +64,9 @@ class LifecycleManager(Node):
     def __init__(self) -> None:
         super().__init__("lifecycle_manager")
         chosen = settings(self, MANAGER_PARAMETERS)
-        names = self._names("node_names", "managed nodes, in the order in which they are activated")
-        beating = self._names("heartbeats", "those whose heartbeat must be there before ~/is_active holds")
+        # A launch file writes an empty list as one empty name.
+        names = [name for name in chosen.node_names if name]
+        beating = [name for name in chosen.heartbeats if name]
         self.lifecycle = Lifecycle(names, beating, chosen, self.get_logger())
         self._peers = {name: Peer(self, name) for name in names}
         self._poll_s = chosen.bond_s / 3.0
@@ -78,15 +77,10 @@ class LifecycleManager(Node):
         self.create_service(Trigger, "~/startup", self._on_startup)
         self.create_service(Trigger, "~/shutdown", self._on_shutdown)
         self.create_service(Trigger, "~/is_active", self._on_is_active)
-        if parameter(self, "autostart", True, "bring the nodes up at once; false: on a call of ~/startup"):
+        if chosen.autostart:
             self.lifecycle.startup(time.monotonic())
         steady_timer(self, TICK_S, self._tick)
         steady_timer(self, DIAGNOSTICS_S, self._report)
-
-    def _names(self, name: str, description: str) -> list[str]:
-        descriptor = ParameterDescriptor(description=description, read_only=True)
-        value = self.declare_parameter(name, Parameter.Type.STRING_ARRAY, descriptor).value
-        return [each for each in value or () if each]
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -19,9 +19,10 @@ from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallba
 from rclpy.node import Node
 
 from spec_vlm_nav.diagnostics import Level, Status, text
-from spec_vlm_nav.nodes.common import parameter, run, start_thread, steady_timer
+from spec_vlm_nav.nodes.common import run, settings, start_thread, steady_timer
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.subscriptions import Reader
+from spec_vlm_nav.parameters import MANAGED
 
 DIAGNOSTICS_S = 1.0
 LIFECYCLE = "lifecycle"
@@ -53,7 +54,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """What shows others that the node lives and is ready; None where nobody watches it."""
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         steady_timer(self, DIAGNOSTICS_S, self._report, MutuallyExclusiveCallbackGroup())
-        if parameter(self, "autostart", False, "configure and activate by itself; false: lifecycle_manager does"):
+        if settings(self, MANAGED).autostart:
             self._start = steady_timer(self, 0.0, self._autostart, MutuallyExclusiveCallbackGroup())
 
     def configure(self) -> None:

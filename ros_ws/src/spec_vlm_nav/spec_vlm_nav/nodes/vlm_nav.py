@@ -26,13 +26,13 @@ from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
-from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, seconds_of, settings
+from spec_vlm_nav.nodes.common import keep_loaded, route_logging, seconds_of, settings
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
-from spec_vlm_nav.parameters import NAVIGATOR, check_output
+from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
 from speculation.extras import need
 from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
@@ -76,12 +76,8 @@ class VlmNav(ManagedNode):
         self.watch = DraftWatch(
             settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
-        self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
-        if self._trace_file:
-            check_output("trace", self._trace_file)
-        self._otlp = parameter(self, "otlp", "", "OTLP collector for traces of steps, http://HOST:4318/v1/traces")
+        self._settings = settings(self, VLM_NAV)
         self._exported: ExportedSteps | None = None
-        self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), Answers()
         self.senses, self.out = Senses(self), Outputs(self)
         self._objects: Vocabulary | None = None
@@ -102,13 +98,14 @@ class VlmNav(ManagedNode):
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
-        if self._otlp and self._exported is None:
-            self._exported = _exported_steps(self._otlp)
+        chosen = self._settings
+        if chosen.otlp and self._exported is None:
+            self._exported = _exported_steps(chosen.otlp)
         self.problem = "it loads the draft model"
-        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
+        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if chosen.trace or chosen.otlp else 1))
         if self.decoder.link is not None:
             self.problem = "it waits for the verifier"
-            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self._wait)
+            meet(self.decoder.connect, chosen.welcome_s, self._given_up.is_set, self._wait)
         self._objects = self.decoder.objects(0.0)
         keep_loaded()
         way = self.decoder.link.why if self.decoder.link is not None else "no verifier"
@@ -241,8 +238,8 @@ class VlmNav(ManagedNode):
 
     def _write_trace(self) -> None:
         decoder = self.__dict__.get("decoder")
-        if self._trace_file and decoder is not None:
-            write_trace(self, decoder.trace, self._trace_file)
+        if self._settings.trace and decoder is not None:
+            write_trace(self, decoder.trace, self._settings.trace)
         if self._exported is not None and decoder is not None:
             self._exported.send(decoder.trace.spans)
 
