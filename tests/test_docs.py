@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from edge_drafter import Mode
-from spec_vlm_nav.graph import GRAPHS, PROJECT, Argument
+from spec_vlm_nav.graph import GRAPHS, PROJECT
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import GUARD, Parameters
 from spec_vlm_nav.preflight import PARTS
+from spec_vlm_nav.process_graph import Argument
 from speculation.settings import Field
 from tests.test_dependencies import FOLDERS
 from vlm_nav_evaluation.__main__ import MODULES

@@ -11,16 +11,8 @@ import pytest
 import yaml
 
 from edge_drafter import Mode
-from spec_vlm_nav.graph import (
-    GRAPHS,
-    REPLAY_GRAPH,
-    SIM_GRAPH,
-    VERIFIER_GRAPH,
-    CommandSpec,
-    Ends,
-    Graph,
-    NodeSpec,
-)
+from spec_vlm_nav.graph import GRAPHS, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
+from spec_vlm_nav.process_graph import CommandSpec, Ends, Graph, NodeSpec
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.runner import SOURCE, arguments_of
 from spec_vlm_nav.simulated_go2 import RoomSettings
@@ -39,9 +31,9 @@ def test_every_node_has_a_file_a_script_and_its_parameter_file(name: str) -> Non
     scripts = (SOURCE / "setup.py").read_text()
     for process in GRAPHS[name].processes:
         if isinstance(process, NodeSpec):
-            module = process.module or f"spec_vlm_nav.nodes.{process.executable}"
+            module = process.module or f"spec_vlm_nav.nodes.{process.name}"
             assert find_spec(module) is not None
-            assert f'"{process.executable}"' in scripts
+            assert f'"{process.name}"' in scripts
             config = yaml.safe_load((SOURCE / "config" / process.config).read_text())
             assert f"/**/{process.name}" in config
 

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, NodeSpec, Use
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.process_graph import Argument, CommandSpec, Graph, NodeSpec, Use
 from spec_vlm_nav.runner import Runner, StartError, main
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -104,7 +105,7 @@ def test_a_process_that_dies_is_started_again_until_the_limit(monkeypatch: pytes
 
 KILLED = """
 import sys
-from spec_vlm_nav.graph import CommandSpec, Graph
+from spec_vlm_nav.process_graph import CommandSpec, Graph
 from spec_vlm_nav.runner import Runner
 with Runner(Graph((), (CommandSpec("a", ("python3", "-c", sys.argv[1])),)), {}, lambda *_: None) as runner:
     runner.start()

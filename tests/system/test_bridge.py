@@ -26,8 +26,8 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
 from unitree_go.msg import SportModeState, WirelessController
 
-from spec_vlm_nav.graph import Graph, NodeSpec
 from spec_vlm_nav.nodes import common, go2_bridge
+from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
 from tests.system.conftest import Lines, Relay, until

@@ -12,12 +12,13 @@ from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT, NodeSpec
+from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import LIMITS, NAVIGATOR, Parameters
 from spec_vlm_nav.preflight import PARTS as CHECKED
+from spec_vlm_nav.process_graph import NodeSpec
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
 from speculation.language.grammar import CONSTRAINED

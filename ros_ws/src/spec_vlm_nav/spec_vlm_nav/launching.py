@@ -16,8 +16,9 @@ from launch.actions import DeclareLaunchArgument, ExecuteProcess, LogInfo, Opaqu
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from spec_vlm_nav.graph import GRAPHS, PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PACKAGE
 from spec_vlm_nav.preflight import check
+from spec_vlm_nav.process_graph import PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 from spec_vlm_nav.runner import with_this_python
 
 PATIENCE_S = "15"
@@ -72,11 +73,11 @@ def _typed() -> list[str]:
 
 def _node(graph: Graph, spec: NodeSpec, values: dict[str, str]) -> Node:
     config = str(Path(get_package_share_directory(PACKAGE)) / "config" / spec.config)
-    files = [config, *(path for path in (values[PARAMS_FILE.name],) if path)]
+    files = [config, *(path for path in (values[PARAMS_FILE],) if path)]
     given = graph.given(spec, values)
     return Node(
         package=PACKAGE,
-        executable=spec.executable,
+        executable=spec.name,
         name=spec.name,
         exec_name=spec.name,
         namespace=values["namespace"],

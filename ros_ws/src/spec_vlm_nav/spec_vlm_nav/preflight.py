@@ -17,7 +17,7 @@ from edge_drafter.link import load_keys
 from spec_vlm_nav.alarms import ALARMS
 from spec_vlm_nav.annotate import VIEW
 from spec_vlm_nav.camera import CAMERA, MOUNT
-from spec_vlm_nav.graph import EDGE, GRAPHS, PARAMS_FILE, Graph, NodeSpec, held_for, load
+from spec_vlm_nav.graph import EDGE, GRAPHS
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS
 from spec_vlm_nav.parameters import (
     BRIDGE,
@@ -31,6 +31,7 @@ from spec_vlm_nav.parameters import (
     VLM_NAV,
     Parameters,
 )
+from spec_vlm_nav.process_graph import PARAMS_FILE, Graph, NodeSpec, held_for, load
 from speculation.links import load_link
 from speculation.predictor import OFF
 from speculation.profiles import load_profile
@@ -64,7 +65,7 @@ def check(graph: Graph, values: Mapping[str, str]) -> None:
         _refusal(f"argument target:={values['target']}", scene_of, int(values["seed"]), *words)
     if "bag_player" in names:
         _check_bag(values)
-    _check_nodes_named(values.get(PARAMS_FILE.name, ""))
+    _check_nodes_named(values.get(PARAMS_FILE, ""))
     for process in started:
         if isinstance(process, NodeSpec) and process.name in PARTS:
             found = _check_node(graph, process, values)
@@ -112,7 +113,7 @@ def _check_verifier(graph: Graph, values: Mapping[str, str]) -> None:
 def _check_nodes_named(path: str) -> None:
     """Refuse a slip in a node's name; nodes of other packages may stand in the same file."""
     known = {process.name for graph in GRAPHS.values() for process in graph.processes if isinstance(process, NodeSpec)}
-    for key in load(PARAMS_FILE.name, path) if path else ():
+    for key in load(PARAMS_FILE, path) if path else ():
         name = str(key).rpartition("/")[2]
         near = get_close_matches(name, known, 1, 0.8)
         if near and name not in known:
@@ -124,7 +125,7 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> d
     parts = PARTS[process.name]
     known = {name: field for part in parts for name, field in part.fields().items()}
     found: dict[str, Any] = {name: field.default for name, field in known.items()}
-    for path in (str(CONFIG / process.config), values.get(PARAMS_FILE.name, "")):
+    for path in (str(CONFIG / process.config), values.get(PARAMS_FILE, "")):
         for key, name, value in held_for(path, process.name):
             where = f"{path}: {process.name}"
             if name in known:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from spec_vlm_nav.graph import GRAPHS, MANAGER, PACKAGE, PROJECT, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT
 from spec_vlm_nav.preflight import check
+from spec_vlm_nav.process_graph import MANAGER, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -39,8 +40,8 @@ def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[s
     if isinstance(process, CommandSpec):
         return with_this_python(graph.command(process, values))
     words = [*executable(process), "--ros-args", "--params-file", str(CONFIG / process.config)]
-    if values.get("params_file"):
-        words += ["--params-file", values["params_file"]]
+    if values.get(PARAMS_FILE):
+        words += ["--params-file", values[PARAMS_FILE]]
     for name, value in graph.given(process, values).items():
         words += ["-p", f"{name}:={yaml_of(value)}"]
     for name, topic in graph.remaps(process, values):
@@ -61,7 +62,7 @@ def yaml_of(value: Any) -> str:
 
 def executable(node: NodeSpec) -> list[str]:
     """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
-    return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.executable}"]
+    return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.name}"]
 
 
 def _is_managed(spec: NodeSpec | CommandSpec) -> bool:

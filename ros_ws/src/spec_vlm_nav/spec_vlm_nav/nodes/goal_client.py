@@ -15,7 +15,6 @@ from rclpy.node import Node
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
-from spec_vlm_nav.graph import MANAGER
 from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED
@@ -23,6 +22,7 @@ from spec_vlm_nav.nodes.common import steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import LIFECYCLE
 from spec_vlm_nav.nodes.subscriptions import subscribe
+from spec_vlm_nav.process_graph import MANAGER
 
 SERVER = "vlm_nav"
 STEP_S = 0.05
