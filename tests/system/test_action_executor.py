@@ -26,9 +26,10 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import action_executor, common
+from spec_vlm_nav.nodes import action_executor, conversions, process
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
-from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
+from spec_vlm_nav.nodes.process import steady_timer
+from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
@@ -205,14 +206,14 @@ def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
 ) -> None:
     """Times in milliseconds; a time that no message can have waited is not believed."""
     clock = SimpleNamespace(time_ns=lambda: 5_000_000_000, monotonic=lambda: 50.0)
-    monkeypatch.setattr(common, "time", clock)
+    monkeypatch.setattr(conversions, "time", clock)
     stamp = None if received is None else int(received * 1e6)
-    assert common.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
+    assert conversions.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
 
 
 def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
-    for module in (action_executor, common):
+    for module in (action_executor, conversions):
         monkeypatch.setattr(module, "time", clock)
     rclpy.init()
     node = ActionExecutor()
@@ -250,7 +251,7 @@ def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.
 def test_the_stop_goes_out_before_its_reason_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full machine may hold up the log."""
     clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
-    for module in (action_executor, common):
+    for module in (action_executor, conversions):
         monkeypatch.setattr(module, "time", clock)
     rclpy.init()
     node = ActionExecutor()
@@ -278,8 +279,8 @@ def test_the_stop_goes_out_before_its_reason_is_logged(monkeypatch: pytest.Monke
 def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     rclpy.init()
     node = ActionExecutor()
-    monkeypatch.setattr(common, "_ended", ended := threading.Event())
-    monkeypatch.setattr(common, "_failed", failed := threading.Event())
+    monkeypatch.setattr(process, "_ended", ended := threading.Event())
+    monkeypatch.setattr(process, "_failed", failed := threading.Event())
     try:
         monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
         node.configure()

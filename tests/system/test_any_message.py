@@ -19,7 +19,7 @@ from rclpy.subscription import Subscription
 from std_msgs.msg import String
 
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
-from spec_vlm_nav.nodes.common import message_type
+from spec_vlm_nav.nodes.conversions import message_type
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.go2_camera import Go2Camera
 from spec_vlm_nav.nodes.lifecycle_manager import LifecycleManager
@@ -132,7 +132,7 @@ def test_a_negative_stamp_is_a_number_and_costs_nothing_else() -> None:
     from nav_msgs.msg import Odometry
     from sensor_msgs.msg import CompressedImage
 
-    from spec_vlm_nav.nodes.common import sample_of, seconds_of
+    from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
 
     odometry, image = Odometry(), CompressedImage(data=array("B", b"\xff\xd8"))
     odometry.header.stamp.sec = image.header.stamp.sec = -1

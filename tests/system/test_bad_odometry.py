@@ -21,7 +21,7 @@ from std_msgs.msg import Bool
 from unitree_api.msg import Request, Response
 
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.nodes import common, go2_bridge, senses
+from spec_vlm_nav.nodes import conversions, go2_bridge, senses
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
@@ -62,7 +62,7 @@ def clock() -> Iterator[Clock]:
     """A clock for all nodes of this file, and ROS."""
     made = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (common, go2_bridge, senses):
+        for module in (conversions, go2_bridge, senses):
             patch.setattr(module, "time", made)
         rclpy.init()
         yield made

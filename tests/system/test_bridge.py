@@ -26,7 +26,7 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
 from unitree_go.msg import SportModeState, WirelessController
 
-from spec_vlm_nav.nodes import common, go2_bridge
+from spec_vlm_nav.nodes import go2_bridge, process
 from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
@@ -405,8 +405,8 @@ def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(
     kennel: Kennel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kennel.close()
-    monkeypatch.setattr(common, "_ended", ended := threading.Event())
-    monkeypatch.setattr(common, "_failed", failed := threading.Event())
+    monkeypatch.setattr(process, "_ended", ended := threading.Event())
+    monkeypatch.setattr(process, "_failed", failed := threading.Event())
     rclpy.init()
     node = go2_bridge.Go2Bridge()
     try:

@@ -13,7 +13,7 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.nodes import common
+from spec_vlm_nav.nodes import process
 from tests.forked import run
 
 InvalidHandle = rclpy_implementation.InvalidHandle
@@ -56,7 +56,7 @@ def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeyp
             order.append("destroyed")
             super().destroy_node()
 
-    assert common.run(Slow, threads=2) == 0
+    assert process.run(Slow, threads=2) == 0
     assert order == ["callback", "destroyed"]
 
 
@@ -75,7 +75,7 @@ def test_what_a_transition_destroyed_under_the_executor_ends_no_node(monkeypatch
         spin_once(self, 0.0)
 
     monkeypatch.setattr(SingleThreadedExecutor, "spin_once", spin)
-    assert common.run(lambda: Node("closing", enable_rosout=False)) == 0
+    assert process.run(lambda: Node("closing", enable_rosout=False)) == 0
     assert len(turns) > 1
 
 
@@ -84,7 +84,7 @@ def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
 ) -> None:
     handlers = dict[int, object]()
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(common, "END_S", 0.05)
+    monkeypatch.setattr(process, "END_S", 0.05)
     released = threading.Event()
 
     class Stuck(Node):
@@ -97,7 +97,7 @@ def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
             released.wait(20.0)
 
     try:
-        assert common.run(Stuck, threads=2) == 0
+        assert process.run(Stuck, threads=2) == 0
         assert not released.is_set()
     finally:
         released.set()

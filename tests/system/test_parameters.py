@@ -14,7 +14,7 @@ from rclpy.parameter import Parameter
 
 from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT
 from spec_vlm_nav.navigator import NavigatorConfig
-from spec_vlm_nav.nodes.common import settings
+from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import LIMITS, NAVIGATOR, Parameters
 from spec_vlm_nav.preflight import PARTS as CHECKED

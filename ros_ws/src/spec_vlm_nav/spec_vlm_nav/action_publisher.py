@@ -14,7 +14,7 @@ from speculation.language.prompts import ActionKind, ActionSize, NavigationActio
 BLOCKED_LIMIT = 5
 """A goal ends after so many blocked actions in a row."""
 STUCK_LIMIT = 10
-"""And after so many blocked actions without one that led ahead."""
+"""A goal ends after so many blocked actions without one that led ahead."""
 POLL_S = 0.02
 HOLD_S = 1.0
 """The end of a goal waits so long for the executor to take the HOLD."""
@@ -62,7 +62,7 @@ class Hold:
     """Why the robot stands while its goal goes on."""
 
     reason: str
-    """A sentence."""
+    """Why, in a sentence."""
     end: End = End.TIMEOUT
     """How the goal ends where its time runs out meanwhile."""
 

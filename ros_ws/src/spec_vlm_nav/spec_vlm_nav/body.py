@@ -26,11 +26,11 @@ class Frame:
 
     jpeg: bytes
     arrived: float
-    """By this machine's steady clock, seconds."""
+    """Time of its arrival by this machine's steady clock, seconds."""
     age: float
-    """Seconds, when it arrived."""
+    """Its age when it arrived, seconds."""
     stamp: Any
-    """Its header, for messages that refer to the frame."""
+    """Header of its message, for messages that refer to the frame."""
     place: PlanarPose | None = None
     """Where the robot was when it was taken, by odometry; None where that is not known."""
 
@@ -65,9 +65,9 @@ class Execution:
     outcome: Outcome | None
     """RUNNING also while the executor has not taken up what it was sent last; None where a newer action took over."""
     moved: float = 0.0
-    """Metres or radians in the commanded direction, by odometry."""
+    """Way in the commanded direction by odometry, metres or radians."""
     remaining: float = 0.0
-    """Metres or radians that are left."""
+    """Way that is left, metres or radians."""
     elapsed: float = 0.0
     """Seconds since the action began."""
     message: str = ""

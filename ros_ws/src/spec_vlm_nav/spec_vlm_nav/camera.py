@@ -159,7 +159,7 @@ class Opener(Protocol):
     """A checked source that can be opened again and again."""
 
     name: str
-    """For logs, e.g. multicast 230.1.1.1:1720 on eth0."""
+    """Its name in logs, e.g. multicast 230.1.1.1:1720 on eth0."""
     advice: str
     """What to check when no frames come."""
 

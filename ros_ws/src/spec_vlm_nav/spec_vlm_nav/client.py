@@ -69,7 +69,7 @@ class Progress:
     """The last decision, e.g. 'turn left large' or 'HOLD'; empty before the first."""
     source: str = ""
     reasoning: str = ""
-    """Of the last decision; whole, where `answer` may lag behind."""
+    """Reasons of the last decision; they are whole where `answer` may lag behind."""
     complete: bool = True
     """Whether the answer that the decision is from has ended."""
     done: tuple[str, ...] = ()

@@ -191,7 +191,7 @@ NAVIGATING = (
     MODE, DRAFTING, DRAFT, FED_HEAD, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, SERVICE_CLASS,
     TRACE, RESPONSE_ORDER, GUIDE,
 )  # fmt: skip
-"""Of every graph with a navigation node."""
+"""Arguments of every graph with a navigation node."""
 
 
 def manager(config: str) -> NodeSpec:
@@ -337,4 +337,4 @@ GRAPHS = {
     "replay": REPLAY_GRAPH,
     **{name: robot_graph(name) for name in ROBOTS},
 }
-"""By the name of the launch file."""
+"""All graphs by the name of their launch file."""

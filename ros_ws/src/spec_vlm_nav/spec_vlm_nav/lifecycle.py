@@ -28,7 +28,7 @@ IN_VAIN_S = 1.0
 """A node that answers, as long after a request, that it is where it was, has lost the request: it was restarted."""
 RETRY_S = 2.0
 PHASE = "phase"
-"""The manager's own among the states that it reports."""
+"""Name of the manager's own state among those that it reports."""
 BY_HAND = "left inactive by hand"
 STEP_S, STOP_S = 2.0, 10.0
 """How long a deactivation, and all of the way down, is waited for; a node may hang."""
@@ -154,7 +154,7 @@ class Lifecycle:
             raise ValueError(f"heartbeats has {', '.join(unknown)}, which node_names lacks")
         self.phase = Phase.DOWN
         self.exit_status = 0
-        """Of the process; not 0: it ends as soon as `phase` is DOWN."""
+        """Exit status of the process; where it is not 0 the process ends as soon as `phase` is DOWN."""
         self.problem = ""
         """Why all were brought down, in a sentence."""
         self._nodes = {name: _Node(name) for name in names}

@@ -64,7 +64,7 @@ class GoalResult:
 
     end: End
     message: str
-    """A sentence."""
+    """How it ended, in a sentence."""
     actions: int
     """Motions that were begun."""
     elapsed_s: float
@@ -117,10 +117,10 @@ class NavigationGoal:
         """Motions that were begun."""
         self._moved = [_Moved(None, entry.action) if isinstance(entry, Blocked) else _Moved(entry) for entry in done]
         self._form = PROMPT_FORMS[-1]
-        """Of the prompts of the model that was asked last."""
+        """Form of the prompts of the model that was asked last."""
         self._wanted: dict[Vocabulary, Understood] = {}
         self._memory = SearchMemory()
-        """Of the frames whose answers were taken."""
+        """What the frames whose answers were taken have shown."""
         self._frames = frames
         self._views: list[tuple[int, bytes]] = []
         """The frames of the last views, the oldest first, each with the number of actions done before it."""

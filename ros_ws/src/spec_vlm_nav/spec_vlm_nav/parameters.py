@@ -28,11 +28,11 @@ class Parameters(Generic[S]):
 
     struct: type[S]
     names: Mapping[str, str] = field(default_factory=dict)
-    """Parameter by field, where the two are not called the same."""
+    """Names of parameters by field, where the two are not called the same."""
     without: tuple[str, ...] = ()
     """Fields that are no parameters."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """By field, in place of the struct's own."""
+    """Defaults by field, in place of the struct's own."""
 
     def __post_init__(self) -> None:
         known = {each.name for each in fields_of(self.struct)}

@@ -35,9 +35,9 @@ class Argument:
     kind: type[bool] | type[int] | type[float] | type[str] = str
     """Type of the parameter that it becomes."""
     least: float | None = None
-    """Inclusive limit of a number."""
+    """Inclusive lower limit of a number."""
     most: float | None = None
-    """Inclusive limit of a number."""
+    """Inclusive upper limit of a number."""
     pattern: str = ""
     """A regular expression for all of a text; empty: any text."""
     example: str = ""

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     """The robot's answer to one request."""
 
     identity: int
-    """Of the request."""
+    """Identity of the request."""
     problem: str = ""
     """Why the robot refused, in a sentence; empty for success."""
     unready: bool = False
@@ -65,9 +65,9 @@ class RobotState(NamedTuple):
 
     posture: Posture
     speed: float
-    """Metres a second over the ground."""
+    """Speed over the ground, m/s."""
     turn: float
-    """Radians a second about its vertical, counter-clockwise."""
+    """Turn about its vertical, rad/s, counter-clockwise."""
     problem: str = ""
     """Why it obeys no velocity, in a sentence; empty where it does or where that is not known."""
 

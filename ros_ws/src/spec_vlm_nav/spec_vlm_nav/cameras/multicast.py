@@ -82,7 +82,6 @@ class Multicast:
         )
 
     def open(self) -> Source:
-        """See `Opener`."""
         chosen = self._settings
         try:
             address = address_of(chosen.interface)
@@ -119,7 +118,6 @@ class RtpStream:
         self.waiting = f"no packet comes in from {self._at} at {address}"
 
     def grab(self) -> bool:
-        """See `Source`."""
         end = time.monotonic() + GRAB_S
         while True:
             try:
@@ -134,11 +132,9 @@ class RtpStream:
                 return False
 
     def retrieve(self) -> Image:
-        """See `Source`."""
         return np.asarray(self._frame.to_ndarray(format="bgr24"), np.uint8)
 
     def close(self) -> None:
-        """See `Source`."""
         self._socket.close()
 
     def _decode(self, unit: AccessUnit) -> bool:

@@ -18,10 +18,12 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, sample_of, settings
+from spec_vlm_nav.nodes.conversions import arrival, sample_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
+from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.subscriptions import Reader
+from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from spec_vlm_nav.odometry import RECOVERY_S, frames_problem
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO

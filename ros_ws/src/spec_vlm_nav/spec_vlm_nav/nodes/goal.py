@@ -7,7 +7,6 @@ import threading
 import time
 from typing import Any
 
-from builtin_interfaces.msg import Duration
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 
@@ -18,7 +17,7 @@ from spec_vlm_nav.messages import OUTCOME_OF
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator
-from spec_vlm_nav.nodes.common import seconds_of
+from spec_vlm_nav.nodes.conversions import seconds_of, to_duration
 from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
 from speculation.language.instructions import is_stop
@@ -122,30 +121,24 @@ class Goal:
         return self._navigator.stand("the goal was broken off")
 
     def frame_after(self, moment: float) -> Frame | None:
-        """See `body.Body`."""
         return self._node.senses.frame_after(moment, self._node.config.stale_s)
 
     def camera_problem(self) -> str:
-        """See `body.Body`."""
         return self._node.senses.problem()
 
     def place(self) -> PlanarPose | None:
-        """See `body.Body`."""
         return self._node.senses.place()
 
     def understood(self, instruction: str) -> None:
-        """See `body.Body`."""
         if instruction:
             self._node.get_logger().info(f"understood: {instruction}")
         self._feedback.understood(instruction)
 
     def asked(self, prompt: str, frame: Frame) -> None:
-        """See `body.Body`."""
         self._prompt = prompt
         self._node.out.prompt(prompt, frame)
 
     def act(self, decision: Decision) -> None:
-        """See `body.Body`."""
         node, reply = self._node, decision.reply
         message = to_message(self._number, decision)
         self._sent, self._sent_at = message, time.monotonic()
@@ -166,7 +159,7 @@ class Goal:
             node.decoder.trace.mark(Kind.DECISION.value, Lane.EDGE, goal=self._number, decision=step, action=text)
 
     def execution(self, step: int) -> Execution | None:
-        """See `body.Body`. A decision that the executor has not taken up is sent again; it knows repetitions."""
+        """Return how a decision stands; one that is not taken up is sent again: the executor knows repetitions."""
         status, sent = self._node.senses.statuses.get((self._number, step)), self._sent
         newest = sent is not None and sent.step == step
         fits = status is not None and sent is not None and (status.kind, status.size) == (sent.kind, sent.size)
@@ -182,15 +175,12 @@ class Goal:
         return Execution(outcome, status.progress, remaining, status.elapsed, status.message)
 
     def executor_silence(self) -> float:
-        """See `body.Body`."""
         return time.monotonic() - self._node.senses.status_at
 
     def report(self, state: State, reason: str = "") -> None:
-        """See `body.Body`."""
         self._feedback.report(state, reason)
 
     def writing(self, answer: str, guess: str) -> None:
-        """See `body.Body`."""
         self._feedback.writing(answer, guess)
 
     def _send_again(self) -> None:
@@ -211,8 +201,3 @@ class Goal:
             time.sleep(seconds)
         else:
             self._wake.wait(seconds)
-
-
-def to_duration(seconds: float) -> Duration:
-    """Return a duration message."""
-    return Duration(sec=int(seconds), nanosec=int(seconds % 1.0 * 1e9))

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from action_msgs.msg import GoalStatus
-from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.action import ActionClient
 from rclpy.node import Node
@@ -18,9 +17,10 @@ from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, 
 from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED
-from spec_vlm_nav.nodes.common import steady_timer
+from spec_vlm_nav.nodes.conversions import to_duration
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import LIFECYCLE
+from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.process_graph import MANAGER
 
@@ -141,7 +141,7 @@ def goal_of(request: Request) -> Any:
         dry_run=request.dry_run,
         done=list(request.done),
     )
-    goal.time_allowance = Duration(sec=int(request.time_s), nanosec=int(request.time_s % 1.0 * 1e9))
+    goal.time_allowance = to_duration(request.time_s)
     return goal
 
 

@@ -21,9 +21,10 @@ from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS, Lifecycle, Phase, State, Transition
-from spec_vlm_nav.nodes.common import run, settings, steady_timer
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
 
 TICK_S = 0.1

@@ -19,8 +19,9 @@ from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallba
 from rclpy.node import Node
 
 from spec_vlm_nav.diagnostics import Level, Status, text
-from spec_vlm_nav.nodes.common import run, settings, start_thread, steady_timer
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, start_thread, steady_timer
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.parameters import MANAGED
 
@@ -90,7 +91,6 @@ class ManagedNode(LifecycleNodeMixin, Node):
         super().destroy_node()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         if not self._try("configure", self.configure):
             self.cleanup()
             return TransitionCallbackReturn.FAILURE
@@ -98,7 +98,6 @@ class ManagedNode(LifecycleNodeMixin, Node):
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         if not self._try("activate", self.activate):
             self.deactivate()
             return TransitionCallbackReturn.FAILURE
@@ -106,23 +105,20 @@ class ManagedNode(LifecycleNodeMixin, Node):
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         self._stop_acting("deactivated")
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         self.cleanup()
         self.problem = "not configured"
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         self.end()
         return TransitionCallbackReturn.SUCCESS
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy. The node can be configured again."""
+        """Stand and clean up, so that the node can be configured again."""
         self._stop_acting("a transition failed")
         self.cleanup()
         return TransitionCallbackReturn.SUCCESS

@@ -22,7 +22,8 @@ from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.nodes.common import sample_of, seconds_of, start_thread
+from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
+from spec_vlm_nav.nodes.process import start_thread
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import OdometryCheck
 from speculation.images import view_jpeg
@@ -46,7 +47,7 @@ class _Arrival:
     image: CompressedImage
     arrived: float
     age: float
-    """As in `Frame`."""
+    """Age of its frame when it arrived, seconds."""
     place: PlanarPose | None
 
     @property
@@ -61,9 +62,9 @@ class Senses:
         self.statuses: dict[tuple[int, int], ActionStatus] = {}
         """The last of each of the latest actions, by goal and step."""
         self.status_at = -math.inf
-        """Of the executor's last message, by the steady clock."""
+        """Time of the executor's last message, by the steady clock."""
         self.travelled = 0.0
-        """Metres, by odometry."""
+        """Way since the start by odometry, metres."""
         self._node = node
         self._newest: _Arrival | None = None
         self._looked: tuple[_Arrival | None, Frame | None, str] = (None, None, "")

@@ -26,11 +26,13 @@ from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
-from spec_vlm_nav.nodes.common import keep_loaded, route_logging, seconds_of, settings
+from spec_vlm_nav.nodes.conversions import seconds_of
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import keep_loaded, route_logging
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
 from speculation.extras import need
@@ -67,7 +69,7 @@ class VlmNav(ManagedNode):
     """Holds what outlives a goal."""
 
     decoder: EdgeDecoder
-    """From `configure` on."""
+    """It is there from `configure` on."""
 
     def __init__(self) -> None:
         super().__init__("vlm_nav")
@@ -157,7 +159,6 @@ class VlmNav(ManagedNode):
         super().destroy_node()
 
     def health(self) -> Iterable[Status]:
-        """See `ManagedNode`."""
         yield self.senses.health(self.config.stale_s)
         decoder, goal = self.__dict__.get("decoder"), self._current
         if decoder is not None:

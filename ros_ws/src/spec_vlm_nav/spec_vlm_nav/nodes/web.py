@@ -22,10 +22,12 @@ from std_srvs.srv import Trigger
 
 from spec_vlm_nav.client import STOP_S, GoalEnd, Request, instruction_of
 from spec_vlm_nav.messages import SOURCE_WORDS
-from spec_vlm_nav.nodes.common import LATCHED, run, settings, steady_timer
 from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient, action_text, progress_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
+from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
