@@ -46,27 +46,15 @@ class State(Enum):
 
 
 class Transition(Enum):
-    """What a node can be asked for: its name, where it starts and where it leads."""
+    """What a node can be asked for: its name in `ros2 lifecycle`, where it starts and where success leads."""
 
     CONFIGURE = ("configure", State.UNCONFIGURED, State.INACTIVE)
     ACTIVATE = ("activate", State.INACTIVE, State.ACTIVE)
     DEACTIVATE = ("deactivate", State.ACTIVE, State.INACTIVE)
     CLEANUP = ("cleanup", State.INACTIVE, State.UNCONFIGURED)
 
-    @property
-    def verb(self) -> str:
-        """Its name, as `ros2 lifecycle` has it."""
-        return self.value[0]
-
-    @property
-    def source(self) -> State:
-        """The state that a node must be in."""
-        return self.value[1]
-
-    @property
-    def target(self) -> State:
-        """The state that success leads to."""
-        return self.value[2]
+    def __init__(self, verb: str, source: State, target: State) -> None:
+        self.verb, self.source, self.target = verb, source, target
 
 
 class Phase(Enum):
@@ -170,7 +158,7 @@ class Lifecycle:
 
     def shutdown(self, now: float) -> None:
         """Bring all nodes down."""
-        if self.phase in (Phase.STARTING, Phase.ACTIVE):
+        if self._is_up:
             self.phase, self._stopped_at = Phase.STOPPING, now
 
     def beat(self, name: str, now: float) -> None:
@@ -192,7 +180,7 @@ class Lifecycle:
             if asked_at <= node.asked_at + IN_VAIN_S:
                 return
         before, node.state, node.pending = node.state, state, None
-        if self.phase not in (Phase.STARTING, Phase.ACTIVE) or (state is before and pending is None):
+        if not self._is_up or (state is before and pending is None):
             return
         if state is State.ACTIVE:
             self._came_back(node, now)
@@ -226,11 +214,11 @@ class Lifecycle:
         for node in self._nodes.values():
             if node.state is not State.SILENT and node.pending is None and not self._alive(node, now):
                 node.state = State.SILENT
-                if self.phase in (Phase.STARTING, Phase.ACTIVE) and not node.by_hand:
+                if self._is_up and not node.by_hand:
                     self._lose(node, f"{node.name} has been silent for {self._settings.bond_s:g} s", now)
-        if self.phase in (Phase.STARTING, Phase.ACTIVE):
+        if self._is_up:
             self._check_times(now)
-        if self.phase in (Phase.STARTING, Phase.ACTIVE):
+        if self._is_up:
             due = self._rise(now)
         elif self.phase is Phase.STOPPING:
             due = self._fall(now)
@@ -243,7 +231,7 @@ class Lifecycle:
 
     def is_active(self, now: float) -> tuple[bool, str]:
         """Return whether all nodes are active and beat, and in a sentence what is missing."""
-        if self.phase not in (Phase.STARTING, Phase.ACTIVE):
+        if not self._is_up:
             return False, self.problem or f"the nodes are {self.phase.value}"
         waiting = [
             f"{node.name} is {self._doing(node)}"
@@ -261,6 +249,11 @@ class Lifecycle:
     def states(self) -> dict[str, str]:
         """Return what the manager and each node are at, for `/diagnostics`."""
         return {PHASE: self.phase.value, **{name: self._doing(node) for name, node in self._nodes.items()}}
+
+    @property
+    def _is_up(self) -> bool:
+        """Whether the nodes are to be active."""
+        return self.phase in (Phase.STARTING, Phase.ACTIVE)
 
     def _rise(self, now: float) -> list[Request]:
         nodes = list(self._nodes.values())
