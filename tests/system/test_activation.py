@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rclpy
 
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes import vlm_nav
@@ -66,17 +65,14 @@ class Unlucky(ManagedNode):
             raise self.errors.pop()
 
 
+@pytest.mark.usefixtures("ros")
 def test_an_unforeseen_error_of_a_transition_is_logged_and_the_node_can_be_configured_again(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    rclpy.init()
     node = Unlucky()
-    try:
-        node.trigger_configure()
-        assert "cannot configure" in (log := capfd.readouterr().err) and "KeyError: 'unforeseen'" in log
-        assert not node.ending
-        node.trigger_configure()
-        assert node.problem == "configured, not active"
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
+    node.trigger_configure()
+    assert "cannot configure" in (log := capfd.readouterr().err) and "KeyError: 'unforeseen'" in log
+    assert not node.ending
+    node.trigger_configure()
+    assert node.problem == "configured, not active"
+    node.destroy_node()

@@ -109,21 +109,18 @@ def test_every_callback_takes_any_message(node: Any) -> None:
         take_anything(topic)
 
 
+@pytest.mark.usefixtures("ros")
 def test_a_callback_that_fails_costs_its_message_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    rclpy.init()
     node, heard = Node("listener"), list[str]()
 
     def take(message: String) -> None:
         heard.append(message.data)
         raise KeyError(message.data)
 
-    try:
-        subscription = subscribe(node, String, "words", take, 10)
-        for word in ("one", "two"):
-            subscription.callback(String(data=word))
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
+    subscription = subscribe(node, String, "words", take, 10)
+    for word in ("one", "two"):
+        subscription.callback(String(data=word))
+    node.destroy_node()
     assert heard == ["one", "two"]
     assert "a message on words is passed over: KeyError: 'one'" in capfd.readouterr().err
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
@@ -402,18 +401,15 @@ def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
 
 
 def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(
-    kennel: Kennel, monkeypatch: pytest.MonkeyPatch
+    kennel: Kennel, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kennel.close()
+    request.getfixturevalue("ros")
     monkeypatch.setattr(process, "_ended", ended := threading.Event())
     monkeypatch.setattr(process, "_failed", failed := threading.Event())
-    rclpy.init()
     node = go2_bridge.Go2Bridge()
-    try:
-        monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
-        node.configure()
-        assert ended.wait(60.0) and failed.is_set()
-    finally:
-        node.cleanup()
-        node.destroy_node()
-        rclpy.shutdown()
+    monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
+    node.configure()
+    assert ended.wait(60.0) and failed.is_set()
+    node.cleanup()
+    node.destroy_node()

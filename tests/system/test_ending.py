@@ -20,18 +20,19 @@ InvalidHandle = rclpy_implementation.InvalidHandle
 
 
 @pytest.mark.parametrize(
-    ("options", "status"),
+    ("options", "status", "words"),
     [
-        (["draft_model:=/no/such", "autostart:=true"], 2),
-        (["mode:=nonsense"], 2),
-        (["port:=0", "host:=127.0.0.1"], 0),
+        (["draft_model:=/no/such", "autostart:=true"], 2, "cannot configure: model folder /no/such does not exist"),
+        (["response_order:=backwards"], 2, "error: parameter response_order is 'backwards'; choose reason_first, "),
+        (["port:=0", "host:=127.0.0.1"], 0, ""),
     ],
 )
-def test_nothing_of_a_node_runs_when_its_process_ends(options: list[str], status: int) -> None:
+def test_a_node_ends_with_its_reason_and_nothing_of_it_runs_on(options: list[str], status: int, words: str) -> None:
     """The status was now and then that of a crash: threads of the middleware ran while its memory was taken down."""
     given = [word for option in options for word in ("-p", option)]
     code, errors = run([sys.executable, "-m", "tests.system.ending", "--ros-args", *given], PROJECT)
     assert code == status and "threads that are left: []" in errors, errors
+    assert words in errors and "Traceback" not in errors
 
 
 def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import rclpy
 from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -71,12 +70,10 @@ def names(node: str) -> set[str]:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    rclpy.init()
+def node(ros: None) -> Iterator[Node]:
     made = Node("tried")
     yield made
     made.destroy_node()
-    rclpy.shutdown()
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from PIL import Image
 from rclpy.node import Node
@@ -31,7 +30,6 @@ class Sight:
     """Senses on a clock that a test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        rclpy.init()
         self.now = 10.0
         self.node = Node("vlm_nav", cli_args=["--ros-args", "-r", "camera/image/compressed:=/front/compressed"])
         self.senses = Senses(self.node)
@@ -40,7 +38,6 @@ class Sight:
     def close(self) -> None:
         self.senses.close()
         self.node.destroy_node()
-        rclpy.shutdown()
 
     def give(self, data: bytes, declared: str = "jpeg", age_s: float = 0.0) -> None:
         image = CompressedImage(format=declared, data=array("B", data))
@@ -54,7 +51,7 @@ class Sight:
 
 
 @pytest.fixture
-def sight(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sight]:
+def sight(ros: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sight]:
     made = Sight(monkeypatch)
     yield made
     made.close()
