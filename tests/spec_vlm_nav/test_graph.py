@@ -12,7 +12,7 @@ import yaml
 
 from edge_drafter import Mode
 from spec_vlm_nav.graph import GRAPHS, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
-from spec_vlm_nav.process_graph import CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.process_graph import CommandSpec, Graph, NodeSpec, RespawnPolicy
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.runner import SOURCE, arguments_of
 from spec_vlm_nav.simulated_go2 import RoomSettings
@@ -191,12 +191,12 @@ def test_everything_that_serve_takes_is_an_argument_or_in_its_file() -> None:
 
 
 def test_a_process_that_dies_is_started_again_a_few_times_but_not_where_it_refused_its_settings() -> None:
-    ends = Ends(CommandSpec("a", ("x",), respawns=2))
-    assert ends.again(-9) and ends.again(0)
+    policy = RespawnPolicy(CommandSpec("a", ("x",), respawns=2))
+    assert policy.should_respawn(-9) and policy.should_respawn(0)
     with pytest.raises(RuntimeError, match="a ended with status -9 after 2 new starts"):
-        ends.again(-9)
+        policy.should_respawn(-9)
     with pytest.raises(RuntimeError, match="a ended with status 2$"):
-        Ends(CommandSpec("a", ("x",))).again(2)
-    assert not Ends(CommandSpec("a", ("x",), finite=True)).again(0)
+        RespawnPolicy(CommandSpec("a", ("x",))).should_respawn(2)
+    assert not RespawnPolicy(CommandSpec("a", ("x",), finite=True)).should_respawn(0)
     with pytest.raises(RuntimeError, match="a ended with status 1"):
-        Ends(CommandSpec("a", ("x",), respawns=0, finite=True)).again(1)
+        RespawnPolicy(CommandSpec("a", ("x",), respawns=0, finite=True)).should_respawn(1)

@@ -19,7 +19,7 @@ class Blind:
     def __init__(self, frame_after_s: float = float("inf"), ends_after_s: float = float("inf")) -> None:
         self.now, self._frame_after_s, self._ends_after_s = 0.0, frame_after_s, ends_after_s
         self.config, self.noted = NavigatorConfig(), list[str]()
-        self.senses = SimpleNamespace(missing=lambda _: "" if self.now >= frame_after_s else "no camera frame has come")
+        self.inputs = SimpleNamespace(missing=lambda _: "" if self.now >= frame_after_s else "no camera frame has come")
         self._wait = self.noted.append
 
     @property

@@ -20,7 +20,7 @@ from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes import feedback, goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
-from spec_vlm_nav.nodes.senses import Senses
+from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from speculation.language.prompts import ActionKind, ActionSize
 from speculation.language.prompts import NavigationAction as Action
@@ -62,7 +62,7 @@ class Node:
         self.decided: list[NavigationAction] = []
         self.config = CONFIG
         self.monitor = LinkMonitor(CONFIG.link)
-        self.senses: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, place=lambda: None)
+        self.inputs: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, place=lambda: None)
         self.out = SimpleNamespace(
             actions=SimpleNamespace(publish=self.take),
             decisions=SimpleNamespace(publish=self.decided.append),
@@ -81,7 +81,7 @@ class Node:
         status = ActionStatus(
             goal=7, step=step, outcome=outcome, kind=kind, size=size, progress=progress, remaining=0.1
         )
-        self.senses.statuses[7, step] = status
+        self.inputs.statuses[7, step] = status
 
     def get_logger(self) -> Any:
         return SimpleNamespace(info=lambda text: None, warning=lambda text: None, error=self.errors.append)
@@ -145,7 +145,7 @@ def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypat
         node = Node(takes)
         made = running(node, monkeypatch)
         made._handle.is_cancel_requested = False
-        node.senses.frame_after = lambda moment, stale_s: "no frame"
+        node.inputs.frame_after = lambda moment, stale_s: "no frame"
         result = made.run()
         assert "AttributeError" in result.error_msg and result.error_msg.endswith(words)
         assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
@@ -221,17 +221,17 @@ def test_a_motion_ends_where_its_executor_was_started_anew_and_is_not_begun_agai
 ) -> None:
     """The new executor knows nothing of it: its whole size on top of what was covered would be too far."""
     node = Node(takes=10_000)
-    senses = Senses.__new__(Senses)
-    senses.statuses, senses.status_at = {}, 0.0
-    node.senses = senses
-    monkeypatch.setattr(Senses, "travelled", 0.0, raising=False)
+    inputs = Inputs.__new__(Inputs)
+    inputs.statuses, inputs.status_at = {}, 0.0
+    node.inputs = inputs
+    monkeypatch.setattr(Inputs, "travelled", 0.0, raising=False)
     made = running(node, monkeypatch)
     left, small = KINDS[ActionKind.TURN_LEFT], SIZES[ActionSize.SMALL]
     made.act(Decision(0, LEFT_SMALL, complete=False))
-    senses._on_status(ActionStatus(goal=7, step=0, outcome=ActionStatus.RUNNING, kind=left, size=small, progress=0.1))
+    inputs._on_status(ActionStatus(goal=7, step=0, outcome=ActionStatus.RUNNING, kind=left, size=small, progress=0.1))
     if sent is not LEFT_SMALL:
         made.act(Decision(0, sent))
-    senses._on_status(ActionStatus())
+    inputs._on_status(ActionStatus())
     before = len(node.sent)
     node.now += 2 * RESEND_S
     ended = made.execution(0)

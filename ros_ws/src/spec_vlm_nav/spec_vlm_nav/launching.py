@@ -18,7 +18,7 @@ from launch_ros.actions import Node
 
 from spec_vlm_nav.graph import GRAPHS, PACKAGE
 from spec_vlm_nav.preflight import check
-from spec_vlm_nav.process_graph import PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.process_graph import PARAMS_FILE, RESPAWN_S, CommandSpec, Graph, NodeSpec, RespawnPolicy
 from spec_vlm_nav.runner import with_this_python
 
 PATIENCE_S = "15"
@@ -117,11 +117,11 @@ def _works(prefix: str) -> bool:
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:
-    ends = Ends(spec)
+    policy = RespawnPolicy(spec)
 
     def ended(event: Any, context: Any) -> Shutdown | None:
         """Raise RuntimeError for a failure: an exception is what gives `ros2 launch` a status other than 0."""
-        if context.is_shutdown or ends.again(event.returncode):
+        if context.is_shutdown or policy.should_respawn(event.returncode):
             return None
         return Shutdown(reason=f"{spec.name} has done its work")
 

@@ -135,13 +135,13 @@ class CommandSpec:
     """The argument that names its settings file: a flag gives way to it where its argument is at its default."""
 
 
-class Ends:
-    """What follows when a process ends, time after time."""
+class RespawnPolicy:
+    """Decides what follows when a process ends, time after time."""
 
     def __init__(self, spec: NodeSpec | CommandSpec) -> None:
         self._spec, self.respawns = spec, 0
 
-    def again(self, status: int) -> bool:
+    def should_respawn(self, status: int) -> bool:
         """Return whether it is started again, False where its work is done.
 
         Raises RuntimeError, in a sentence, for a failure that ends everything.

@@ -54,7 +54,7 @@ class Goal:
         self._sent: NavigationAction | None = None
         self._sent_at = 0.0
         self._prompt = ""
-        self._from = node.senses.travelled
+        self._from = node.inputs.travelled
         self._navigator = Navigator(
             asked, node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
         )
@@ -105,7 +105,7 @@ class Goal:
             error_msg=outcome.message,
             total_elapsed_time=to_duration(outcome.elapsed_s),
             actions_executed=outcome.actions,
-            distance_travelled=node.senses.travelled - self._from,
+            distance_travelled=node.inputs.travelled - self._from,
         )
 
     def _stop(self) -> Any:
@@ -121,13 +121,13 @@ class Goal:
         return self._navigator.stand("the goal was broken off")
 
     def frame_after(self, moment: float) -> Frame | None:
-        return self._node.senses.frame_after(moment, self._node.config.stale_s)
+        return self._node.inputs.frame_after(moment, self._node.config.stale_s)
 
     def camera_problem(self) -> str:
-        return self._node.senses.problem()
+        return self._node.inputs.problem()
 
     def place(self) -> PlanarPose | None:
-        return self._node.senses.place()
+        return self._node.inputs.place()
 
     def understood(self, instruction: str) -> None:
         if instruction:
@@ -160,7 +160,7 @@ class Goal:
 
     def execution(self, step: int) -> Execution | None:
         """Return how a decision stands; one that is not taken up is sent again: the executor knows repetitions."""
-        status, sent = self._node.senses.statuses.get((self._number, step)), self._sent
+        status, sent = self._node.inputs.statuses.get((self._number, step)), self._sent
         newest = sent is not None and sent.step == step
         fits = status is not None and sent is not None and (status.kind, status.size) == (sent.kind, sent.size)
         outcome = Outcome.RUNNING if status is None else OUTCOME_OF.get(status.outcome)
@@ -175,7 +175,7 @@ class Goal:
         return Execution(outcome, status.progress, remaining, status.elapsed, status.message)
 
     def executor_silence(self) -> float:
-        return time.monotonic() - self._node.senses.status_at
+        return time.monotonic() - self._node.inputs.status_at
 
     def report(self, state: State, reason: str = "") -> None:
         self._feedback.report(state, reason)

@@ -20,7 +20,7 @@ from std_srvs.srv import Trigger
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
-from spec_vlm_nav.answers import Answers
+from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
@@ -29,11 +29,11 @@ from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.nodes.conversions import seconds_of
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
+from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import keep_loaded, route_logging
-from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
 from speculation.extras import need
 from speculation.language.instructions import is_stop
@@ -80,8 +80,8 @@ class VlmNav(ManagedNode):
         )
         self._settings = settings(self, VLM_NAV)
         self._exported: ExportedSteps | None = None
-        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), Answers()
-        self.senses, self.out = Senses(self), Outputs(self)
+        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
+        self.inputs, self.out = Inputs(self), Outputs(self)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
@@ -117,7 +117,7 @@ class VlmNav(ManagedNode):
         """Wait for a camera frame: vlm_nav is activated before the robot stands up, and a blind robot has to lie."""
         began = noted = time.monotonic()
         while True:
-            missing, now = self.senses.missing(self.config.stale_s), time.monotonic()
+            missing, now = self.inputs.missing(self.config.stale_s), time.monotonic()
             if not missing:
                 return
             if self.ending or now - began > FIRST_FRAME_S:
@@ -154,12 +154,12 @@ class VlmNav(ManagedNode):
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
-        self.senses.close()
+        self.inputs.close()
         self._server.destroy()
         super().destroy_node()
 
     def health(self) -> Iterable[Status]:
-        yield self.senses.health(self.config.stale_s)
+        yield self.inputs.health(self.config.stale_s)
         decoder, goal = self.__dict__.get("decoder"), self._current
         if decoder is not None:
             link, (state, rtt) = decoder.link, decoder.link_figures()

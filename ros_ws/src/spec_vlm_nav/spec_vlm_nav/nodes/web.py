@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from functools import partial
 from typing import Any
@@ -46,7 +45,6 @@ class Web(Node):
     def __init__(self) -> None:
         super().__init__("web")
         self.view = View((SERVER, BRIDGE))
-        self._lock = threading.Lock()
         self._commands: list[Command] = []
         self._server_name = f"{self.get_namespace().rstrip('/')}/{SERVER}"
         self._sent_at = 0.0
@@ -67,7 +65,7 @@ class Web(Node):
             on_heartbeat(partial(subscribe, self), name, partial(self.view.beat, name))
         steady_timer(self, POLL_S, self._poll)
         steady_timer(self, PRESS_S, self._press)
-        self._page = PageServer(config, self._snapshot, self._take)
+        self._page = PageServer(config, lambda: self.view.snapshot(time.monotonic()), self._take)
         self.get_logger().info(f"page: {self._page.url}")
         if not config.local and not config.token:
             self.get_logger().warning(
@@ -87,10 +85,6 @@ class Web(Node):
         self._client.destroy()
         super().destroy_node()
 
-    def _snapshot(self) -> dict[str, Any]:
-        with self._lock:
-            return self.view.snapshot(time.monotonic())
-
     def _take(self, command: Command) -> None:
         """Take a command, in the page's thread; raise what its giver can read."""
         if command.do == "start":
@@ -107,10 +101,9 @@ class Web(Node):
             self._reset_at = math.inf
             self._call_reset()
         pursuit = self._client.pursuit
-        with self._lock:
-            self.view.ours = self._client.running
-            if self._client.running and pursuit is not None:
-                self.view.note = pursuit.note
+        self.view.show(ours=self._client.running)
+        if self._client.running and pursuit is not None:
+            self.view.show(note=pursuit.note)
 
     def _carry_out(self, command: Command) -> None:
         if command.do == "start" and not self._client.running:
@@ -132,10 +125,10 @@ class Web(Node):
 
     def _call_reset(self) -> None:
         if not self._reset.service_is_ready():
-            self._show(f"no service {BRIDGE}/reset: is {BRIDGE} running?")
+            self.view.show(outcome=f"no service {BRIDGE}/reset: is {BRIDGE} running?")
             return
         self._reset.call_async(Trigger.Request()).add_done_callback(
-            lambda future: self._show(f"{BRIDGE}: {future.result().message or 'reset'}")
+            lambda future: self.view.show(outcome=f"{BRIDGE}: {future.result().message or 'reset'}")
         )
 
     def _press(self) -> None:
@@ -143,50 +136,40 @@ class Web(Node):
         if self._pressed:
             self._e_stop.publish(Bool(data=True))
             received = self._e_stop.get_subscription_count()
-            self._show("emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?")
-
-    def _show(self, words: str) -> None:
-        with self._lock:
-            self.view.outcome = words
+            words = "emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?"
+            self.view.show(outcome=words)
 
     def _on_end(self, end: GoalEnd) -> None:
         words = " · ".join(closing_words(end, self._server_name, time.monotonic() - self._sent_at))
         self.get_logger().info(words)
-        with self._lock:
-            self.view.note = words
+        self.view.show(note=words)
 
     def _on_image(self, image: CompressedImage) -> None:
         self._page.show(bytes(image.data))
-        with self._lock:
-            self.view.frame(time.monotonic())
+        self.view.frame(time.monotonic())
 
     def _on_feedback(self, message: Any) -> None:
-        with self._lock:
-            self.view.progress = progress_of(message.feedback)
+        self.view.show(progress=progress_of(message.feedback))
 
     def _on_status(self, message: GoalStatusArray) -> None:
-        with self._lock:
-            self.view.active_goals = sum(each.status in RUNNING for each in message.status_list)
+        self.view.show(active_goals=sum(each.status in RUNNING for each in message.status_list))
 
     def _on_instruction(self, message: String) -> None:
-        with self._lock:
-            self.view.instruction = message.data
+        self.view.show(instruction=message.data)
 
     def _on_decision(self, action: NavigationAction) -> None:
         source = SOURCE_WORDS.get(action.source, str(action.source))
         decision = Decision(action.goal, action.step, action_text(action), source, action.reasoning)
-        with self._lock:
-            self.view.decide(decision)
+        self.view.decide(decision)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         own = self.get_namespace().lstrip("/")
         now = time.monotonic()
-        with self._lock:
-            for line in message.status:
-                node, _, _ = line.name.partition(":")
-                if node.rpartition("/")[0] == own:
-                    level = line.level if isinstance(line.level, int) else int.from_bytes(line.level, "little")
-                    self.view.health(Health(line.name, level, line.message), now)
+        for line in message.status:
+            node, _, _ = line.name.partition(":")
+            if node.rpartition("/")[0] == own:
+                level = line.level if isinstance(line.level, int) else int.from_bytes(line.level, "little")
+                self.view.health(Health(line.name, level, line.message), now)
 
 
 def main() -> None:

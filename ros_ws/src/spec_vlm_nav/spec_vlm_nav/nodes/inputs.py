@@ -55,7 +55,7 @@ class _Arrival:
         return self.arrived - self.age
 
 
-class Senses:
+class Inputs:
     """Subscriptions that a thread of their own reads; to be closed before the node is destroyed."""
 
     def __init__(self, node: Node) -> None:
@@ -84,7 +84,7 @@ class Senses:
         self._reader.subscribe(ActionStatus, "action_status", self._on_status, 10)
         self._camera_line = f"{node.get_namespace()}/go2_camera: camera".lstrip("/")
         self._reader.subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self._thread = start_thread(node, "senses", self._read)
+        self._thread = start_thread(node, "inputs", self._read)
 
     def close(self) -> None:
         """End the thread; safe to repeat."""
