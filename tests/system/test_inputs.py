@@ -47,7 +47,8 @@ class Sight:
         self.inputs._on_image(image)
 
     def report(self, level: bytes, message: str, name: str = "go2_camera: camera") -> None:
-        self.inputs._on_diagnostics(DiagnosticArray(status=[DiagnosticStatus(name=name, level=level, message=message)]))
+        (topic,) = (each for each in self.node.subscriptions if each.topic_name == "/diagnostics")
+        topic.callback(DiagnosticArray(status=[DiagnosticStatus(name=name, level=level, message=message)]))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import State as StateMessage
 from lifecycle_msgs.msg import Transition as TransitionMessage
 from lifecycle_msgs.srv import ChangeState, GetState
@@ -21,8 +21,8 @@ from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS, Lifecycle, Phase, State, Transition
+from spec_vlm_nav.nodes.diagnostics import DIAGNOSTICS_S, LIFECYCLE, on_lines, report_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
-from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
@@ -45,18 +45,21 @@ TRANSITIONS = {
 
 
 class Peer:
-    """One managed node's services, and its newest line of `/diagnostics`."""
+    """One managed node's services, and what it reported last."""
 
     def __init__(self, node: Node, name: str) -> None:
         self.name = name
         self.get = node.create_client(GetState, f"{name}/get_state")
         self.change = node.create_client(ChangeState, f"{name}/change_state")
-        self.line = f"{node.get_namespace()}/{name}".lstrip("/") + f": {LIFECYCLE}"
         self.problem, self.problem_at = "", 0.0
         self.refused: tuple[Transition, float] | None = None
         """What it would not do, and since when the reason is waited for."""
         self.poll: tuple[Any, float] | None = None
         """The question after its state that is under way, and since when."""
+
+    def on_line(self, line: DiagnosticStatus) -> None:
+        """Take the node's report on its lifecycle."""
+        self.problem, self.problem_at = line.message, time.monotonic()
 
 
 class LifecycleManager(Node):
@@ -74,7 +77,9 @@ class LifecycleManager(Node):
         for name in names:
             on_heartbeat(partial(subscribe, self), name, partial(self.lifecycle.beat, name))
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        subscribe(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        on_lines(
+            partial(subscribe, self), self, {f"{peer.name}: {LIFECYCLE}": peer.on_line for peer in self._peers.values()}
+        )
         self.create_service(Trigger, "~/startup", self._on_startup)
         self.create_service(Trigger, "~/shutdown", self._on_shutdown)
         self.create_service(Trigger, "~/is_active", self._on_is_active)
@@ -124,12 +129,6 @@ class LifecycleManager(Node):
             self.lifecycle.answered(peer.name, transition, True, "", time.monotonic())
         else:
             peer.refused = (transition, time.monotonic())
-
-    def _on_diagnostics(self, report: DiagnosticArray) -> None:
-        for peer in self._peers.values():
-            for line in report.status:
-                if line.name == peer.line:
-                    peer.problem, peer.problem_at = line.message, time.monotonic()
 
     def _on_startup(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self.lifecycle.startup(time.monotonic())

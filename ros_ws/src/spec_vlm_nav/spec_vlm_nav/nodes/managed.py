@@ -13,21 +13,19 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
 
-from spec_vlm_nav.diagnostics import Level, Status, text
+from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.nodes.diagnostics import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run, start_thread, steady_timer
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.parameters import MANAGED
 
-DIAGNOSTICS_S = 1.0
-LIFECYCLE = "lifecycle"
-"""The line of `/diagnostics` that has a node's `problem`."""
 REFUSALS = (ValueError, OSError, RuntimeError)
 """What `configure` and `activate` raise for a reason of the user's, in a sentence."""
 
@@ -194,22 +192,6 @@ class Ticks:
             # What arrived before the tick is known to it.
             self._reader.take(0.0)
             self._tick()
-
-
-def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
-    """Return the message of `/diagnostics` that has a node's lines."""
-    report = DiagnosticArray()
-    report.header.stamp = node.get_clock().now().to_msg()
-    report.status = [
-        DiagnosticStatus(
-            level=bytes([line.level]),
-            name=f"{node.get_fully_qualified_name().lstrip('/')}: {line.name}",
-            message=line.message,
-            values=[KeyValue(key=key, value=text(value)) for key, value in line.values.items()],
-        )
-        for line in lines
-    ]
-    return report
 
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:
