@@ -97,7 +97,7 @@ class ManagerSettings(msgspec.Struct, frozen=True):
 MANAGER_PARAMETERS = Parameters(ManagerSettings)
 
 
-class Request(msgspec.Struct, frozen=True):
+class TransitionRequest(msgspec.Struct, frozen=True):
     """A transition to ask a node for."""
 
     node: str
@@ -209,7 +209,7 @@ class Lifecycle:
         else:
             self._log.error(problem)
 
-    def tick(self, now: float) -> list[Request]:
+    def tick(self, now: float) -> list[TransitionRequest]:
         """Return what to ask which node for now."""
         for node in self._nodes.values():
             if node.state is not State.SILENT and node.pending is None and not self._alive(node, now):
@@ -255,10 +255,10 @@ class Lifecycle:
         """Whether the nodes are to be active."""
         return self.phase in (Phase.STARTING, Phase.ACTIVE)
 
-    def _rise(self, now: float) -> list[Request]:
+    def _rise(self, now: float) -> list[TransitionRequest]:
         nodes = list(self._nodes.values())
         due = [
-            Request(node.name, Transition.CONFIGURE)
+            TransitionRequest(node.name, Transition.CONFIGURE)
             for node in nodes
             if node.state is State.UNCONFIGURED and not node.pending and not node.by_hand and now >= node.retry_at
         ]
@@ -269,20 +269,20 @@ class Lifecycle:
             return []
         waiting = [node for node in nodes if node.state is State.INACTIVE and not node.by_hand]
         if waiting and now >= waiting[0].retry_at:
-            return [Request(waiting[0].name, Transition.ACTIVATE)]
+            return [TransitionRequest(waiting[0].name, Transition.ACTIVATE)]
         if not waiting and self.phase is Phase.STARTING:
             self.phase = Phase.ACTIVE
             self._log.info("all nodes are active")
         return []
 
-    def _fall(self, now: float) -> list[Request]:
+    def _fall(self, now: float) -> list[TransitionRequest]:
         for node in reversed(self._nodes.values()):
             if node.pending is Transition.DEACTIVATE and now - node.asked_at < STEP_S:
                 return []
             if node.state is State.ACTIVE and node.pending is None and now >= node.retry_at:
-                return [Request(node.name, Transition.DEACTIVATE)]
+                return [TransitionRequest(node.name, Transition.DEACTIVATE)]
         due = [
-            Request(node.name, Transition.CLEANUP)
+            TransitionRequest(node.name, Transition.CLEANUP)
             for node in self._nodes.values()
             if node.state is State.INACTIVE and node.pending is None and now >= node.retry_at
         ]

@@ -220,10 +220,10 @@ class VlmNav(ManagedNode):
             )
         if self.decoder.problem:
             raise _Refused(_RESULT.LINK_LOST, self.decoder.problem)
-        # Where the verifier is lost the words that it knew last; the navigator looks again when it is back.
-        with suppress(VerifierLost):
-            self._objects = self.decoder.objects(0.0)
         try:
+            # Where the verifier is lost the words that it knew last; the navigator looks again when it is back.
+            with suppress(VerifierLost):
+                self._objects = self.decoder.objects(0.0)
             done = to_done(request.done)
             goal = NavigationGoal(request.instruction, done, request.dry_run, self.decoder.config.frames)
             goal.understood(self._objects)
