@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_drafter.reply import Reply
-from spec_vlm_nav.body import Body, Decision, Execution, Frame, Question, State
+from spec_vlm_nav.body import Body, Decision, Execution, State
 from spec_vlm_nav.motion import Outcome
-from spec_vlm_nav.navigation_goal import End, GoalEnded, NavigationGoal, Prompt
+from spec_vlm_nav.navigation_goal import End, GoalEnded, NavigationGoal
+from spec_vlm_nav.question_asker import Asked
 from speculation.language.prompts import ActionKind, ActionSize, NavigationAction
 
 BLOCKED_LIMIT = 5
@@ -18,32 +19,8 @@ STUCK_LIMIT = 10
 POLL_S = 0.02
 HOLD_S = 1.0
 """The end of a goal waits so long for the executor to take the HOLD."""
-DEGRADED_SPEED, DEGRADED_SIZE = 0.5, ActionSize.SMALL
-"""How the robot moves while the draft model decides alone because the link is lost."""
-
-
-@dataclass
-class Asked:
-    """A question under way."""
-
-    question: Question
-    prompt: Prompt
-    frame: Frame
-    at: float
-    alone: bool
-    """Whether the draft model answers alone because the link is lost."""
-    verified: bool
-    """Whether a verifier answers."""
-    in_motion: bool
-    known_s: float | None = None
-    """Seconds until the answer's action was committed; None while it is not."""
-
-    def decision(self, step: int, action: NavigationAction | None, reply: Reply | None) -> Decision:
-        """Return a decision of the answer; `reply` is the whole of it, None before its end."""
-        speed = DEGRADED_SPEED if self.alone else 1.0
-        return Decision(
-            step, action, reply is not None, self.frame, reply, not self.verified, speed, self.in_motion, self.known_s
-        )
+DEGRADED_SIZE = ActionSize.SMALL
+"""Size of every motion while the draft model decides alone because the link is lost."""
 
 
 @dataclass

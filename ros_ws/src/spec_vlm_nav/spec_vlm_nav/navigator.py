@@ -18,15 +18,15 @@ from spec_vlm_nav.action_publisher import (
     DEGRADED_SIZE,
     POLL_S,
     ActionPublisher,
-    Asked,
     Hold,
     StartedMotion,
     has_ended,
 )
-from spec_vlm_nav.body import Body, Decoder, Execution, Frame, Question, State
+from spec_vlm_nav.body import Body, Decoder, Execution, Frame, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, GoalEnded, GoalResult, NavigationGoal
+from spec_vlm_nav.question_asker import EDGE, Asked, QuestionAsker
 from speculation.language.prompts import (
     NOT_HERE,
     SEARCH_FORM,
@@ -36,7 +36,6 @@ from speculation.language.prompts import (
     Guidance,
     NavigationAction,
     ResponseOrder,
-    Vocabulary,
     committed_action,
     parse_answer,
 )
@@ -52,8 +51,6 @@ EXECUTOR_LIMIT_S = 0.5
 """Longer silence of the executor is reported."""
 INVALID_LIMIT = 5
 """A goal ends after so many answers without an action in a row."""
-EDGE = "edge"
-"""The mode in which the draft model answers alone."""
 ANSWER_WEIGHT = 0.3
 """Weight of the newest answer in the running mean of answer times."""
 TAKEN_BACK = "the answer goes on and takes its action back"
@@ -126,12 +123,10 @@ class Navigator:
         self._goal, self._decoder, self._body, self._config = goal, decoder, body, config
         self._clock, self._sleep, self._over = clock, sleep, over
         self._monitor = monitor or LinkMonitor(config.link)
+        self._asker = QuestionAsker(goal, decoder, body, clock, config.order, config.guide, config.step_limit_s)
         self._publisher = ActionPublisher(goal, body, clock, sleep)
         self._end_at = 0.0
         self._max_actions = self._invalid = 0
-        self._understood = ""
-        """What the body shows of the instruction."""
-        self._question: Question | None = None
         self._stopped = True
         """Whether the executor took the STOP or NOT_HERE that ended the goal, where the robot was moving."""
         self._answer_s: float | None = None
@@ -161,12 +156,12 @@ class Navigator:
             message = over.end.value + (f": {over}" if str(over) else "") + ("" if held else HOLD_UNCONFIRMED)
             return GoalResult(over.end, message, self._goal.actions, self._clock() - began, held)
         finally:
-            self._drop_question()
+            self._asker.drop()
 
     def stand(self, reason: str) -> bool:
         """Publish a HOLD that ends the goal and return whether the executor took it."""
         step = self._publisher.stand(reason)
-        self._drop_question()
+        self._asker.drop()
         return self._publisher.is_taken(step)
 
     # -- the question
@@ -194,7 +189,7 @@ class Navigator:
                 self._wait(POLL_S)
             return None
         try:
-            self._understand(vocabulary)
+            self._asker.understand(vocabulary)
         except ValueError as problem:
             if not alone:
                 raise GoalEnded(End.BAD_INSTRUCTION, str(problem)) from None
@@ -204,27 +199,7 @@ class Navigator:
         self._publisher.account()
         if self._publisher.held is None:
             self._body.report(State.THINKING)
-        return self._put(frame, vocabulary, alone)
-
-    def _understand(self, vocabulary: Vocabulary | None) -> None:
-        """Show what a model with this list is asked. Raises ValueError, in a sentence, where it cannot be."""
-        understood = self._goal.understood(vocabulary)
-        if understood != self._understood:
-            self._understood = understood
-            self._body.understood(understood)
-
-    def _put(
-        self, frame: Frame, vocabulary: Vocabulary | None, alone: bool, under_way: NavigationAction | None = None
-    ) -> Asked:
-        """Ask; `under_way` is the motion during which the frame was taken."""
-        config, mode = self._config, EDGE if alone else None
-        prompt = self._goal.prompt(frame, vocabulary, config.order, config.guide, under_way)
-        self._body.asked(prompt.text, frame)
-        at = self._clock()
-        limit_s = max(0.05, min(config.step_limit_s, self._end_at - at))
-        question = self._question = self._decoder.ask(prompt.text, prompt.jpegs, limit_s, mode)
-        verified = not alone and self._decoder.link is not None
-        return Asked(question, prompt, frame, at, alone, verified, under_way is not None)
+        return self._asker.ask(frame, vocabulary, self._left_s, alone)
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
@@ -258,7 +233,7 @@ class Navigator:
                 self._body.report(State.THINKING)
             if not doubted:
                 if motion is None and not self._is_same_view(asked):
-                    self._drop_question()
+                    self._asker.drop()
                     return None
                 motion, doubted = self._act_early(asked, motion)
             self._wait(POLL_S)
@@ -300,7 +275,7 @@ class Navigator:
 
     def _reply(self, asked: Asked) -> Reply | None:
         """Return the whole answer; None where there is none, and the robot holds."""
-        self._question = None
+        self._asker.ended()
         try:
             return asked.question.result()
         except VerifierRefused as problem:
@@ -401,11 +376,11 @@ class Navigator:
             if ahead is not None:
                 self._watch(ahead)
                 if mode is not LinkMode.NOMINAL:
-                    self._drop_question()
+                    self._asker.drop()
                     ahead = None
             elif execution is not None and mode is LinkMode.NOMINAL and self._may_look_ahead(motion, execution):
                 looked_from = self._clock() if looked_from is None else looked_from
-                ahead = self._look_ahead(motion, looked_from)
+                ahead = self._asker.ask_ahead(motion.action, looked_from, self._left_s)
             self._wait(POLL_S)
         assert execution is not None
         self._publisher.held = None
@@ -414,7 +389,7 @@ class Navigator:
         if outcome is Outcome.NO_ODOMETRY:
             self._goal.forget_search()
         if outcome in (None, Outcome.NO_ODOMETRY):
-            self._drop_question()
+            self._asker.drop()
             self._publisher.hold(execution.message)
             self._wait(RETRY_S)
         else:
@@ -422,7 +397,7 @@ class Navigator:
         if ahead is None:
             return None
         if outcome is not Outcome.DONE or self._goal.done != ahead.prompt.done or not self._is_same_view(ahead):
-            self._drop_question()
+            self._asker.drop()
             return None
         self._body.report(State.THINKING)
         return ahead
@@ -443,18 +418,6 @@ class Navigator:
         if not self._config.look_ahead or motion.alone or is_last or self._answer_s is None or execution.message:
             return False
         return self._config.is_nearly_done(motion.action.kind, execution, self._answer_s)
-
-    def _look_ahead(self, motion: StartedMotion, since: float) -> Asked | None:
-        """Ask about a frame taken in motion; None where there is none yet."""
-        frame = self._body.frame_after(since)
-        if frame is None or frame.place is None:
-            return None
-        try:
-            vocabulary = self._decoder.objects(0.0)
-            self._understand(vocabulary)
-        except (VerifierLost, ValueError):
-            return None
-        return self._put(frame, vocabulary, False, motion.action)
 
     def _is_same_view(self, asked: Asked) -> bool:
         """Return whether the robot still sees about what it saw when the question's frame came; at rest it does."""
@@ -478,7 +441,7 @@ class Navigator:
             return True
         if self._publisher.motion is not None or mode is LinkMode.HOLD:
             self._hold_for_link()
-        self._drop_question()
+        self._asker.drop()
         return False
 
     def _hold_for_link(self) -> None:
@@ -491,12 +454,11 @@ class Navigator:
         self._publisher.hold(f"verifier lost: {why}", End.LINK_LOST)
         self._wait(RETRY_S)
 
-    def _drop_question(self) -> None:
-        question, self._question = self._question, None
-        if question is not None:
-            question.cancel()
-
     # -- the time
+
+    @property
+    def _left_s(self) -> float:
+        return self._end_at - self._clock()
 
     def _wait(self, seconds: float) -> None:
         self._check()
@@ -507,5 +469,5 @@ class Navigator:
         over, held = self._over(), self._publisher.held
         if over is not None:
             raise GoalEnded(over)
-        if self._clock() >= self._end_at:
+        if self._left_s <= 0.0:
             raise GoalEnded(End.TIMEOUT) if held is None else GoalEnded(held.end, held.reason)
