@@ -32,12 +32,16 @@ class Host(Protocol):
     """What outlives a goal: the node."""
 
     config: NavigatorConfig
-    decoder: EdgeDecoder
     monitor: LinkMonitor
     answers: AnswerStats
     watch: DraftWatch
     inputs: Inputs
     out: Outputs
+
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The edge's decoder."""
+        ...
 
     def get_logger(self) -> Any:
         """Return the node's logger."""

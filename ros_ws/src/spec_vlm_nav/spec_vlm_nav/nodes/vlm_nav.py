@@ -68,9 +68,6 @@ class _Refused(Exception):
 class VlmNav(ManagedNode):
     """Holds what outlives a goal."""
 
-    decoder: EdgeDecoder
-    """It is there from `configure` on."""
-
     def __init__(self) -> None:
         super().__init__("vlm_nav")
         route_logging(self)
@@ -79,6 +76,7 @@ class VlmNav(ManagedNode):
             settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._settings = settings(self, VLM_NAV)
+        self._decoder: EdgeDecoder | None = None
         self._exported: ExportedSteps | None = None
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
         self.inputs, self.out = Inputs(self), Outputs(self)
@@ -97,6 +95,13 @@ class VlmNav(ManagedNode):
             callback_group=ReentrantCallbackGroup(),
         )
 
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The decoder, which is there from `configure` on."""
+        if self._decoder is None:
+            raise RuntimeError("the draft model is not loaded")
+        return self._decoder
+
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
@@ -104,13 +109,14 @@ class VlmNav(ManagedNode):
         if chosen.otlp and self._exported is None:
             self._exported = _exported_steps(chosen.otlp)
         self.problem = "it loads the draft model"
-        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if chosen.trace or chosen.otlp else 1))
-        if self.decoder.link is not None:
+        decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if chosen.trace or chosen.otlp else 1))
+        self._decoder = decoder
+        if decoder.link is not None:
             self.problem = "it waits for the verifier"
-            meet(self.decoder.connect, chosen.welcome_s, self._given_up.is_set, self._wait)
-        self._objects = self.decoder.objects(0.0)
+            meet(decoder.connect, chosen.welcome_s, self._given_up.is_set, self._wait)
+        self._objects = decoder.objects(0.0)
         keep_loaded()
-        way = self.decoder.link.why if self.decoder.link is not None else "no verifier"
+        way = decoder.link.why if decoder.link is not None else "no verifier"
         self.get_logger().info(f"configured: mode {self._edge.decoding.mode}, {way}")
 
     def activate(self) -> None:
@@ -144,7 +150,7 @@ class VlmNav(ManagedNode):
         """Close the link and free the draft model."""
         self._given_up.set()
         self.watch.close()
-        decoder = self.__dict__.pop("decoder", None)
+        decoder, self._decoder = self._decoder, None
         if decoder is not None:
             gc.unfreeze()
             decoder.close()
@@ -160,7 +166,7 @@ class VlmNav(ManagedNode):
 
     def health(self) -> Iterable[Status]:
         yield self.inputs.health(self.config.stale_s)
-        decoder, goal = self.__dict__.get("decoder"), self._current
+        decoder, goal = self._decoder, self._current
         if decoder is not None:
             link, (state, rtt) = decoder.link, decoder.link_figures()
             if goal is None and link is not None:  # A goal looks by itself, and more often.
@@ -177,7 +183,7 @@ class VlmNav(ManagedNode):
 
     def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Answer with what decoding and link came to since the node's start, as JSON."""
-        decoder = self.__dict__.get("decoder")
+        decoder = self._decoder
         state, rtt = decoder.link_figures() if decoder is not None else ("not configured", -1.0)
         link = {"state": state or "none", "mode": self.monitor.mode.value, "round_trip_s": rtt if rtt >= 0.0 else None}
         figures = {"mode": self._edge.decoding.mode, **self.answers.total(), "link": link}
@@ -238,7 +244,7 @@ class VlmNav(ManagedNode):
         return CancelResponse.ACCEPT
 
     def _write_trace(self) -> None:
-        decoder = self.__dict__.get("decoder")
+        decoder = self._decoder
         if self._settings.trace and decoder is not None:
             write_trace(self, decoder.trace, self._settings.trace)
         if self._exported is not None and decoder is not None:
