@@ -17,7 +17,6 @@ import pytest
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
@@ -59,10 +58,10 @@ class Surroundings:
         self.node.create_subscription(kind, "cmd_vel", self._on_twist, COMMAND_QOS)
         self.node.create_subscription(ActionStatus, "action_status", self._on_status, 10)
         steady_timer(self.node, PERIOD_S, self._live)
-        self._spinning = Spinning(self.node)
+        self.spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._spinning.close()
+        self.spinning.close()
 
     def until(self, condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
@@ -91,13 +90,6 @@ class Surroundings:
         return (
             status is not None and status.outcome == outcome and words in status.message and status.progress > progress
         )
-
-    def call(self, kind: Any, service: str, request: Any) -> Any:
-        client = self.node.create_client(kind, f"action_executor/{service}")
-        assert client.wait_for_service(30.0)
-        answer = client.call_async(request)
-        until(answer.done, f"answer of {service}")
-        return answer.result()
 
     def _live(self) -> None:
         now = time.monotonic()
@@ -144,7 +136,8 @@ def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None
         around.until(around.moves, "the robot moves")
         value = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)
         request = SetParameters.Request(parameters=[Parameter(name="use_sim_time", value=value)])
-        assert around.call(SetParameters, "set_parameters", request).results[0].successful
+        answer = around.spinning.service(SetParameters, "action_executor/set_parameters", request)
+        assert answer.results[0].successful
         before = len(around.twists)
         around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock")
         around.silent.add("odom")
@@ -296,17 +289,12 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
 def test_a_deactivated_node_has_stopped_and_moves_only_on_a_newer_action() -> None:
     with executor("-p", "stamped_cmd_vel:=true", stamped=True) as around:
         around.until(lambda: around.reports(ActionStatus.RUNNING, "", 0.02), "the robot moves")
-
-        def change(transition: int) -> bool:
-            request = ChangeState.Request(transition=Transition(id=transition))
-            return bool(around.call(ChangeState, "change_state", request).success)
-
-        assert change(Transition.TRANSITION_DEACTIVATE)
+        assert around.spinning.change("action_executor", Transition.TRANSITION_DEACTIVATE)
         until(lambda: not around.moves(), "a last zero")
         until(lambda: around.reports(ActionStatus.IDLE, "deactivated", 0.02), "status")
         count = len(around.twists)
         around.ask(around.step + 1)
-        assert change(Transition.TRANSITION_ACTIVATE)
+        assert around.spinning.change("action_executor", Transition.TRANSITION_ACTIVATE)
         until(lambda: len(around.twists) > count + 5, "heartbeats")
         assert not around.moves(), "what came while it was not active is forgotten"
         around.step += 2

@@ -19,7 +19,6 @@ import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
@@ -56,7 +55,6 @@ class Client:
         subscribe(CameraInfo, "camera/camera_info", self.infos.append, qos_profile_sensor_data)
         subscribe(Header, "heartbeat/go2_camera", self.beats.append, 10)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self._changes = self.node.create_client(ChangeState, "go2_camera/change_state")
         self._spinning = Spinning(self.node)
 
     def close(self) -> None:
@@ -69,10 +67,7 @@ class Client:
         self.node.create_subscription(TFMessage, "/tf_static", self._on_tf, qos)
 
     def change(self, transition: int) -> bool:
-        until(self._changes.service_is_ready, "lifecycle service")
-        future = self._changes.call_async(ChangeState.Request(transition=Transition(id=transition)))
-        until(future.done, f"transition {transition}")
-        return bool(future.result().success)
+        return self._spinning.change("go2_camera", transition)
 
     def image(self) -> np.ndarray:
         """Return the pixels of the next image."""
