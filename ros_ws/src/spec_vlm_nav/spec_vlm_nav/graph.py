@@ -11,7 +11,8 @@ from pathlib import Path
 import speculation
 from edge_drafter import Mode
 from edge_drafter.settings import EdgeConfig
-from spec_vlm_nav.parameters import Parameters
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.parameters import Parameters, VlmNavSettings
 from spec_vlm_nav.process_graph import (
     MANAGER,
     NO,
@@ -27,7 +28,7 @@ from spec_vlm_nav.process_graph import (
 )
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.language.grammar import CONSTRAINED
-from speculation.language.prompts import Guidance, ResponseOrder
+from speculation.language.prompts import ResponseOrder
 from speculation.service import SERVICE_CLASSES
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
@@ -93,26 +94,22 @@ FED_HEAD = argument_of(
     is_path=True,
     may_be_name=True,
 )
-KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only", is_path=True)
-ALLOW_PLAIN = Argument(
+KEYS = argument_of(EdgeConfig, "keys", is_path=True)
+ALLOW_PLAIN = argument_of(
+    EdgeConfig,
     "allow_plain",
-    "false",
-    "without keys, trust an address that is not this machine's; for networks that you trust",
-    (YES, NO),
-    bool,
+    description="without keys, trust an address that is not this machine's; for networks that you trust",
 )
-PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
-LINK = Argument("link", "", "link of config/links.json that is emulated, e.g. lte; empty: none")
-TRACE = Argument(
-    "trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none", is_path=True
-)
+PROFILE = argument_of(EdgeConfig, "profile")
+LINK = argument_of(EdgeConfig, "link")
+TRACE = argument_of(VlmNavSettings, "trace", is_path=True)
 MODE = Argument(
     "mode",
     Mode.FULL.value,
     "who decodes, and how (docs/decoding.md); server_sd needs server_draft",
     tuple(mode.value for mode in Mode),
 )
-DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
+DRAFTING = argument_of(EdgeConfig, "drafting")
 SERVER_DRAFT = Argument(
     "server_draft",
     "",
@@ -121,18 +118,8 @@ SERVER_DRAFT = Argument(
     may_be_name=True,
 )
 SERVICE_CLASS = argument_of(EdgeConfig, "service_class", choices=tuple(SERVICE_CLASSES))
-RESPONSE_ORDER = Argument(
-    "response_order",
-    ResponseOrder.ACTION_FIRST.value,
-    "what answers begin with: their reasons, or their action",
-    tuple(order.value for order in ResponseOrder),
-)
-GUIDE = Argument(
-    "guide",
-    Guidance.AUTO.value,
-    "whether prompts explain the robot to the model; auto: to models that have no objects.json",
-    tuple(guidance.value for guidance in Guidance),
-)
+RESPONSE_ORDER = argument_of(NavigatorConfig, "order", name="response_order", default=ResponseOrder.ACTION_FIRST.value)
+GUIDE = argument_of(NavigatorConfig, "guide")
 
 SERVING = (
     Argument(

@@ -77,7 +77,9 @@ class ManagedSettings(msgspec.Struct, frozen=True):
 class VlmNavSettings(msgspec.Struct, frozen=True):
     """What vlm_nav depends on beside its navigator, its decoder and its alarms."""
 
-    trace: Annotated[str, Meta(description="file for the trace, written at the end of goals; empty: none")] = ""
+    trace: Annotated[
+        str, Meta(description="file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
+    ] = ""
     otlp: Annotated[str, Meta(description="OTLP collector for traces of steps, http://HOST:4318/v1/traces")] = ""
     welcome_s: Annotated[float, Meta(ge=0.0, le=3600.0, description="longest wait for the verifier at start, s")] = 60.0
 
