@@ -93,9 +93,9 @@ class Caption:
     share: float | None = None
     """How much of the action odometry has measured, 0 to 1; None while none runs."""
     reasons: str = ""
-    """The committed words of the answer ..."""
+    """The committed words of the answer."""
     guess: str = ""
-    """... and what the draft model expects behind them."""
+    """What the draft model expects behind `reasons`."""
     acceptance: float | None = None
     """Chance of a draft token."""
     rtt_s: float | None = None

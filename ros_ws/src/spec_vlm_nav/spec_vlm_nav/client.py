@@ -61,9 +61,9 @@ class Progress:
     understood: str = ""
     """What is looked for, e.g. 'find the silver bottle'; empty for a model that takes any instruction."""
     answer: str = ""
-    """The committed text of the running answer ..."""
+    """The committed text of the running answer."""
     guess: str = ""
-    """... and what the draft model expects behind it, which may be wrong."""
+    """What the draft model expects behind `answer`, which may be wrong."""
     step: int = -1
     action: str = ""
     """The last decision, e.g. 'turn left large' or 'HOLD'; empty before the first."""

@@ -135,7 +135,7 @@ SERVING = (
     Argument("capacity", "", "cache slots of a robot at the verifier", kind=int, least=128, most=1 << 20),
     VERIFIER_CONFIG,
 )
-"""Of the verifier: what is empty is as in its settings file, and else as `serve` has it."""
+"""Arguments of the verifier: what is empty is as in its settings file, and else as `serve` has it."""
 DRAFTING_MODEL = (
     argument_of(EdgeConfig, "device", name="draft_device", default="", pattern=r"[a-z]+(:\d+)?"),
     argument_of(EdgeConfig, "dtype", name="draft_dtype", default=""),

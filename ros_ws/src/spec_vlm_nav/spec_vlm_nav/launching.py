@@ -109,7 +109,7 @@ def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
 
 @lru_cache
 def _works(prefix: str) -> bool:
-    """Whether this machine's version of a program takes these options."""
+    """Return whether this machine's version of a program takes these options."""
     try:
         return subprocess.run([*prefix.split(), "true"], check=False, capture_output=True).returncode == 0
     except OSError:

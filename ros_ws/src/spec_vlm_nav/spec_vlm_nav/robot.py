@@ -23,7 +23,7 @@ class Topic(NamedTuple):
     """A topic of the robot's own."""
 
     name: str
-    """As the robot has it in the root namespace; the bridge uses it relative to its own."""
+    """Its name in the root namespace, as the robot has it; the bridge uses it relative to its own."""
     kind: str
     """Message type, e.g. unitree_api/msg/Request."""
     argument: str
@@ -102,12 +102,12 @@ class Robot(Protocol[R]):
 
     @property
     def odom_topic(self) -> str:
-        """Its nav_msgs/Odometry."""
+        """Topic of its nav_msgs/Odometry."""
         ...
 
     @property
     def camera_topic(self) -> str:
-        """Its sensor_msgs/CompressedImage of the front camera, JPEG."""
+        """Topic of its front camera's sensor_msgs/CompressedImage, JPEG."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class Robot(Protocol[R]):
 
     @property
     def take_control(self) -> Sequence[Callable[[int], R]]:
-        """As `stand_up`, after it: what gives velocities of this bridge to the motion service."""
+        """What gives this bridge the motion service's velocities, asked for after `stand_up` and like it."""
         ...
 
     @property

@@ -66,7 +66,7 @@ class Goal:
         self._wake.set()
 
     def is_of(self, handle: Any) -> bool:
-        """Whether it is the goal of this handle."""
+        """Return whether it is the goal of this handle."""
         return handle is self._handle
 
     @property

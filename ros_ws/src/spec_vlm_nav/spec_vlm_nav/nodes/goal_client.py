@@ -35,7 +35,7 @@ def _nothing(_: Any) -> None:
 
 
 class GoalClient:
-    """At most one goal at a time. Everything here runs in the thread that spins the node, callbacks included."""
+    """Sends goals, one at a time. Everything here runs in the thread that spins the node, callbacks included."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""For people: the annotated camera image, the path and the decisions of the running goal. Commands nothing."""
+"""Shows people the annotated camera image, the path and the decisions of the running goal; it commands nothing."""
 
 from __future__ import annotations
 
