@@ -59,6 +59,14 @@ class Parameters(Generic[S]):
         return from_flags(self.struct, given)
 
 
+def as_parameter(value: Any) -> Any:
+    """Return a setting as a ROS parameter has it: an enum's member as its value, a path as text, a tuple as a list."""
+    value = getattr(value, "value", value)
+    if isinstance(value, tuple):
+        return [*value]
+    return value if isinstance(value, (bool, int, float)) else str(value)
+
+
 def check_output(name: str, path: str) -> None:
     """Raise ValueError, naming the setting, unless a file can be written at `path`."""
     folder = expanded(path).parent

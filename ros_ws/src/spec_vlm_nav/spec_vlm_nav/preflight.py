@@ -30,6 +30,7 @@ from spec_vlm_nav.parameters import (
     STOP_WATCHDOG,
     VLM_NAV,
     Parameters,
+    as_parameter,
 )
 from spec_vlm_nav.process_graph import PARAMS_FILE, Graph, NodeSpec, held_for, load
 from speculation.links import load_link
@@ -124,7 +125,7 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> d
     """Return what the node's parameters will be."""
     parts = PARTS[process.name]
     known = {name: field for part in parts for name, field in part.fields().items()}
-    found: dict[str, Any] = {name: field.default for name, field in known.items()}
+    found: dict[str, Any] = {name: as_parameter(field.default) for name, field in known.items()}
     for path in (str(CONFIG / process.config), values.get(PARAMS_FILE, "")):
         for key, name, value in held_for(path, process.name):
             where = f"{path}: {process.name}"
@@ -137,7 +138,7 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> d
                 raise ValueError(f"{where} has no parameter {name!r}{hint}")
     found |= graph.given(process, values)
     for part in parts:
-        _refusal(process.name, part.settings, {name: _plain(found[name]) for name in part.fields()})
+        _refusal(process.name, part.settings, found)
     return found
 
 
@@ -146,25 +147,17 @@ def _typed(where: str, name: str, field: Field, value: Any) -> Any:
 
     A parameter keeps the type of its default, and ROS takes 1 for no double, but 2e-1, which is a word to YAML 1.1.
     """
-    default = _plain(field.default)
+    default = as_parameter(field.default)
     kind = type(default)
     if kind is float and isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
-    if type(value) is not kind and not (field.kind is str and not isinstance(default, str)):
+    if type(value) is not kind and not (field.kind is str and isinstance(default, (int, float))):
         more = f"; write {float(value)}" if kind is float and type(value) is int else ""
         raise ValueError(f"{where}: {name} is {value!r}, which is no {kind.__name__}{more}")
     if problem := field.problem(value):
         raise ValueError(f"{where}: {name} {problem}")
     return value
-
-
-def _plain(value: Any) -> Any:
-    """Return a default as the parameter has it."""
-    value = getattr(value, "value", value)
-    return (
-        [*value] if isinstance(value, tuple) else value if isinstance(value, (bool, int, float, list)) else str(value)
-    )
 
 
 READ_AT_START: dict[str, Callable[[str], Any]] = {

@@ -9,7 +9,7 @@ from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescri
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from spec_vlm_nav.parameters import Parameters
+from spec_vlm_nav.parameters import Parameters, as_parameter
 from speculation.settings import Field
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -28,9 +28,7 @@ def _declare(node: Node, name: str, field: Field) -> Any:
     if field.many:
         # rclpy takes an empty list for one of bytes.
         return node.declare_parameter(name, Parameter.Type.STRING_ARRAY, descriptor).value or ()
-    default = getattr(field.default, "value", field.default)
-    if not isinstance(default, (bool, int, float)):
-        default = str(default)
+    default = as_parameter(field.default)
     descriptor.additional_constraints = f"one of {', '.join(field.choices)}" if field.choices else ""
     # A number or a word, such as gamma.
     descriptor.dynamic_typing = field.kind is str and not isinstance(default, str)
