@@ -101,9 +101,9 @@ class Web(Node):
             self._reset_at = math.inf
             self._call_reset()
         pursuit = self._client.pursuit
-        self.view.show(ours=self._client.running)
+        self.view.ours = self._client.running
         if self._client.running and pursuit is not None:
-            self.view.show(note=pursuit.note)
+            self.view.note = pursuit.note
 
     def _carry_out(self, command: Command) -> None:
         if command.do == "start" and not self._client.running:
@@ -125,11 +125,14 @@ class Web(Node):
 
     def _call_reset(self) -> None:
         if not self._reset.service_is_ready():
-            self.view.show(outcome=f"no service {BRIDGE}/reset: is {BRIDGE} running?")
+            self.view.outcome = f"no service {BRIDGE}/reset: is {BRIDGE} running?"
             return
         self._reset.call_async(Trigger.Request()).add_done_callback(
-            lambda future: self.view.show(outcome=f"{BRIDGE}: {future.result().message or 'reset'}")
+            lambda future: self._show(f"{BRIDGE}: {future.result().message or 'reset'}")
         )
+
+    def _show(self, outcome: str) -> None:
+        self.view.outcome = outcome
 
     def _press(self) -> None:
         """Repeat a pressed emergency stop until it is reset: a bridge that starts only now must get it too."""
@@ -137,25 +140,25 @@ class Web(Node):
             self._e_stop.publish(Bool(data=True))
             received = self._e_stop.get_subscription_count()
             words = "emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?"
-            self.view.show(outcome=words)
+            self.view.outcome = words
 
     def _on_end(self, end: GoalEnd) -> None:
         words = " · ".join(closing_words(end, self._server_name, time.monotonic() - self._sent_at))
         self.get_logger().info(words)
-        self.view.show(note=words)
+        self.view.note = words
 
     def _on_image(self, image: CompressedImage) -> None:
         self._page.show(bytes(image.data))
         self.view.frame(time.monotonic())
 
     def _on_feedback(self, message: Any) -> None:
-        self.view.show(progress=progress_of(message.feedback))
+        self.view.progress = progress_of(message.feedback)
 
     def _on_status(self, message: GoalStatusArray) -> None:
-        self.view.show(active_goals=sum(each.status in RUNNING for each in message.status_list))
+        self.view.active_goals = sum(each.status in RUNNING for each in message.status_list)
 
     def _on_instruction(self, message: String) -> None:
-        self.view.show(instruction=message.data)
+        self.view.instruction = message.data
 
     def _on_decision(self, action: NavigationAction) -> None:
         source = SOURCE_WORDS.get(action.source, str(action.source))

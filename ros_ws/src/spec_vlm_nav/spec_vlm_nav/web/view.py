@@ -39,7 +39,7 @@ class Health:
 
 
 class View:
-    """The state of the page, for any thread."""
+    """The state of the page; its attributes are set, and its methods called, by any thread."""
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
         self.progress = Progress()
@@ -57,12 +57,6 @@ class View:
         self._beats = dict.fromkeys(nodes, float("-inf"))
         self._frame_at = float("-inf")
         self._health: dict[str, tuple[Health, float]] = {}
-
-    def show(self, **facts: Any) -> None:
-        """Set attributes."""
-        with self._lock:
-            for name, value in facts.items():
-                setattr(self, name, value)
 
     def decide(self, decision: Decision) -> None:
         """Take a decision; one of the same step replaces the one before, whose answer went on."""
