@@ -97,6 +97,11 @@ class ActionPublisher:
         self.held = Hold(reason, end)
         self._body.report(State.HOLDING, reason)
 
+    def release(self, end: End) -> None:
+        """Note that what would have led to this end is over, where the robot stands for it."""
+        if self.held is not None and self.held.end is end:
+            self.held = None
+
     def stand(self, reason: str) -> int:
         """Publish the HOLD that ends a goal and return its step."""
         step = self._next_step()

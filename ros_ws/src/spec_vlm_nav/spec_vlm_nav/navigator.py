@@ -168,13 +168,13 @@ class Navigator:
 
     def _ask(self) -> Asked | None:
         """Ask about a frame taken at rest; None where nobody can be asked now, and the robot holds."""
-        mode, link, held = self._link_mode(), self._decoder.link, self._publisher.held
+        mode, link = self._link_mode(), self._decoder.link
         if mode is LinkMode.HOLD:
             self._hold_for_link()
             self._wait(POLL_S)
             return None
-        if mode is LinkMode.NOMINAL and link is not None and held is not None and held.end is End.LINK_LOST:
-            self._publisher.held = None
+        if mode is LinkMode.NOMINAL and link is not None:
+            self._publisher.release(End.LINK_LOST)
         alone = mode is LinkMode.DEGRADED
         try:
             # Without waiting, so that a goal can be cancelled meanwhile.
@@ -208,8 +208,7 @@ class Navigator:
         while True:
             frame = self._body.frame_after(since)
             if frame is not None:
-                if self._publisher.held is not None and self._publisher.held.end is End.STALE_CAMERA:
-                    self._publisher.held = None
+                self._publisher.release(End.STALE_CAMERA)
                 return frame
             if self._clock() > due:
                 # Each frame may have another problem; nobody reads more than one a second.
