@@ -16,6 +16,8 @@ BLOCKED_LIMIT = 5
 """A goal ends after so many blocked actions in a row."""
 STUCK_LIMIT = 10
 """A goal ends after so many blocked actions without one that led ahead."""
+EXECUTOR_LIMIT_S = 0.5
+"""Longer silence of the executor is reported."""
 POLL_S = 0.02
 HOLD_S = 1.0
 """The end of a goal waits so long for the executor to take the HOLD."""
@@ -96,6 +98,16 @@ class ActionPublisher:
             self._body.act(Decision(step, None) if asked is None else asked.decision(step, None, reply))
         self.held = Hold(reason, end)
         self._body.report(State.HOLDING, reason)
+
+    def is_held(self, execution: Execution | None) -> bool:
+        """Report how the executor stands with a motion, and return whether it holds the robot."""
+        why = execution.message if execution is not None else ""
+        if self._body.executor_silence() > EXECUTOR_LIMIT_S:
+            why = "action_executor is silent"
+        if why or execution is not None:
+            self._body.report(State.HOLDING if why else State.MOVING, why)
+        self.held = Hold(why, End.ROBOT_FAULT) if why else None
+        return bool(why)
 
     def release(self, end: End) -> None:
         """Note that what would have led to this end is over, where the robot stands for it."""

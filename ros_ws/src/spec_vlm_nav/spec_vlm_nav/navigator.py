@@ -18,7 +18,6 @@ from spec_vlm_nav.action_publisher import (
     DEGRADED_SIZE,
     POLL_S,
     ActionPublisher,
-    Hold,
     StartedMotion,
     has_ended,
 )
@@ -47,12 +46,8 @@ RETRY_S = 0.5
 """Pause before the next attempt where the verifier is lost or an action failed."""
 PROBLEM_S = 1.0
 """What is wrong with the camera is looked at so often while it gives no frame."""
-EXECUTOR_LIMIT_S = 0.5
-"""Longer silence of the executor is reported."""
 INVALID_LIMIT = 5
 """A goal ends after so many answers without an action in a row."""
-ANSWER_WEIGHT = 0.3
-"""Weight of the newest answer in the running mean of answer times."""
 TAKEN_BACK = "the answer goes on and takes its action back"
 
 
@@ -129,8 +124,6 @@ class Navigator:
         self._max_actions = self._invalid = 0
         self._stopped = True
         """Whether the executor took the STOP or NOT_HERE that ended the goal, where the robot was moving."""
-        self._answer_s: float | None = None
-        """Running mean of the time from a question to its action."""
 
     def run(self, time_allowance_s: float = 0.0, max_actions: int = 0) -> GoalResult:
         """Follow the instruction until the model ends it, or a limit or the caller does; the robot stands afterwards.
@@ -322,9 +315,9 @@ class Navigator:
     ) -> StartedMotion:
         """Publish a motion's first decision, and note how long it took."""
         if not asked.in_motion:
-            self._note_time(self._clock() - asked.at)
+            self._asker.note_time(self._clock() - asked.at)
         elif asked.known_s is not None and self._config.act_early:
-            self._note_time(asked.known_s)
+            self._asker.note_time(asked.known_s)
         return self._publisher.begin(asked, kind, size, reply)
 
     def _finish(self, asked: Asked, reply: Reply, action: NavigationAction, reasoning: str) -> None:
@@ -348,10 +341,6 @@ class Navigator:
         if self._invalid >= INVALID_LIMIT:
             raise GoalEnded(End.NO_VALID_ACTION, f"{self._invalid} in a row; the last: {problem}")
 
-    def _note_time(self, seconds: float) -> None:
-        before = seconds if self._answer_s is None else self._answer_s
-        self._answer_s = before + ANSWER_WEIGHT * (seconds - before)
-
     # -- the motion
 
     def _follow(self, motion: StartedMotion) -> Asked | None:
@@ -365,7 +354,7 @@ class Navigator:
         looked_from: float | None = None
         while not has_ended(execution := self._body.execution(motion.step)):
             mode, before, looked = self._link_mode(), looked, self._clock()
-            if self._is_held(execution):
+            if self._publisher.is_held(execution):
                 # A node that died gets the time to come back; the goal's own time bounds that.
                 until += looked - before
             if looked > until:
@@ -401,22 +390,12 @@ class Navigator:
         self._body.report(State.THINKING)
         return ahead
 
-    def _is_held(self, execution: Execution | None) -> bool:
-        """Report how the executor stands with a motion, and return whether it holds the robot."""
-        why = execution.message if execution is not None else ""
-        if self._body.executor_silence() > EXECUTOR_LIMIT_S:
-            why = "action_executor is silent"
-        if why or execution is not None:
-            self._body.report(State.HOLDING if why else State.MOVING, why)
-        self._publisher.held = Hold(why, End.ROBOT_FAULT) if why else None
-        return bool(why)
-
     def _may_look_ahead(self, motion: StartedMotion, execution: Execution) -> bool:
         """Return whether the motion is nearly done, and another one may follow it."""
         is_last = self._max_actions and self._goal.actions + 1 >= self._max_actions
-        if not self._config.look_ahead or motion.alone or is_last or self._answer_s is None or execution.message:
+        if not self._config.look_ahead or motion.alone or is_last or self._asker.answer_s is None or execution.message:
             return False
-        return self._config.is_nearly_done(motion.action.kind, execution, self._answer_s)
+        return self._config.is_nearly_done(motion.action.kind, execution, self._asker.answer_s)
 
     def _is_same_view(self, asked: Asked) -> bool:
         """Return whether the robot still sees about what it saw when the question's frame came; at rest it does."""

@@ -14,6 +14,8 @@ EDGE = "edge"
 """The mode in which the draft model answers alone."""
 DEGRADED_SPEED = 0.5
 """Share of the speeds while the draft model decides alone because the link is lost."""
+ANSWER_WEIGHT = 0.3
+"""Weight of the newest answer in the running mean of answer times."""
 LEAST_S = 0.05
 """An answer gets at least so long, however little time the goal has left."""
 
@@ -56,6 +58,8 @@ class QuestionAsker:
         limit_s: float,
     ) -> None:
         """`limit_s`: the longest time for one answer."""
+        self.answer_s: float | None = None
+        """Running mean of the time from a question to its action."""
         self._goal, self._decoder, self._body, self._clock = goal, decoder, body, clock
         self._order, self._guide, self._limit_s = order, guide, limit_s
         self._understood = ""
@@ -98,6 +102,11 @@ class QuestionAsker:
         except (VerifierLost, ValueError):
             return None
         return self.ask(frame, vocabulary, left_s, under_way=under_way)
+
+    def note_time(self, seconds: float) -> None:
+        """Note the time from a question to its action."""
+        before = seconds if self.answer_s is None else self.answer_s
+        self.answer_s = before + ANSWER_WEIGHT * (seconds - before)
 
     def ended(self) -> None:
         """Note that the question has its answer."""
