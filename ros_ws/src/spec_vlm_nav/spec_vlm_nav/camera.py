@@ -144,15 +144,12 @@ class Source(Protocol):
 
         Raises ValueError for a frame that cannot be decoded, OSError or RuntimeError where no more can come.
         """
-        ...
 
     def retrieve(self) -> Image:
         """Return the frame that was grabbed last. Raises ValueError where it cannot be decoded."""
-        ...
 
     def close(self) -> None:
         """Let go of the device."""
-        ...
 
 
 class Opener(Protocol):
@@ -165,7 +162,6 @@ class Opener(Protocol):
 
     def open(self) -> Source:
         """Open it. Raises OSError or RuntimeError where that fails."""
-        ...
 
 
 class _Reader:

@@ -41,11 +41,9 @@ class Host(Protocol):
     @property
     def decoder(self) -> EdgeDecoder:
         """The edge's decoder."""
-        ...
 
     def get_logger(self) -> Any:
         """Return the node's logger."""
-        ...
 
 
 class Feedback:
