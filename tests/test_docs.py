@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from edge_drafter import Mode
-from spec_vlm_nav.graph import GRAPHS, PROJECT, Argument
+from spec_vlm_nav.graph import GRAPHS, PROJECT
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import GUARD, Parameters
 from spec_vlm_nav.preflight import PARTS
+from spec_vlm_nav.process_graph import Argument
 from speculation.settings import Field
 from tests.test_dependencies import FOLDERS
 from vlm_nav_evaluation.__main__ import MODULES
@@ -31,8 +32,6 @@ COMMAND_PAGES = [
 ]
 MODES = sorted(mode.value for mode in Mode)
 NODES: dict[str, tuple[Parameters[Any], ...]] = {**PARTS, "web": (WEB,)}
-OWN = {"vlm_nav": {"trace": "", "otlp": "", "welcome_s": "60.0"}}
-"""Parameters of a node's own file, with their defaults."""
 
 
 def table(page: str, heading: str) -> list[list[str]]:
@@ -150,7 +149,7 @@ def parameter_tables() -> list[tuple[str, str, list[str], list[str]]]:
 def test_parameters_in_tables_exist_and_have_their_defaults(row: tuple[str, str, list[str], list[str]]) -> None:
     _, node, names, defaults = row
     fields: dict[str, Field] = {name: field for part in NODES[node] for name, field in part.fields().items()}
-    known = {name: shown(field.default) for name, field in fields.items()} | OWN.get(node, {})
+    known = {name: shown(field.default) for name, field in fields.items()}
     assert {name: known.get(name) for name in names} == dict(zip(names, defaults, strict=True))
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from edge_drafter import Mode
-from spec_vlm_nav.graph import Graph
+from spec_vlm_nav.process_graph import Graph
 from spec_vlm_nav.runner import free_address, require_models, take_private_domain
 
 DECODING = ("mode", "drafting", "response_order", "guide", "profile", "link", "target_model", "draft_model")

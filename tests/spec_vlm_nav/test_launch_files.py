@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cloud_verifier.security import make_keys
-from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PROJECT
+from spec_vlm_nav.process_graph import NodeSpec
 from spec_vlm_nav.runner import SOURCE
 from tests.spec_vlm_nav import fake_launch as fake
 
@@ -59,7 +60,7 @@ def test_every_process_of_the_graph_is_started_in_order(name: str, describe: Any
     for entity, process in zip(fake.start(describe(name), **NEEDED.get(name, {})), processes, strict=True):
         assert (entity.name, entity.respawn) == (process.name, process.respawns > 0)
         if isinstance(process, NodeSpec):
-            assert (entity.package, entity.executable) == ("spec_vlm_nav", process.executable)
+            assert (entity.package, entity.executable) == ("spec_vlm_nav", process.name)
             assert Path(entity.parameters[0]).exists()
             assert entity.parameters[1:] in ([], [graph.given(process, graph.values(NEEDED.get(name, {})))])
             assert entity.remappings == graph.remaps(process, graph.values({}))

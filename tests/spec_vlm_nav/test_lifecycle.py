@@ -16,9 +16,9 @@ from spec_vlm_nav.lifecycle import (
     Lifecycle,
     ManagerSettings,
     Phase,
-    Request,
     State,
     Transition,
+    TransitionRequest,
     startup_of,
 )
 
@@ -66,7 +66,7 @@ class World:
         self.log = Lines()
         self.nodes = {name: Body() for name in names}
         self.manager = Lifecycle(names, (), settings, self.log)
-        self.requests: list[Request] = []
+        self.requests: list[TransitionRequest] = []
         self.known = dict.fromkeys(names, State.SILENT)
         """What each node answered last."""
 

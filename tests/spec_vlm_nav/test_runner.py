@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, NodeSpec, Use
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.process_graph import Argument, CommandSpec, Graph, NodeSpec, Use
 from spec_vlm_nav.runner import Runner, StartError, main
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -104,7 +105,7 @@ def test_a_process_that_dies_is_started_again_until_the_limit(monkeypatch: pytes
 
 KILLED = """
 import sys
-from spec_vlm_nav.graph import CommandSpec, Graph
+from spec_vlm_nav.process_graph import CommandSpec, Graph
 from spec_vlm_nav.runner import Runner
 with Runner(Graph((), (CommandSpec("a", ("python3", "-c", sys.argv[1])),)), {}, lambda *_: None) as runner:
     runner.start()
@@ -162,14 +163,21 @@ def test_a_program_that_does_not_exist_is_one_sentence() -> None:
         runner.start()
 
 
-def test_the_command_line_ends_with_a_sentence_when_the_verifier_cannot_start() -> None:
-    command = [sys.executable, "-m", "spec_vlm_nav.runner", "verifier", "target_device:=nowhere"]
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["verifier", "target_device:=nowhere"], "error: verifier ended with status 2: "),
+        (["sim", "seed:=abc"], "error: argument seed:=abc is no whole number\n"),
+        (["sim", "draft_model:=/no/such"], "error: argument draft_model:=/no/such: model folder /no/such does not"),
+    ],
+)
+def test_the_command_line_ends_with_a_sentence(words: list[str], sentence: str) -> None:
     path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False
-    )
-    assert process.returncode == 2
-    assert "verifier ended with status 2" in process.stderr
+    command = [sys.executable, "-m", "spec_vlm_nav.runner", *words]
+    environment = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert ended.returncode == 2 and sentence in ended.stderr
+    assert words[0] == "verifier" or not ended.stdout, "no process was started"
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["sim", "seed=3"]])

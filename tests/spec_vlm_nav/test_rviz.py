@@ -43,5 +43,5 @@ def test_it_shows_path_markers_frames_and_images_in_the_odometrys_frame() -> Non
     assert {"Grid", "TF", *TAKES} <= classes
     assert LAYOUT["Global Options"]["Fixed Frame"] == "odom"
     (markers,) = (display for display in LAYOUT["Displays"] if display["Class"].endswith("MarkerArray"))
-    trail = (SOURCE / "spec_vlm_nav" / "trail.py").read_text()
-    assert all(f'"{name}"' in trail and shown for name, shown in markers["Namespaces"].items())
+    source = (SOURCE / "spec_vlm_nav" / "nodes" / "markers.py").read_text()
+    assert all(f'"{name}"' in source and shown for name, shown in markers["Namespaces"].items())

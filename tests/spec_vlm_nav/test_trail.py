@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("visualization_msgs", reason="no ROS 2 here; run through scripts/with_env")
+from visualization_msgs.msg import Marker
 
 from spec_vlm_nav.annotate import AMBER, GREEN, GREY, RED
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK
 from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.nodes.markers import to_markers
 from spec_vlm_nav.trail import MOST_PLACES, Trail
 from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
 
@@ -44,10 +49,21 @@ def test_a_long_path_is_thinned_from_end_to_end() -> None:
     assert 0.06 * 10 * MOST_PLACES - trail.path[-1].x < max(steps) + 0.06
 
 
+def marks(trail: Trail, running_step: int | None = None, holding: str = "") -> list[Marker]:
+    """Return the markers of a trail behind the order to forget those before."""
+    clear, *found = to_markers(trail, "odom", running_step, holding).markers
+    assert clear.action == Marker.DELETEALL and {each.header.frame_id for each in (clear, *found)} == {"odom"}
+    return found
+
+
+def colour(marker: Marker) -> tuple[int, ...]:
+    return tuple(round(255 * part) for part in (marker.color.r, marker.color.g, marker.color.b))
+
+
 def test_decisions_stand_where_they_were_taken_and_point_where_they_lead() -> None:
     trail = Trail()
     trail.decided(7, 0, FORWARD, CLOUD_VERIFIED)
-    assert trail.marks() == [], "nobody knows where"
+    assert marks(trail) == [], "nobody knows where"
     trail.moved(at(1.0, 0.5))
     trail.decided(7, 1, LEFT, EDGE_ONLY)
     trail.moved(at(1.0, 0.5 + LEFT.radians))
@@ -56,11 +72,12 @@ def test_decisions_stand_where_they_were_taken_and_point_where_they_lead() -> No
     trail.decided(7, 3, STOP, CLOUD_VERIFIED)
     trail.decided(7, 4, None, FALLBACK)
     trail.decided(7, 5, NOT_HERE, CLOUD_VERIFIED)
-    turn, ahead, stop, hold, gone = trail.marks()
-    assert (turn.kind, turn.x, turn.yaw, turn.colour) == ("arrow", 1.0, 0.5 + LEFT.radians, AMBER)
-    assert (ahead.kind, ahead.size, ahead.colour) == ("arrow", 0.25, GREEN)
-    balls = [(mark.kind, mark.x, mark.colour) for mark in (stop, hold, gone)]
-    assert balls == [("ball", 2.0, RED), ("ball", 2.0, AMBER), ("ball", 2.0, GREY)]
+    turn, ahead, *balls = marks(trail)
+    assert (turn.type, turn.pose.position.x, colour(turn)) == (Marker.ARROW, 1.0, AMBER)
+    assert 2.0 * math.asin(turn.pose.orientation.z) == pytest.approx(0.5 + LEFT.radians)
+    assert (ahead.type, ahead.scale.x, colour(ahead)) == (Marker.ARROW, 0.25, GREEN)
+    assert {(ball.type, ball.pose.position.x) for ball in balls} == {(Marker.SPHERE, 2.0)}
+    assert [colour(ball) for ball in balls] == [RED, AMBER, GREY]
 
 
 def test_the_running_action_is_named_and_a_hold_has_its_reason() -> None:
@@ -69,14 +86,15 @@ def test_the_running_action_is_named_and_a_hold_has_its_reason() -> None:
     trail.decided(7, 0, FORWARD, CLOUD_VERIFIED)
     trail.decided(7, 1, LEFT, CLOUD_VERIFIED)
     trail.moved(at(0.3))
-    assert [(mark.group, mark.words) for mark in trail.marks(1)] == [
+    running = marks(trail, 1)
+    assert [(mark.ns, mark.text) for mark in running] == [
         ("decisions", ""), ("action", ""), ("action", "turn left large"),
     ]  # fmt: skip
-    assert trail.marks(1)[2].x == 0.3, "words go with the robot"
+    assert running[2].pose.position.x == 0.3, "words go with the robot"
     trail.moved(None)
-    held = trail.marks(1, "no camera frame")
-    assert [(mark.group, mark.words) for mark in held if mark.group != "decisions"] == [
+    held = marks(trail, 1, "no camera frame")
+    assert [(mark.ns, mark.text) for mark in held if mark.ns != "decisions"] == [
         ("hold", ""), ("hold", "HOLD: no camera frame"),
     ]  # fmt: skip
-    assert held[-1].x == 0.3, "where it was last"
-    assert Trail().marks(0, "no camera frame") == []
+    assert held[-1].pose.position.x == 0.3, "where it was last"
+    assert marks(Trail(), 0, "no camera frame") == []

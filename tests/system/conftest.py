@@ -80,6 +80,16 @@ def until(condition: Callable[[], bool], what: str, limit: float = 60.0) -> None
 
 
 @pytest.fixture
+def ros() -> Iterator[None]:
+    """Have rclpy initialised in this process."""
+    import rclpy
+
+    rclpy.init()
+    yield
+    rclpy.shutdown()
+
+
+@pytest.fixture
 def forked_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that is started in this process forks what takes long to import."""
     monkeypatch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)

@@ -7,8 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from spec_vlm_nav.nodes.common import run
 from spec_vlm_nav.nodes.managed import run_managed
+from spec_vlm_nav.nodes.process import run
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from spec_vlm_nav.nodes.web import Web
 

@@ -13,7 +13,6 @@ import time
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
-from spec_vlm_nav.nodes.common import parameter
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 
@@ -25,8 +24,8 @@ class Puppet(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("puppet")
-        self._refuses = parameter(self, "refuses", "", "the transition that it refuses")
-        self._takes_s = parameter(self, "takes_s", 0.0, "how long it takes to be configured")
+        self._refuses = str(self.declare_parameter("refuses", "").value)
+        self._takes_s = float(self.declare_parameter("takes_s", 0.0).value)
         self._transitions = self.create_publisher(String, "transitions", KEPT)
         self.heartbeat = Heartbeat(self, lambda: self.active)
 

@@ -1,4 +1,4 @@
-"""A node of a test's own that lives beside the test."""
+"""A node of a test's own that lives beside the test, and calls others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+
+from tests.system.conftest import until
 
 
 class Spinning:
@@ -20,6 +24,27 @@ class Spinning:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
+        self._clients: dict[str, Any] = {}
+
+    def result(self, ask: Callable[[], Any], what: str = "an answer") -> Any:
+        """Have `ask` called in the node's thread and return what its future brings."""
+        futures: list[Any] = []
+        self.call(lambda: futures.append(ask()))
+        until(lambda: bool(futures) and futures[0].done(), what)
+        return futures[0].result()
+
+    def service(self, kind: Any, name: str, request: Any = None) -> Any:
+        """Return the answer of a service, once it is there."""
+        if name not in self._clients:
+            self._clients[name] = self._node.create_client(kind, name)
+        client = self._clients[name]
+        until(client.service_is_ready, f"the service {name}")
+        return self.result(lambda: client.call_async(request or kind.Request()), f"an answer of {name}")
+
+    def change(self, node: str, transition: int) -> bool:
+        """Ask a node for a transition and return whether it was made."""
+        request = ChangeState.Request(transition=Transition(id=transition))
+        return bool(self.service(ChangeState, f"{node}/change_state", request).success)
 
     def call(self, work: Callable[[], Any]) -> None:
         """Have `work` called in the node's thread."""

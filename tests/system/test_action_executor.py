@@ -17,7 +17,6 @@ import pytest
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
@@ -25,10 +24,11 @@ from rclpy.node import Node
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
-from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import action_executor, common
+from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.nodes import action_executor, conversions, process
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
-from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
+from spec_vlm_nav.nodes.process import steady_timer
+from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
@@ -58,10 +58,10 @@ class Surroundings:
         self.node.create_subscription(kind, "cmd_vel", self._on_twist, COMMAND_QOS)
         self.node.create_subscription(ActionStatus, "action_status", self._on_status, 10)
         steady_timer(self.node, PERIOD_S, self._live)
-        self._spinning = Spinning(self.node)
+        self.spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._spinning.close()
+        self.spinning.close()
 
     def until(self, condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
@@ -90,13 +90,6 @@ class Surroundings:
         return (
             status is not None and status.outcome == outcome and words in status.message and status.progress > progress
         )
-
-    def call(self, kind: Any, service: str, request: Any) -> Any:
-        client = self.node.create_client(kind, f"action_executor/{service}")
-        assert client.wait_for_service(30.0)
-        answer = client.call_async(request)
-        until(answer.done, f"answer of {service}")
-        return answer.result()
 
     def _live(self) -> None:
         now = time.monotonic()
@@ -143,7 +136,8 @@ def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None
         around.until(around.moves, "the robot moves")
         value = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)
         request = SetParameters.Request(parameters=[Parameter(name="use_sim_time", value=value)])
-        assert around.call(SetParameters, "set_parameters", request).results[0].successful
+        answer = around.spinning.service(SetParameters, "action_executor/set_parameters", request)
+        assert answer.results[0].successful
         before = len(around.twists)
         around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock")
         around.silent.add("odom")
@@ -168,11 +162,108 @@ def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on() -
             around.until(around.moves, "the robot goes on")
 
 
-def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def node(ros: None) -> Iterator[ActionExecutor]:
+    """Return the node in this process, without an executor of rclpy's."""
+    made = ActionExecutor()
+    yield made
+    made.destroy_node()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Have the node's time stand still."""
+    made = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
+    for module in (action_executor, conversions):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def sound_odometry(fixed: str = "", body: str = "") -> Odometry:
+    message = Odometry(child_frame_id=body)
+    message.header.frame_id, message.pose.pose.orientation.w = fixed, 1.0
+    return message
+
+
+@pytest.mark.parametrize(
+    ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
+)
+def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, received: float | None, waited: float
+) -> None:
+    """Times in milliseconds; a time that no message can have waited is not believed."""
+    clock = SimpleNamespace(time_ns=lambda: 5_000_000_000, monotonic=lambda: 50.0)
+    monkeypatch.setattr(conversions, "time", clock)
+    stamp = None if received is None else int(received * 1e6)
+    assert conversions.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
+
+
+FORWARD = NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM)
+NOW = {"received_timestamp": NOW_NS}
+
+
+@pytest.mark.usefixtures("clock")
+def test_health_names_the_action_odometry_and_who_is_silent(node: ActionExecutor) -> None:
+    def health() -> dict[str, Status]:
+        return {status.name: status for status in node.health()}
+
+    idle = health()
+    assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
+    assert idle["odometry"].message == "odometry is silent: at least 4 messages a second are needed"
+    assert idle["odometry"].values == {"rate_hz": 0.0, "gap_s": 0.0, "limit_s": 0.2}
+    assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
+    assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
+    node.active = True
+    node._on_odometry(sound_odometry(), NOW)
+    node._on_action(FORWARD)
+    busy = health()
+    assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
+    assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
+    assert busy["odometry"].level is Level.WARN and busy["odometry"].values["rate_hz"] > 0.0
+    assert "expected 'base_link' in 'odom'" in busy["odometry"].message, "frames that are empty are named"
+    assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
+    message = sound_odometry("utlidar_odom", "robot0/base_link")
+    node._on_odometry(message, NOW)
+    assert health()["odometry"].message == "sound"
+    message.twist.twist.linear.y = math.nan
+    node._on_odometry(message, NOW)
+    assert health()["odometry"].message.startswith("odometry is not finite (vy = nan)")
+
+
+def test_the_stop_goes_out_before_its_reason_is_logged(
+    node: ActionExecutor, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full machine may hold up the log."""
+    done: list[str] = []
+    node.active = True
+    for name in NAMES:
+        node._on_heartbeat(name, 100.0)
+    node._on_odometry(sound_odometry(), NOW)
+    node._on_action(FORWARD)
+    logger = SimpleNamespace(**{each: lambda *_, **__: done.append("log") for each in ("info", "warning", "error")})
+    with monkeypatch.context() as patch:
+        patch.setattr(node, "get_logger", lambda: logger)
+        patch.setattr(node, "_twists", SimpleNamespace(publish=lambda twist: done.append(f"{twist.linear.x:g}")))
+        patch.setattr(clock, "monotonic", lambda: 100.21)
+        node._tick()
+    assert done[0] == "0" and "log" in done
+
+
+def test_ticks_that_fail_end_the_process(node: ActionExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_ended", ended := threading.Event())
+    monkeypatch.setattr(process, "_failed", failed := threading.Event())
+    monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
+    node.configure()
+    assert ended.wait(60.0) and failed.is_set()
+    node.cleanup()
+
+
+def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
+    node: ActionExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C ends both at once: without this the goal's client is told that the stop was not confirmed."""
     monkeypatch.setattr(action_executor, "LINGER_S", 60.0)
-    rclpy.init()
-    node, around = ActionExecutor(), Surroundings()
+    around = Surroundings()
     try:
         node.configure()
         node.active = True
@@ -193,117 +284,17 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(monkeypatch
         assert not ending.is_alive()
     finally:
         around.close()
-        node.destroy_node()
-        rclpy.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
-)
-def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
-    monkeypatch: pytest.MonkeyPatch, received: float | None, waited: float
-) -> None:
-    """Times in milliseconds; a time that no message can have waited is not believed."""
-    clock = SimpleNamespace(time_ns=lambda: 5_000_000_000, monotonic=lambda: 50.0)
-    monkeypatch.setattr(common, "time", clock)
-    stamp = None if received is None else int(received * 1e6)
-    assert common.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
-
-
-def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
-    for module in (action_executor, common):
-        monkeypatch.setattr(module, "time", clock)
-    rclpy.init()
-    node = ActionExecutor()
-    try:
-        idle = {status.name: status for status in node.health()}
-        assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
-        assert idle["odometry"].message == "odometry is silent: at least 4 messages a second are needed"
-        assert idle["odometry"].values == {"rate_hz": 0.0, "gap_s": 0.0, "limit_s": 0.2}
-        assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
-        assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
-        node.active = True
-        message = Odometry()
-        message.pose.pose.orientation.w = 1.0
-        node._on_odometry(message, {"received_timestamp": NOW_NS})
-        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
-        busy = {status.name: status for status in node.health()}
-        assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
-        assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
-        assert busy["odometry"].level is Level.WARN and busy["odometry"].values["rate_hz"] > 0.0
-        assert "expected 'base_link' in 'odom'" in busy["odometry"].message, "frames that are empty are named"
-        message.header.frame_id, message.child_frame_id = "utlidar_odom", "robot0/base_link"
-        node._on_odometry(message, {"received_timestamp": NOW_NS})
-        assert {status.name: status.message for status in node.health()}["odometry"] == "sound"
-        assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
-        message.twist.twist.linear.y = math.nan
-        node._on_odometry(message, {"received_timestamp": NOW_NS})
-        assert {status.name: status.message for status in node.health()}["odometry"].startswith(
-            "odometry is not finite (vy = nan)"
-        )
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
-
-
-def test_the_stop_goes_out_before_its_reason_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full machine may hold up the log."""
-    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
-    for module in (action_executor, common):
-        monkeypatch.setattr(module, "time", clock)
-    rclpy.init()
-    node = ActionExecutor()
-    done: list[str] = []
-    try:
-        node.active = True
-        for name in NAMES:
-            node._on_heartbeat(name, 100.0)
-        message = Odometry()
-        message.pose.pose.orientation.w = 1.0
-        node._on_odometry(message, {"received_timestamp": NOW_NS})
-        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
-        logger = SimpleNamespace(**{each: lambda *_, **__: done.append("log") for each in ("info", "warning", "error")})
-        monkeypatch.setattr(node, "get_logger", lambda: logger)
-        monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=lambda twist: done.append(f"{twist.linear.x:g}")))
-        monkeypatch.setattr(clock, "monotonic", lambda: 100.21)
-        node._tick()
-        assert done[0] == "0" and "log" in done
-    finally:
-        monkeypatch.undo()
-        node.destroy_node()
-        rclpy.shutdown()
-
-
-def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    rclpy.init()
-    node = ActionExecutor()
-    monkeypatch.setattr(common, "_ended", ended := threading.Event())
-    monkeypatch.setattr(common, "_failed", failed := threading.Event())
-    try:
-        monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
-        node.configure()
-        assert ended.wait(60.0) and failed.is_set()
-        node.cleanup()
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
 
 
 def test_a_deactivated_node_has_stopped_and_moves_only_on_a_newer_action() -> None:
     with executor("-p", "stamped_cmd_vel:=true", stamped=True) as around:
         around.until(lambda: around.reports(ActionStatus.RUNNING, "", 0.02), "the robot moves")
-
-        def change(transition: int) -> bool:
-            request = ChangeState.Request(transition=Transition(id=transition))
-            return bool(around.call(ChangeState, "change_state", request).success)
-
-        assert change(Transition.TRANSITION_DEACTIVATE)
+        assert around.spinning.change("action_executor", Transition.TRANSITION_DEACTIVATE)
         until(lambda: not around.moves(), "a last zero")
         until(lambda: around.reports(ActionStatus.IDLE, "deactivated", 0.02), "status")
         count = len(around.twists)
         around.ask(around.step + 1)
-        assert change(Transition.TRANSITION_ACTIVATE)
+        assert around.spinning.change("action_executor", Transition.TRANSITION_ACTIVATE)
         until(lambda: len(around.twists) > count + 5, "heartbeats")
         assert not around.moves(), "what came while it was not active is forgotten"
         around.step += 2

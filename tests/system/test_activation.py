@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rclpy
 
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes import vlm_nav
@@ -20,7 +19,7 @@ class Blind:
     def __init__(self, frame_after_s: float = float("inf"), ends_after_s: float = float("inf")) -> None:
         self.now, self._frame_after_s, self._ends_after_s = 0.0, frame_after_s, ends_after_s
         self.config, self.noted = NavigatorConfig(), list[str]()
-        self.senses = SimpleNamespace(missing=lambda _: "" if self.now >= frame_after_s else "no camera frame has come")
+        self.inputs = SimpleNamespace(missing=lambda _: "" if self.now >= frame_after_s else "no camera frame has come")
         self._wait = self.noted.append
 
     @property
@@ -66,17 +65,14 @@ class Unlucky(ManagedNode):
             raise self.errors.pop()
 
 
+@pytest.mark.usefixtures("ros")
 def test_an_unforeseen_error_of_a_transition_is_logged_and_the_node_can_be_configured_again(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    rclpy.init()
     node = Unlucky()
-    try:
-        node.trigger_configure()
-        assert "cannot configure" in (log := capfd.readouterr().err) and "KeyError: 'unforeseen'" in log
-        assert not node.ending
-        node.trigger_configure()
-        assert node.problem == "configured, not active"
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
+    node.trigger_configure()
+    assert "cannot configure" in (log := capfd.readouterr().err) and "KeyError: 'unforeseen'" in log
+    assert not node.ending
+    node.trigger_configure()
+    assert node.problem == "configured, not active"
+    node.destroy_node()

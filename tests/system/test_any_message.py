@@ -19,7 +19,7 @@ from rclpy.subscription import Subscription
 from std_msgs.msg import String
 
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
-from spec_vlm_nav.nodes.common import message_type
+from spec_vlm_nav.nodes.conversions import message_type
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.go2_camera import Go2Camera
 from spec_vlm_nav.nodes.lifecycle_manager import LifecycleManager
@@ -109,21 +109,18 @@ def test_every_callback_takes_any_message(node: Any) -> None:
         take_anything(topic)
 
 
+@pytest.mark.usefixtures("ros")
 def test_a_callback_that_fails_costs_its_message_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    rclpy.init()
     node, heard = Node("listener"), list[str]()
 
     def take(message: String) -> None:
         heard.append(message.data)
         raise KeyError(message.data)
 
-    try:
-        subscription = subscribe(node, String, "words", take, 10)
-        for word in ("one", "two"):
-            subscription.callback(String(data=word))
-    finally:
-        node.destroy_node()
-        rclpy.shutdown()
+    subscription = subscribe(node, String, "words", take, 10)
+    for word in ("one", "two"):
+        subscription.callback(String(data=word))
+    node.destroy_node()
     assert heard == ["one", "two"]
     assert "a message on words is passed over: KeyError: 'one'" in capfd.readouterr().err
 
@@ -132,7 +129,7 @@ def test_a_negative_stamp_is_a_number_and_costs_nothing_else() -> None:
     from nav_msgs.msg import Odometry
     from sensor_msgs.msg import CompressedImage
 
-    from spec_vlm_nav.nodes.common import sample_of, seconds_of
+    from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
 
     odometry, image = Odometry(), CompressedImage(data=array("B", b"\xff\xd8"))
     odometry.header.stamp.sec = image.header.stamp.sec = -1

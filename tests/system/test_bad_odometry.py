@@ -21,9 +21,9 @@ from std_msgs.msg import Bool
 from unitree_api.msg import Request, Response
 
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.nodes import common, go2_bridge, senses
+from spec_vlm_nav.nodes import conversions, go2_bridge, inputs
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
-from spec_vlm_nav.nodes.senses import Senses
+from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
 from tests.system.conftest import until
 from vlm_nav_simulation.dataset import encode_jpeg
@@ -62,7 +62,7 @@ def clock() -> Iterator[Clock]:
     """A clock for all nodes of this file, and ROS."""
     made = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (common, go2_bridge, senses):
+        for module in (conversions, go2_bridge, inputs):
             patch.setattr(module, "time", made)
         rclpy.init()
         yield made
@@ -151,16 +151,16 @@ def answer(request: Request) -> Response:
 
 
 @pytest.fixture
-def seeing(clock: Clock) -> Iterator[Senses]:
+def seeing(clock: Clock) -> Iterator[Inputs]:
     """What vlm_nav takes in."""
-    node = Node("senses")
-    made = Senses(node)
+    node = Node("inputs")
+    made = Inputs(node)
     yield made
     made.close()
     node.destroy_node()
 
 
-def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock, seeing: Senses) -> None:
+def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock, seeing: Inputs) -> None:
     places = [0.0, 0.01, 0.02, math.nan, 0.03, 5.0, *[5.0] * 40, 5.01, 5.02]
     for x in places:
         clock.now += 0.02
@@ -168,7 +168,7 @@ def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock, seeing: Sen
     assert seeing.travelled == pytest.approx(0.04, abs=1e-6)
 
 
-def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(clock: Clock, seeing: Senses) -> None:
+def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(clock: Clock, seeing: Inputs) -> None:
     jpeg = array("B", encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
 
     def frame(age: float) -> PlanarPose | None:

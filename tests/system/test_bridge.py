@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
@@ -26,8 +25,8 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
 from unitree_go.msg import SportModeState, WirelessController
 
-from spec_vlm_nav.graph import Graph, NodeSpec
-from spec_vlm_nav.nodes import common, go2_bridge
+from spec_vlm_nav.nodes import go2_bridge, process
+from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
 from tests.system.conftest import Lines, Relay, until
@@ -402,18 +401,15 @@ def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
 
 
 def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(
-    kennel: Kennel, monkeypatch: pytest.MonkeyPatch
+    kennel: Kennel, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kennel.close()
-    monkeypatch.setattr(common, "_ended", ended := threading.Event())
-    monkeypatch.setattr(common, "_failed", failed := threading.Event())
-    rclpy.init()
+    request.getfixturevalue("ros")
+    monkeypatch.setattr(process, "_ended", ended := threading.Event())
+    monkeypatch.setattr(process, "_failed", failed := threading.Event())
     node = go2_bridge.Go2Bridge()
-    try:
-        monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
-        node.configure()
-        assert ended.wait(60.0) and failed.is_set()
-    finally:
-        node.cleanup()
-        node.destroy_node()
-        rclpy.shutdown()
+    monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
+    node.configure()
+    assert ended.wait(60.0) and failed.is_set()
+    node.cleanup()
+    node.destroy_node()

@@ -13,25 +13,26 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.nodes import common
+from spec_vlm_nav.nodes import process
 from tests.forked import run
 
 InvalidHandle = rclpy_implementation.InvalidHandle
 
 
 @pytest.mark.parametrize(
-    ("options", "status"),
+    ("options", "status", "words"),
     [
-        (["draft_model:=/no/such", "autostart:=true"], 2),
-        (["mode:=nonsense"], 2),
-        (["port:=0", "host:=127.0.0.1"], 0),
+        (["draft_model:=/no/such", "autostart:=true"], 2, "cannot configure: model folder /no/such does not exist"),
+        (["response_order:=backwards"], 2, "error: parameter response_order is 'backwards'; choose reason_first, "),
+        (["port:=0", "host:=127.0.0.1"], 0, ""),
     ],
 )
-def test_nothing_of_a_node_runs_when_its_process_ends(options: list[str], status: int) -> None:
+def test_a_node_ends_with_its_reason_and_nothing_of_it_runs_on(options: list[str], status: int, words: str) -> None:
     """The status was now and then that of a crash: threads of the middleware ran while its memory was taken down."""
     given = [word for option in options for word in ("-p", option)]
     code, errors = run([sys.executable, "-m", "tests.system.ending", "--ros-args", *given], PROJECT)
     assert code == status and "threads that are left: []" in errors, errors
+    assert words in errors and "Traceback" not in errors
 
 
 def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +57,7 @@ def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeyp
             order.append("destroyed")
             super().destroy_node()
 
-    assert common.run(Slow, threads=2) == 0
+    assert process.run(Slow, threads=2) == 0
     assert order == ["callback", "destroyed"]
 
 
@@ -75,7 +76,7 @@ def test_what_a_transition_destroyed_under_the_executor_ends_no_node(monkeypatch
         spin_once(self, 0.0)
 
     monkeypatch.setattr(SingleThreadedExecutor, "spin_once", spin)
-    assert common.run(lambda: Node("closing", enable_rosout=False)) == 0
+    assert process.run(lambda: Node("closing", enable_rosout=False)) == 0
     assert len(turns) > 1
 
 
@@ -84,7 +85,7 @@ def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
 ) -> None:
     handlers = dict[int, object]()
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(common, "END_S", 0.05)
+    monkeypatch.setattr(process, "END_S", 0.05)
     released = threading.Event()
 
     class Stuck(Node):
@@ -97,7 +98,7 @@ def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
             released.wait(20.0)
 
     try:
-        assert common.run(Stuck, threads=2) == 0
+        assert process.run(Stuck, threads=2) == 0
         assert not released.is_set()
     finally:
         released.set()

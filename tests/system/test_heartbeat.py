@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
@@ -58,13 +57,11 @@ class Beating:
 
 
 @pytest.fixture
-def ears() -> Iterator[Ears]:
+def ears(ros: None) -> Iterator[Ears]:
     """What another node hears."""
-    rclpy.init()
     listener = Ears()
     yield listener
     listener.close()
-    rclpy.shutdown()
 
 
 def quiet(ears: Ears) -> bool:

@@ -11,14 +11,16 @@ import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
+from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
 from spec_vlm_nav.body import Decision, State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.messages import KINDS, SIZES
 from spec_vlm_nav.motion import Outcome
-from spec_vlm_nav.navigator import HOLD_S, POLL_S, End, NavigatorConfig
+from spec_vlm_nav.navigation_goal import End, NavigationGoal
+from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes import feedback, goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
-from spec_vlm_nav.nodes.senses import Senses
+from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from speculation.language.prompts import ActionKind, ActionSize
 from speculation.language.prompts import NavigationAction as Action
@@ -32,8 +34,8 @@ LEFT_LARGE = Action(ActionKind.TURN_LEFT, ActionSize.LARGE)
 class Handle:
     """A goal handle that was cancelled before it began."""
 
-    def __init__(self, dry: bool) -> None:
-        self.request = NavigateByInstruction.Goal(instruction="find the silver bottle", dry_run=dry)
+    def __init__(self) -> None:
+        self.request = NavigateByInstruction.Goal()
         self.is_cancel_requested = True
         self.ended = ""
         self.fed: list[tuple[str, str, str, list[str]]] = []
@@ -60,16 +62,14 @@ class Node:
         self.decided: list[NavigationAction] = []
         self.config = CONFIG
         self.monitor = LinkMonitor(CONFIG.link)
-        self.senses: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, place=lambda: None)
+        self.inputs: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, place=lambda: None)
         self.out = SimpleNamespace(
             actions=SimpleNamespace(publish=self.take),
             decisions=SimpleNamespace(publish=self.decided.append),
             state=lambda state, reason: None,
             instruction=lambda text: None,
         )
-        self.decoder: Any = SimpleNamespace(
-            link=None, objects=lambda limit_s, mode=None: None, config=SimpleNamespace(frames=1)
-        )
+        self.decoder: Any = SimpleNamespace(link=None, objects=lambda limit_s, mode=None: None)
         self.errors: list[str] = []
 
     def take(self, message: NavigationAction) -> None:
@@ -81,7 +81,7 @@ class Node:
         status = ActionStatus(
             goal=7, step=step, outcome=outcome, kind=kind, size=size, progress=progress, remaining=0.1
         )
-        self.senses.statuses[7, step] = status
+        self.inputs.statuses[7, step] = status
 
     def get_logger(self) -> Any:
         return SimpleNamespace(info=lambda text: None, warning=lambda text: None, error=self.errors.append)
@@ -93,10 +93,12 @@ class Node:
         self.now += seconds
 
 
-def running(node: Node, monkeypatch: pytest.MonkeyPatch, dry: bool = False) -> Goal:
+def running(
+    node: Node, monkeypatch: pytest.MonkeyPatch, instruction: str = "find the silver bottle", dry: bool = False
+) -> Goal:
     monkeypatch.setattr(goal, "time", node)
     monkeypatch.setattr(feedback, "time", node)
-    made = Goal(node, Handle(dry), 7)  # type: ignore[arg-type]
+    made = Goal(node, Handle(), 7, NavigationGoal(instruction, dry=dry))  # type: ignore[arg-type]
     made._wake = SimpleNamespace(is_set=lambda: True)  # type: ignore[assignment]
     return made
 
@@ -143,7 +145,7 @@ def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypat
         node = Node(takes)
         made = running(node, monkeypatch)
         made._handle.is_cancel_requested = False
-        node.senses.frame_after = lambda moment, stale_s: "no frame"
+        node.inputs.frame_after = lambda moment, stale_s: "no frame"
         result = made.run()
         assert "AttributeError" in result.error_msg and result.error_msg.endswith(words)
         assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
@@ -161,8 +163,8 @@ def test_an_instruction_to_stop_holds_the_robot_and_asks_no_model(
     takes: int, code: int, words: str, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(takes)
-    made = running(node, monkeypatch)
-    made._handle.request.instruction, made._handle.is_cancel_requested = "Arrête !", False
+    made = running(node, monkeypatch, "Arrête !")
+    made._handle.is_cancel_requested = False
     result = made.run()
     assert (result.error_code, result.error_msg, made._handle.ended) == (code, words, ended)
     assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
@@ -180,7 +182,7 @@ def test_a_node_that_stops_acting_in_the_middle_of_a_goal_holds_the_robot(monkey
     node._current = running(node, monkeypatch)
     node._current._wake = threading.Event()
     node._current._sleep = node.sleep
-    node._current._navigator._sleep = node.sleep
+    node._current._navigator._publisher._sleep = node.sleep
     node._goal_lock = threading.Lock()
     node._running = SimpleNamespace(acquire=lambda timeout: False)
     node._write_trace = lambda: None
@@ -219,17 +221,17 @@ def test_a_motion_ends_where_its_executor_was_started_anew_and_is_not_begun_agai
 ) -> None:
     """The new executor knows nothing of it: its whole size on top of what was covered would be too far."""
     node = Node(takes=10_000)
-    senses = Senses.__new__(Senses)
-    senses.statuses, senses.status_at = {}, 0.0
-    node.senses = senses
-    monkeypatch.setattr(Senses, "travelled", 0.0, raising=False)
+    inputs = Inputs.__new__(Inputs)
+    inputs.statuses, inputs.status_at = {}, 0.0
+    node.inputs = inputs
+    monkeypatch.setattr(Inputs, "travelled", 0.0, raising=False)
     made = running(node, monkeypatch)
     left, small = KINDS[ActionKind.TURN_LEFT], SIZES[ActionSize.SMALL]
     made.act(Decision(0, LEFT_SMALL, complete=False))
-    senses._on_status(ActionStatus(goal=7, step=0, outcome=ActionStatus.RUNNING, kind=left, size=small, progress=0.1))
+    inputs._on_status(ActionStatus(goal=7, step=0, outcome=ActionStatus.RUNNING, kind=left, size=small, progress=0.1))
     if sent is not LEFT_SMALL:
         made.act(Decision(0, sent))
-    senses._on_status(ActionStatus())
+    inputs._on_status(ActionStatus())
     before = len(node.sent)
     node.now += 2 * RESEND_S
     ended = made.execution(0)

@@ -19,7 +19,7 @@ from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from spec_vlm_nav.graph import CommandSpec, Graph
+from spec_vlm_nav.process_graph import CommandSpec, Graph
 from spec_vlm_nav.runner import Runner, StartError
 from tests.system.conftest import Lines, until
 from tests.system.puppet import KEPT

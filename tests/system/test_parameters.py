@@ -7,18 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import rclpy
 from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT, NodeSpec
+from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT
 from spec_vlm_nav.navigator import NavigatorConfig
-from spec_vlm_nav.nodes.common import settings
+from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import LIMITS, NAVIGATOR, Parameters
-from spec_vlm_nav.preflight import OWN as CHECKED_OWN
 from spec_vlm_nav.preflight import PARTS as CHECKED
+from spec_vlm_nav.process_graph import NodeSpec
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
 from speculation.language.grammar import CONSTRAINED
@@ -27,7 +26,6 @@ from vlm_nav_evaluation.nodes.bag_player import PLAYER
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
 PARTS = {**CHECKED, "sim_go2": (ROOM, ROBOT), "bag_player": (PLAYER,), "web": (WEB,)}
-OWN = {node: {field.name for field in fields} for node, fields in CHECKED_OWN.items()}
 PUBLIC = {
     "vlm_nav": {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
@@ -68,22 +66,20 @@ PUBLIC = {
 
 
 def names(node: str) -> set[str]:
-    return {name for part in PARTS[node] for name in part.fields()} | OWN.get(node, set())
+    return {name for part in PARTS[node] for name in part.fields()}
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    rclpy.init()
+def node(ros: None) -> Iterator[Node]:
     made = Node("tried")
     yield made
     made.destroy_node()
-    rclpy.shutdown()
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_no_parameter_is_lost_and_no_two_have_one_name(name: str) -> None:
     assert PUBLIC[name] <= names(name)
-    assert sum(len(part.fields()) for part in PARTS[name]) + len(OWN.get(name, ())) == len(names(name))
+    assert sum(len(part.fields()) for part in PARTS[name]) == len(names(name))
 
 
 def test_a_robot_asks_under_the_grammar_unless_told_otherwise(node: Node) -> None:
@@ -114,7 +110,7 @@ def test_graphs_set_known_parameters(graph: object) -> None:
             assert {name for name, _ in process.parameters} <= names(process.name), process.name
 
 
-@pytest.mark.parametrize("part", [part for parts in PARTS.values() for part in parts], ids=lambda part: part.struct)
+@pytest.mark.parametrize("part", {part.struct: part for parts in PARTS.values() for part in parts}.values(), ids=str)
 def test_every_parameter_is_described_and_read_only(part: Parameters[msgspec.Struct], node: Node) -> None:
     got = settings(node, part)
     assert isinstance(got, part.struct)

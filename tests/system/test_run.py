@@ -11,7 +11,7 @@ import pytest
 import rclpy
 from rclpy.node import Node
 
-from spec_vlm_nav.nodes.common import run, start_thread, steady_timer
+from spec_vlm_nav.nodes.process import run, start_thread, steady_timer
 
 STOP_S = 0.3
 

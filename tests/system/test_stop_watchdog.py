@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from std_msgs.msg import Bool
 
-from spec_vlm_nav.graph import Graph, NodeSpec
+from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
 from spec_vlm_nav.runner import Runner
 from tests.system.conftest import Lines, until

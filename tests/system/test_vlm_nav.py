@@ -16,7 +16,6 @@ import rclpy
 from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
 from PIL import Image
 from rclpy.action import ActionClient
@@ -58,8 +57,6 @@ class Client:
         self.node.create_subscription(NavigationAction, "vlm_nav/decision", self.decisions.append, 10)
         self.reported: dict[str, DiagnosticStatus] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._report, 10)
-        self._figures = self.node.create_client(Trigger, "vlm_nav/figures")
-        self._states = self.node.create_client(ChangeState, "vlm_nav/change_state")
         self._goals = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
         jpeg = io.BytesIO()
         Image.new("RGB", (64, 64), "grey").save(jpeg, "JPEG")
@@ -72,30 +69,27 @@ class Client:
         rclpy.shutdown()
 
     def ready(self) -> bool:
-        return bool(self._states.service_is_ready() and self._goals.server_is_ready())
+        return bool(self._goals.server_is_ready())
 
     def change(self, transition: int) -> bool:
-        return bool(self._wait(lambda: self._states.call_async(request(transition))).success)
+        return self._spinning.change("vlm_nav", transition)
 
     def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._wait(lambda: self._figures.call_async(Trigger.Request())).message)
+        found: dict[str, Any] = json.loads(self._spinning.service(Trigger, "vlm_nav/figures").message)
         return found
 
     def send(self, instruction: str = FIND, **options: Any) -> Any:
         """Return the goal's handle."""
         goal = NavigateByInstruction.Goal(instruction=instruction, **options)
-        return self._wait(
+        return self._spinning.result(
             lambda: self._goals.send_goal_async(goal, lambda message: self.feedback.append(message.feedback))
         )
 
     def result(self, handle: Any) -> Any:
-        return self._wait(handle.get_result_async).result
+        return self._spinning.result(handle.get_result_async).result
 
     def _report(self, report: DiagnosticArray) -> None:
         self.reported |= {line.name: line for line in report.status}
-
-    def _feed(self, message: Any) -> None:
-        self.feedback.append(message.feedback)
 
     def _show(self) -> None:
         stamp = self.node.get_clock().now().to_msg()
@@ -108,19 +102,6 @@ class Client:
         # A camera whose clock is behind: by its stamps all its frames are stale.
         image.header.stamp.sec -= CLOCK_OFF_S
         self._images.publish(image)
-
-    def _wait(self, ask: Any) -> Any:
-        """Call `ask` in the executor's thread and return what its future brings."""
-        futures: list[Any] = []
-        self._spinning.call(lambda: futures.append(ask()))
-        until(lambda: bool(futures) and futures[0].done(), "an answer of vlm_nav", 60.0)
-        return futures[0].result()
-
-
-def request(transition: int) -> Any:
-    made = ChangeState.Request()
-    made.transition.id = transition
-    return made
 
 
 @pytest.fixture
@@ -181,7 +162,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         again = client.send(dry_run=True)
         decided = len(client.decisions)
         until(lambda: len(client.decisions) > decided, "decisions again")
-        client._wait(again.cancel_goal_async)
+        client._spinning.result(again.cancel_goal_async)
         assert client.result(again).error_code == CODES.CANCELLED
     finally:
         process.terminate()

@@ -17,7 +17,8 @@ from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.executor import Command, Executor, Report
 from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
+from spec_vlm_nav.navigation_goal import End, NavigationGoal
+from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
@@ -332,8 +333,9 @@ def run_acting(
     """Run one episode from its first look to the end of its goal. Raises ValueError for a model that cannot be used."""
     robot = VirtualRobot(scene, timelines, mode, rtt_ms / 1e3, objects, blackouts)
     try:
-        navigator = Navigator(robot, robot, robot.clock, robot.sleep, lambda: None, behaviour.config)
-        result = navigator.run(f"find the {scene.target.text}", behaviour.config.time_allowance_s, max_actions)
+        goal = NavigationGoal(f"find the {scene.target.text}")
+        navigator = Navigator(goal, robot, robot, robot.clock, robot.sleep, lambda: None, behaviour.config)
+        result = navigator.run(behaviour.config.time_allowance_s, max_actions)
         sighting = observe(robot.world)[scene.target_index]
         stopped = result.end is End.STOPPED
         near = stopped and sighting.visible and sighting.distance <= SUCCESS_GAP

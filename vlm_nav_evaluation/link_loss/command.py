@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
-from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, Graph, NodeSpec
+from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
+from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.runner import Log, Runner, StartError, free_address
 from spec_vlm_nav.safety import LAST_STOPS_S
 from speculation.progress import progress

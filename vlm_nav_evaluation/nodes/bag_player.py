@@ -30,8 +30,9 @@ from std_msgs.msg import String
 
 from adapters_training.sources import LeftOut
 from spec_vlm_nav.body import State
-from spec_vlm_nav.nodes.common import run, settings
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check

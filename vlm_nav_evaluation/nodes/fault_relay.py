@@ -27,7 +27,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Bool, Header
 from unitree_api.msg import Request
 
-from spec_vlm_nav.nodes.common import DRIVES
+from spec_vlm_nav.nodes.topics import DRIVES
 from spec_vlm_nav.robots.go2 import Go2, SportApi
 from speculation.links import EmulatedWay, WayConditions
 from vlm_nav_evaluation.link_loss.faults import process_of

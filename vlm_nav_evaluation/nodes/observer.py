@@ -30,8 +30,8 @@ from unitree_api.msg import Request
 
 from spec_vlm_nav.client import GoalEnd as PursuitEnd
 from spec_vlm_nav.client import Request as PursuitRequest
-from spec_vlm_nav.nodes.common import steady_timer
 from spec_vlm_nav.nodes.goal_client import GoalClient
+from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.robots.go2 import Go2
 from vlm_nav_evaluation.bags.files import BagWriter, kind_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_vlm_nav.camera import Decoder, SourceSettings
+from spec_vlm_nav.camera import H264Decoder, SourceSettings
 from spec_vlm_nav.cameras.gstreamer import Pipeline, pipeline
 from spec_vlm_nav.cameras.multicast import Multicast
 from tests.cameras import GROUP, Sender, assert_is_frame, first, free_port, multicast_works
@@ -25,7 +25,7 @@ DECODERS = [name for name in ("avdec_h264", "openh264dec") if Gst.ElementFactory
 def test_the_stream_is_decoded_from_its_middle() -> None:
     port = free_port()
     decode = f"{DECODERS[0]} ! videoconvert"
-    settings = SourceSettings("multicast", "lo", GROUP, port, Decoder.PYGOBJECT, decode)
+    settings = SourceSettings("multicast", "lo", GROUP, port, H264Decoder.PYGOBJECT, decode)
     source = Multicast(settings).open()
     assert not source.grab()
     with Sender(port, skip=5):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from edge_drafter import DecodingStats
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.link_monitor import LinkLimits
-from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
+from spec_vlm_nav.navigation_goal import End, NavigationGoal
+from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import (
@@ -115,16 +116,17 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
     scene, order, answers = scene_of(3, "middle", "silver bottle", "two_rooms"), ResponseOrder.ACTION_FIRST, Recorded()
     answers.robot = robot = VirtualRobot(scene, cast(Timelines, answers), "full", 0.0, words)
     config = NavigatorConfig(order, look_ahead=False)
-    navigator = Navigator(robot, robot, robot.clock, robot.sleep, lambda: None, config)
+    goal = NavigationGoal("could you look for the silver bottle?")
+    navigator = Navigator(goal, robot, robot, robot.clock, robot.sleep, lambda: None, config)
     try:
-        assert navigator.run("could you look for the silver bottle?").end is End.NOT_FOUND
+        assert navigator.run().end is End.NOT_FOUND
     finally:
         robot.close()
-    assert any(isinstance(entry, Blocked) for entry in navigator.done)
+    assert any(isinstance(entry, Blocked) for entry in goal.done)
     edge = EdgeConfig.flat(Path("draft"), mode="edge")
     search = Search(Query("silver", "bottle"), Setting(edge, Path("target"), order=order, form=SEARCH_FORM))
     asked = []
-    for (_, pose), before, answer in zip(answers.asked, [None, *navigator.done], SEARCHED, strict=True):
+    for (_, pose), before, answer in zip(answers.asked, [None, *goal.done], SEARCHED, strict=True):
         asked.append(search.prompt(cast(World, SimpleNamespace(pose=pose, blocked=isinstance(before, Blocked)))))
         search.read(answer)
     assert asked == [prompt for prompt, _ in answers.asked]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
 from edge_drafter.settings import EdgeConfig
-from spec_vlm_nav.navigator import BLOCKED_LIMIT, STUCK_LIMIT
+from spec_vlm_nav.action_publisher import BLOCKED_LIMIT, STUCK_LIMIT
 from spec_vlm_nav.runner import SOURCE
 from speculation.language.prompts import (
     ACTIONS,

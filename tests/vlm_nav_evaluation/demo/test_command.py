@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from cloud_verifier.config import FED_HEAD_FILE
-from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, CommandSpec, NodeSpec
+from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, figures, to_numbers
+from spec_vlm_nav.process_graph import CommandSpec, NodeSpec
 from speculation.fed.inspect import inspect_head
 from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
 from speculation.vlm.inspect import inspect_folder

@@ -67,7 +67,33 @@ class Mean:
         self.value += max(self._weight, 1.0 / self._count) * (sample - self.value)
 
 
-class AcceptanceAlarm:
+class Alarm:
+    """What stands from the moment something is bad until it has recovered; between the two nothing changes."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    @property
+    def raised(self) -> bool:
+        """Whether the alarm stands."""
+        return self._since is not None
+
+    def _judge(self, bad: bool, recovered: bool, sentence: str, now: float) -> str:
+        """Return a sentence when the alarm begins or ends, else nothing."""
+        if self.raised and recovered:
+            self._since = None
+            return f"{sentence}: the alarm is over"
+        if not self.raised and bad:
+            self._since = now
+            return f"ALARM: {sentence}"
+        return ""
+
+    def _duration(self, now: float) -> dict[str, str | float | int]:
+        """Return how long the alarm has stood, for `/diagnostics`; nothing while it does not."""
+        return {} if self._since is None else {"alarm for, s": now - self._since}
+
+
+class AcceptanceAlarm(Alarm):
     """Compares the acceptance of the latest answers with its own long-run mean.
 
     The long-run mean stands still while the alarm lasts: a draft that stays bad does not become the new normal. The
@@ -75,15 +101,10 @@ class AcceptanceAlarm:
     """
 
     def __init__(self, settings: AlarmSettings) -> None:
+        super().__init__()
         self._settings = settings
         self._fast, self._slow = Mean(FAST), Mean(SLOW)
         self._answers = 0
-        self._since: float | None = None
-
-    @property
-    def raised(self) -> bool:
-        """Whether the alarm stands."""
-        return self._since is not None
 
     def take(self, stats: DecodingStats, now: float) -> str:
         """Take the figures of one answer; one for which nothing was drafted does not count.
@@ -100,27 +121,20 @@ class AcceptanceAlarm:
         self._fast.add(acceptance)
         if not self.raised:
             self._slow.add(acceptance)
-        fallen, margin = self._slow.value - self._fast.value, self._settings.acceptance_margin
         if self._answers < self._settings.acceptance_answers:
             return ""
-        if not self.raised and fallen >= margin:
-            self._since = now
-            return f"ALARM: {self._sentence()}"
-        if self.raised and fallen < margin / CLEARED:
-            self._since = None
-            return f"{self._sentence()}: the alarm is over"
-        return ""
+        fallen, margin = self._slow.value - self._fast.value, self._settings.acceptance_margin
+        return self._judge(fallen >= margin, fallen < margin / CLEARED, self._sentence(), now)
 
     def status(self, now: float) -> Status:
         """Return the line of `/diagnostics`."""
         values: dict[str, str | float | int] = {"answers": self._answers}
         if self._answers:
             values |= {"of the latest answers": self._fast.value, "long-run mean": self._slow.value}
-        if self._since is not None:
-            return Status("acceptance", Level.WARN, self._sentence(), values | {"alarm for, s": now - self._since})
         missing = self._settings.acceptance_answers - self._answers
         message = f"not judged yet: {missing} more answers" if missing > 0 else self._sentence()
-        return Status("acceptance", Level.OK, message, values)
+        level = Level.WARN if self.raised else Level.OK
+        return Status("acceptance", level, message, values | self._duration(now))
 
     def _sentence(self) -> str:
         return f"drafts are accepted with {self._fast.value:.2f}, long-run mean {self._slow.value:.2f}"
@@ -142,7 +156,7 @@ class _Held:
     jpeg: bytes
 
 
-class ImageAlarm:
+class ImageAlarm(Alarm):
     """Has the same answer drafted with its own frame and with a held, older one, every so often, and compares.
 
     Measured is the share of draft tokens that change with the frame, over the latest tests: none changes for a draft
@@ -152,17 +166,12 @@ class ImageAlarm:
     """
 
     def __init__(self, settings: AlarmSettings) -> None:
+        super().__init__()
         self._settings = settings
         self._tests: deque[SwapTest] = deque(maxlen=settings.swap_tests)
         self._held: _Held | None = None
         self._waited = 0
-        self._since: float | None = None
         self._tested_at: float | None = None
-
-    @property
-    def raised(self) -> bool:
-        """Whether the alarm stands: the draft model must not decide alone."""
-        return self._since is not None
 
     def due(self, prompt: str, answer: str, jpeg: bytes) -> SwapQuestion | None:
         """Return what to test, when a verified answer is complete and a test is due; else None.
@@ -185,13 +194,8 @@ class ImageAlarm:
         self._tested_at, self._waited = now, 0
         if len(self._tests) < self._settings.swap_tests:
             return ""
-        if not self.raised and self._share < self._settings.swap_share:
-            self._since = now
-            return f"ALARM: {self._sentence()}"
-        if self.raised and self._share >= CLEARED * self._settings.swap_share:
-            self._since = None
-            return f"{self._sentence()}: the alarm is over"
-        return ""
+        share, least = self._share, self._settings.swap_share
+        return self._judge(share < least, share >= CLEARED * least, self._sentence(), now)
 
     def status(self, now: float) -> Status:
         """Return the line of `/diagnostics`."""
@@ -204,16 +208,16 @@ class ImageAlarm:
             }
         if self._tested_at is not None:
             values["last test, s ago"] = now - self._tested_at
-        if self._since is not None:
+        if self.raised:
             message = f"{self._sentence()}: the draft model does not see; check its folder, its preprocessor and device"
-            return Status("image", Level.ERROR, message, values | {"alarm for, s": now - self._since})
-        if not self._settings.swap_every:
+        elif not self._settings.swap_every:
             message = "swap tests are off"
         elif len(self._tests) < self._settings.swap_tests:
             message = f"not judged yet: {self._settings.swap_tests - len(self._tests)} more tests"
         else:
             message = self._sentence()
-        return Status("image", Level.OK, message, values)
+        level = Level.ERROR if self.raised else Level.OK
+        return Status("image", level, message, values | self._duration(now))
 
     @property
     def _tokens(self) -> int:

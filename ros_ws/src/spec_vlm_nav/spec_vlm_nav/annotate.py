@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -36,7 +37,7 @@ STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, HOLDING: AMBER}
 LINK_COLOURS = {
     "nominal": GREEN, "degraded": AMBER, "connecting": AMBER, "busy": AMBER, "hold": RED, "silent": RED, "refused": RED,
 }  # fmt: skip
-"""By the mode of a goal, or by the state of a link."""
+"""Colours by the mode of a goal, or by the state of a link."""
 STRIP, BAR, PAD, LINES = 136, 26, 8, 4
 """Pixels below the frame, of the bar above it, between both and the text; lines of reasons at most."""
 TITLE, TEXT, SMALL = 20, 15, 13
@@ -86,15 +87,15 @@ class Caption:
     action: NavigationAction | None = None
     """None: HOLD."""
     source: int = CLOUD_VERIFIED
-    """As in NavigationAction.msg."""
+    """Who decided, as NavigationAction.msg numbers it."""
     complete: bool = True
     """Whether the whole answer is committed."""
     share: float | None = None
     """How much of the action odometry has measured, 0 to 1; None while none runs."""
     reasons: str = ""
-    """The committed words of the answer ..."""
+    """The committed words of the answer."""
     guess: str = ""
-    """... and what the draft model expects behind them."""
+    """What the draft model expects behind `reasons`."""
     acceptance: float | None = None
     """Chance of a draft token."""
     rtt_s: float | None = None
@@ -295,8 +296,5 @@ def _cut(words: str, size: int, width: float) -> str:
     """Return as much of the words as fits, with dots where something is left out."""
     if _length(words, size) <= width:
         return words
-    low, high = 0, len(words)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _length(words[:middle] + "..", size) <= width else (low, middle - 1)
-    return words[:low] + ".." if low else ""
+    kept = bisect_right(range(1, len(words)), width, key=lambda count: _length(words[:count] + "..", size))
+    return words[:kept] + ".." if kept else ""

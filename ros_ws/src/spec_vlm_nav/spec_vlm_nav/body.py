@@ -26,11 +26,11 @@ class Frame:
 
     jpeg: bytes
     arrived: float
-    """By this machine's steady clock, seconds."""
+    """Time of its arrival by this machine's steady clock, seconds."""
     age: float
-    """Seconds, when it arrived."""
+    """Its age when it arrived, seconds."""
     stamp: Any
-    """Its header, for messages that refer to the frame."""
+    """Header of its message, for messages that refer to the frame."""
     place: PlanarPose | None = None
     """Where the robot was when it was taken, by odometry; None where that is not known."""
 
@@ -65,9 +65,9 @@ class Execution:
     outcome: Outcome | None
     """RUNNING also while the executor has not taken up what it was sent last; None where a newer action took over."""
     moved: float = 0.0
-    """Metres or radians in the commanded direction, by odometry."""
+    """Way in the commanded direction by odometry, metres or radians."""
     remaining: float = 0.0
-    """Metres or radians that are left."""
+    """Way that is left, metres or radians."""
     elapsed: float = 0.0
     """Seconds since the action began."""
     message: str = ""
@@ -79,25 +79,20 @@ class Question(Protocol):
     @property
     def committed(self) -> str:
         """The answer's committed text so far."""
-        ...
 
     @property
     def guess(self) -> str:
         """What is expected behind it; may be wrong."""
-        ...
 
     @property
     def done(self) -> bool:
         """Whether `result` returns, or raises, at once."""
-        ...
 
     def result(self) -> Reply:
         """Return the answer. Raises VerifierLost, AnswerLate, Cancelled, or ValueError for a frame that is no image."""
-        ...
 
     def cancel(self) -> None:
         """End it; returns at once."""
-        ...
 
 
 class Link(Protocol):
@@ -106,12 +101,10 @@ class Link(Protocol):
     @property
     def state(self) -> str:
         """One of `edge_drafter.link.LinkState`."""
-        ...
 
     @property
     def why(self) -> str:
         """The state as a sentence."""
-        ...
 
 
 class Decoder(Protocol):
@@ -120,18 +113,15 @@ class Decoder(Protocol):
     @property
     def link(self) -> Link | None:
         """The way to the verifier; None where the draft model decides alone, as configured."""
-        ...
 
     def objects(self, limit_s: float, *, mode: str | None = None) -> Vocabulary | None:
         """Return the objects that the model which answers in `mode` was trained to find, None where it takes any.
 
         Waits at most `limit_s` seconds for the verifier's list. Raises VerifierLost.
         """
-        ...
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Question:
         """Begin to answer a question about one frame or several, and return at once."""
-        ...
 
 
 class Body(Protocol):
@@ -139,40 +129,30 @@ class Body(Protocol):
 
     def frame_after(self, moment: float) -> Frame | None:
         """Return the newest frame if it was taken after `moment`, is fresh and is a picture, else None."""
-        ...
 
     def camera_problem(self) -> str:
         """Return in a sentence what is wrong with the camera, as far as it is known; empty where nothing is known."""
-        ...
 
     def place(self) -> PlanarPose | None:
         """Return where the robot is by odometry, None where that is not known."""
-        ...
 
     def understood(self, instruction: str) -> None:
         """Show what a model with a list of objects is asked to find, empty for a model that takes any instruction."""
-        ...
 
     def asked(self, prompt: str, frame: Frame) -> None:
         """Publish the prompt about a frame, before the model gets it."""
-        ...
 
     def act(self, decision: Decision) -> None:
         """Publish a decision."""
-        ...
 
     def execution(self, step: int) -> Execution | None:
         """Return how the executor stands with the newest decision of `step`, None while it has not taken up any."""
-        ...
 
     def executor_silence(self) -> float:
         """Return the seconds since the executor's last message."""
-        ...
 
     def report(self, state: State, reason: str = "") -> None:
         """Give feedback: what the robot is at, and why it holds."""
-        ...
 
     def writing(self, answer: str, guess: str) -> None:
         """Give feedback: the running answer's committed text, and what is expected behind it."""
-        ...

@@ -25,7 +25,7 @@ MAX_STUCK = 3
 """Threads that may hang in a source's library before no more are started."""
 
 
-class Decoder(str, Enum):
+class H264Decoder(str, Enum):
     """What decodes the multicast stream."""
 
     AUTO = "auto"
@@ -52,9 +52,9 @@ class SourceSettings(msgspec.Struct, frozen=True):
     group: Annotated[str, Meta(description="address of the multicast stream")] = "230.1.1.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="UDP port of the multicast stream")] = 1720
     decoder: Annotated[
-        Decoder,
+        H264Decoder,
         Meta(description="of the multicast stream; auto: GStreamer by PyGObject, else by OpenCV, else PyAV"),
-    ] = Decoder.AUTO
+    ] = H264Decoder.AUTO
     gst_decode: Annotated[
         str,
         Meta(
@@ -144,28 +144,24 @@ class Source(Protocol):
 
         Raises ValueError for a frame that cannot be decoded, OSError or RuntimeError where no more can come.
         """
-        ...
 
     def retrieve(self) -> Image:
         """Return the frame that was grabbed last. Raises ValueError where it cannot be decoded."""
-        ...
 
     def close(self) -> None:
         """Let go of the device."""
-        ...
 
 
 class Opener(Protocol):
     """A checked source that can be opened again and again."""
 
     name: str
-    """For logs, e.g. multicast 230.1.1.1:1720 on eth0."""
+    """Its name in logs, e.g. multicast 230.1.1.1:1720 on eth0."""
     advice: str
     """What to check when no frames come."""
 
     def open(self) -> Source:
         """Open it. Raises OSError or RuntimeError where that fails."""
-        ...
 
 
 class _Reader:

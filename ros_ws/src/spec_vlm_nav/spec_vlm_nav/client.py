@@ -61,15 +61,15 @@ class Progress:
     understood: str = ""
     """What is looked for, e.g. 'find the silver bottle'; empty for a model that takes any instruction."""
     answer: str = ""
-    """The committed text of the running answer ..."""
+    """The committed text of the running answer."""
     guess: str = ""
-    """... and what the draft model expects behind it, which may be wrong."""
+    """What the draft model expects behind `answer`, which may be wrong."""
     step: int = -1
     action: str = ""
     """The last decision, e.g. 'turn left large' or 'HOLD'; empty before the first."""
     source: str = ""
     reasoning: str = ""
-    """Of the last decision; whole, where `answer` may lag behind."""
+    """Reasons of the last decision; they are whole where `answer` may lag behind."""
     complete: bool = True
     """Whether the answer that the decision is from has ended."""
     done: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ RATE_WINDOW_S = 5.0
 
 
 class Level(IntEnum):
-    """As in diagnostic_msgs/DiagnosticStatus."""
+    """Severity, numbered as diagnostic_msgs/DiagnosticStatus has it."""
 
     OK = 0
     WARN = 1

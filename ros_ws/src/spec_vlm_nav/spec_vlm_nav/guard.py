@@ -226,7 +226,7 @@ READERS: dict[str, tuple[str, Callable[[Any], Points]]] = {
     "scan": ("sensor_msgs/msg/LaserScan", scan_points),
     "range": ("sensor_msgs/msg/Range", range_points),
 }
-"""By the setting `guard`: the type of its messages, and what reads them."""
+"""Message type and reader of each sensor, by the setting `guard`."""
 
 
 def _polygon(name: str, text: str) -> Points:

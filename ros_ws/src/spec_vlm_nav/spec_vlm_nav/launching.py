@@ -16,8 +16,9 @@ from launch.actions import DeclareLaunchArgument, ExecuteProcess, LogInfo, Opaqu
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from spec_vlm_nav.graph import GRAPHS, PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PACKAGE
 from spec_vlm_nav.preflight import check
+from spec_vlm_nav.process_graph import PARAMS_FILE, RESPAWN_S, CommandSpec, Graph, NodeSpec, RespawnPolicy
 from spec_vlm_nav.runner import with_this_python
 
 PATIENCE_S = "15"
@@ -72,11 +73,11 @@ def _typed() -> list[str]:
 
 def _node(graph: Graph, spec: NodeSpec, values: dict[str, str]) -> Node:
     config = str(Path(get_package_share_directory(PACKAGE)) / "config" / spec.config)
-    files = [config, *(path for path in (values[PARAMS_FILE.name],) if path)]
+    files = [config, *(path for path in (values[PARAMS_FILE],) if path)]
     given = graph.given(spec, values)
     return Node(
         package=PACKAGE,
-        executable=spec.executable,
+        executable=spec.name,
         name=spec.name,
         exec_name=spec.name,
         namespace=values["namespace"],
@@ -108,7 +109,7 @@ def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
 
 @lru_cache
 def _works(prefix: str) -> bool:
-    """Whether this machine's version of a program takes these options."""
+    """Return whether this machine's version of a program takes these options."""
     try:
         return subprocess.run([*prefix.split(), "true"], check=False, capture_output=True).returncode == 0
     except OSError:
@@ -116,11 +117,11 @@ def _works(prefix: str) -> bool:
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:
-    ends = Ends(spec)
+    policy = RespawnPolicy(spec)
 
     def ended(event: Any, context: Any) -> Shutdown | None:
         """Raise RuntimeError for a failure: an exception is what gives `ros2 launch` a status other than 0."""
-        if context.is_shutdown or ends.again(event.returncode):
+        if context.is_shutdown or policy.should_respawn(event.returncode):
             return None
         return Shutdown(reason=f"{spec.name} has done its work")
 

@@ -28,7 +28,7 @@ IN_VAIN_S = 1.0
 """A node that answers, as long after a request, that it is where it was, has lost the request: it was restarted."""
 RETRY_S = 2.0
 PHASE = "phase"
-"""The manager's own among the states that it reports."""
+"""Name of the manager's own state among those that it reports."""
 BY_HAND = "left inactive by hand"
 STEP_S, STOP_S = 2.0, 10.0
 """How long a deactivation, and all of the way down, is waited for; a node may hang."""
@@ -46,27 +46,15 @@ class State(Enum):
 
 
 class Transition(Enum):
-    """What a node can be asked for: its name, where it starts and where it leads."""
+    """What a node can be asked for: its name in `ros2 lifecycle`, where it starts and where success leads."""
 
     CONFIGURE = ("configure", State.UNCONFIGURED, State.INACTIVE)
     ACTIVATE = ("activate", State.INACTIVE, State.ACTIVE)
     DEACTIVATE = ("deactivate", State.ACTIVE, State.INACTIVE)
     CLEANUP = ("cleanup", State.INACTIVE, State.UNCONFIGURED)
 
-    @property
-    def verb(self) -> str:
-        """Its name, as `ros2 lifecycle` has it."""
-        return self.value[0]
-
-    @property
-    def source(self) -> State:
-        """The state that a node must be in."""
-        return self.value[1]
-
-    @property
-    def target(self) -> State:
-        """The state that success leads to."""
-        return self.value[2]
+    def __init__(self, verb: str, source: State, target: State) -> None:
+        self.verb, self.source, self.target = verb, source, target
 
 
 class Phase(Enum):
@@ -79,8 +67,15 @@ class Phase(Enum):
 
 
 class ManagerSettings(msgspec.Struct, frozen=True):
-    """How long managed nodes are waited for. Raises ValueError, naming the setting and its limit."""
+    """Which nodes are managed, and how long they are waited for. Raises ValueError for a value beyond its limits."""
 
+    node_names: Annotated[
+        tuple[str, ...], Meta(description="managed nodes, in the order in which they are activated")
+    ] = ()
+    heartbeats: Annotated[
+        tuple[str, ...], Meta(description="those whose heartbeat must be there before ~/is_active holds")
+    ] = ()
+    autostart: Annotated[bool, Meta(description="bring the nodes up at once; false: on a call of ~/startup")] = True
     bond_s: Annotated[
         float,
         Meta(ge=0.5, le=30.0, description="silence, of heartbeat and state, after which a node counts as dead, s"),
@@ -102,7 +97,7 @@ class ManagerSettings(msgspec.Struct, frozen=True):
 MANAGER_PARAMETERS = Parameters(ManagerSettings)
 
 
-class Request(msgspec.Struct, frozen=True):
+class TransitionRequest(msgspec.Struct, frozen=True):
     """A transition to ask a node for."""
 
     node: str
@@ -147,7 +142,7 @@ class Lifecycle:
             raise ValueError(f"heartbeats has {', '.join(unknown)}, which node_names lacks")
         self.phase = Phase.DOWN
         self.exit_status = 0
-        """Of the process; not 0: it ends as soon as `phase` is DOWN."""
+        """Exit status of the process; where it is not 0 the process ends as soon as `phase` is DOWN."""
         self.problem = ""
         """Why all were brought down, in a sentence."""
         self._nodes = {name: _Node(name) for name in names}
@@ -163,7 +158,7 @@ class Lifecycle:
 
     def shutdown(self, now: float) -> None:
         """Bring all nodes down."""
-        if self.phase in (Phase.STARTING, Phase.ACTIVE):
+        if self._is_up:
             self.phase, self._stopped_at = Phase.STOPPING, now
 
     def beat(self, name: str, now: float) -> None:
@@ -185,7 +180,7 @@ class Lifecycle:
             if asked_at <= node.asked_at + IN_VAIN_S:
                 return
         before, node.state, node.pending = node.state, state, None
-        if self.phase not in (Phase.STARTING, Phase.ACTIVE) or (state is before and pending is None):
+        if not self._is_up or (state is before and pending is None):
             return
         if state is State.ACTIVE:
             self._came_back(node, now)
@@ -214,16 +209,16 @@ class Lifecycle:
         else:
             self._log.error(problem)
 
-    def tick(self, now: float) -> list[Request]:
+    def tick(self, now: float) -> list[TransitionRequest]:
         """Return what to ask which node for now."""
         for node in self._nodes.values():
             if node.state is not State.SILENT and node.pending is None and not self._alive(node, now):
                 node.state = State.SILENT
-                if self.phase in (Phase.STARTING, Phase.ACTIVE) and not node.by_hand:
+                if self._is_up and not node.by_hand:
                     self._lose(node, f"{node.name} has been silent for {self._settings.bond_s:g} s", now)
-        if self.phase in (Phase.STARTING, Phase.ACTIVE):
+        if self._is_up:
             self._check_times(now)
-        if self.phase in (Phase.STARTING, Phase.ACTIVE):
+        if self._is_up:
             due = self._rise(now)
         elif self.phase is Phase.STOPPING:
             due = self._fall(now)
@@ -236,7 +231,7 @@ class Lifecycle:
 
     def is_active(self, now: float) -> tuple[bool, str]:
         """Return whether all nodes are active and beat, and in a sentence what is missing."""
-        if self.phase not in (Phase.STARTING, Phase.ACTIVE):
+        if not self._is_up:
             return False, self.problem or f"the nodes are {self.phase.value}"
         waiting = [
             f"{node.name} is {self._doing(node)}"
@@ -255,10 +250,15 @@ class Lifecycle:
         """Return what the manager and each node are at, for `/diagnostics`."""
         return {PHASE: self.phase.value, **{name: self._doing(node) for name, node in self._nodes.items()}}
 
-    def _rise(self, now: float) -> list[Request]:
+    @property
+    def _is_up(self) -> bool:
+        """Whether the nodes are to be active."""
+        return self.phase in (Phase.STARTING, Phase.ACTIVE)
+
+    def _rise(self, now: float) -> list[TransitionRequest]:
         nodes = list(self._nodes.values())
         due = [
-            Request(node.name, Transition.CONFIGURE)
+            TransitionRequest(node.name, Transition.CONFIGURE)
             for node in nodes
             if node.state is State.UNCONFIGURED and not node.pending and not node.by_hand and now >= node.retry_at
         ]
@@ -269,20 +269,20 @@ class Lifecycle:
             return []
         waiting = [node for node in nodes if node.state is State.INACTIVE and not node.by_hand]
         if waiting and now >= waiting[0].retry_at:
-            return [Request(waiting[0].name, Transition.ACTIVATE)]
+            return [TransitionRequest(waiting[0].name, Transition.ACTIVATE)]
         if not waiting and self.phase is Phase.STARTING:
             self.phase = Phase.ACTIVE
             self._log.info("all nodes are active")
         return []
 
-    def _fall(self, now: float) -> list[Request]:
+    def _fall(self, now: float) -> list[TransitionRequest]:
         for node in reversed(self._nodes.values()):
             if node.pending is Transition.DEACTIVATE and now - node.asked_at < STEP_S:
                 return []
             if node.state is State.ACTIVE and node.pending is None and now >= node.retry_at:
-                return [Request(node.name, Transition.DEACTIVATE)]
+                return [TransitionRequest(node.name, Transition.DEACTIVATE)]
         due = [
-            Request(node.name, Transition.CLEANUP)
+            TransitionRequest(node.name, Transition.CLEANUP)
             for node in self._nodes.values()
             if node.state is State.INACTIVE and node.pending is None and now >= node.retry_at
         ]

@@ -39,7 +39,7 @@ class LinkLimits(msgspec.Struct, frozen=True):
         float,
         Meta(ge=0.0, le=600.0, description="seconds that the draft model may decide alone in a lost link; 0: never"),
     ] = 20.0
-    """In all: a second of a nominal link gives back one."""
+    """It counts all such seconds; a second of a nominal link gives back one."""
     recover_s: Annotated[
         float, Meta(ge=0.0, le=60.0, description="seconds that a link must be back before the verifier decides again")
     ] = 1.0

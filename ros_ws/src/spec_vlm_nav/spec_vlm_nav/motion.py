@@ -409,7 +409,7 @@ class Motion:
         return self._end(outcome, now, f"{words}: its scale is wrong, or something pushes the robot")
 
     def _stuck(self, moved: float, commanded: float) -> bool:
-        """Whether odometry shows no progress worth the name, or too little of what was commanded."""
+        """Return whether odometry shows no progress worth the name, or too little of what was commanded."""
         if moved < (BLOCKED_RAD if self.turning else BLOCKED_M):
             return True
         return commanded >= (JUDGED_RAD if self.turning else JUDGED_M) and (moved < LEAST_SHARE * commanded)

@@ -45,15 +45,15 @@ class OdometrySample:
     """One message."""
 
     position: tuple[float, float, float]
-    """Metres."""
+    """Position in metres."""
     orientation: tuple[float, float, float, float]
     """Quaternion, ROS order (x, y, z, w)."""
     stamp: float
-    """By the source's clock, seconds; 0 where it sets none."""
+    """Time by the source's clock, seconds; 0 where it sets none."""
     arrived: float
-    """By this machine's steady clock, seconds."""
+    """Time of its arrival by this machine's steady clock, seconds."""
     twist: tuple[float, float, float] | None = None
-    """Forward and left in m/s, counter-clockwise in rad/s; None where it is not used."""
+    """Speed forward and left in m/s, and counter-clockwise in rad/s; None where it is not used."""
 
 
 class Rhythm:

@@ -28,11 +28,11 @@ class Parameters(Generic[S]):
 
     struct: type[S]
     names: Mapping[str, str] = field(default_factory=dict)
-    """Parameter by field, where the two are not called the same."""
+    """Names of parameters by field, where the two are not called the same."""
     without: tuple[str, ...] = ()
     """Fields that are no parameters."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """By field, in place of the struct's own."""
+    """Defaults by field, in place of the struct's own."""
 
     def __post_init__(self) -> None:
         known = {each.name for each in fields_of(self.struct)}
@@ -54,8 +54,17 @@ class Parameters(Generic[S]):
         for name, each in fields.items():
             if each.choices and values[name] not in each.choices:
                 raise ValueError(f"parameter {name} is {values[name]!r}; choose {', '.join(each.choices)}")
-        given = {each.name: Path(values[name]) if each.kind is Path else values[name] for name, each in fields.items()}
+        given = {each.name: tuple(values[name]) if each.many else values[name] for name, each in fields.items()}
+        given |= {each.name: Path(values[name]) for name, each in fields.items() if each.kind is Path}
         return from_flags(self.struct, given)
+
+
+def as_parameter(value: Any) -> Any:
+    """Return a setting as a ROS parameter has it: an enum's member as its value, a path as text, a tuple as a list."""
+    value = getattr(value, "value", value)
+    if isinstance(value, tuple):
+        return [*value]
+    return value if isinstance(value, (bool, int, float)) else str(value)
 
 
 def check_output(name: str, path: str) -> None:
@@ -63,6 +72,29 @@ def check_output(name: str, path: str) -> None:
     folder = expanded(path).parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ValueError(f"{name} {path} cannot be written: {folder} is no folder that this user may write in")
+
+
+class ManagedSettings(msgspec.Struct, frozen=True):
+    """How a managed node starts."""
+
+    autostart: Annotated[bool, Meta(description="configure and activate by itself; false: lifecycle_manager does")] = (
+        False
+    )
+
+
+class VlmNavSettings(msgspec.Struct, frozen=True):
+    """What vlm_nav depends on beside its navigator, its decoder and its alarms."""
+
+    trace: Annotated[
+        str, Meta(description="file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
+    ] = ""
+    otlp: Annotated[str, Meta(description="OTLP collector for traces of steps, http://HOST:4318/v1/traces")] = ""
+    welcome_s: Annotated[float, Meta(ge=0.0, le=3600.0, description="longest wait for the verifier at start, s")] = 60.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.trace:
+            check_output("trace", self.trace)
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True):
@@ -114,6 +146,8 @@ class StopWatchdogSettings(msgspec.Struct, frozen=True):
         robot_of(self.robot)
 
 
+MANAGED = Parameters(ManagedSettings)
+VLM_NAV = Parameters(VlmNavSettings)
 NAVIGATOR = Parameters(NavigatorConfig, {"order": "response_order", "stale_s": "stale_frame_s"})
 MOTION = Parameters(MotionConfig)
 LIMITS = Parameters(Limits, {"vx": "max_forward_speed", "vy": "max_sideways_speed", "wz": "max_turn_speed"})

@@ -17,19 +17,22 @@ from edge_drafter.link import load_keys
 from spec_vlm_nav.alarms import ALARMS
 from spec_vlm_nav.annotate import VIEW
 from spec_vlm_nav.camera import CAMERA, MOUNT
-from spec_vlm_nav.graph import EDGE, GRAPHS, PARAMS_FILE, Graph, NodeSpec, held_for, load
+from spec_vlm_nav.graph import EDGE, GRAPHS
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS
 from spec_vlm_nav.parameters import (
     BRIDGE,
     EXECUTOR,
     GUARD,
     LIMITS,
+    MANAGED,
     MOTION,
     NAVIGATOR,
     STOP_WATCHDOG,
+    VLM_NAV,
     Parameters,
-    check_output,
+    as_parameter,
 )
+from spec_vlm_nav.process_graph import PARAMS_FILE, Graph, NodeSpec, held_for, load
 from speculation.links import load_link
 from speculation.predictor import OFF
 from speculation.profiles import load_profile
@@ -39,27 +42,15 @@ from vlm_nav_simulation.scene import scene_of
 
 CONFIG = Path(__file__).resolve().parent / "config"
 PARTS: dict[str, tuple[Parameters[Any], ...]] = {
-    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
-    "action_executor": (MOTION, EXECUTOR),
-    "go2_bridge": (LIMITS, BRIDGE, GUARD),
+    "vlm_nav": (EDGE, NAVIGATOR, ALARMS, VLM_NAV, MANAGED),
+    "action_executor": (MOTION, EXECUTOR, MANAGED),
+    "go2_bridge": (LIMITS, BRIDGE, GUARD, MANAGED),
     "stop_watchdog": (STOP_WATCHDOG,),
     "nav_view": (VIEW,),
-    "go2_camera": (CAMERA, MOUNT),
+    "go2_camera": (CAMERA, MOUNT, MANAGED),
     "lifecycle_manager": (MANAGER_PARAMETERS,),
 }
 """What each node's parameters are made from, without the nodes that replace a robot."""
-_AUTOSTART = Field("autostart", bool, False, "")
-OWN: dict[str, tuple[Field, ...]] = {
-    **dict.fromkeys(("action_executor", "go2_bridge", "go2_camera"), (_AUTOSTART,)),
-    "vlm_nav": (
-        _AUTOSTART,
-        Field("trace", str, "", ""),
-        Field("otlp", str, "", ""),
-        Field("welcome_s", float, 60.0, "", 0.0, 3600.0),
-    ),
-    "lifecycle_manager": (_AUTOSTART, Field("node_names", list, [], ""), Field("heartbeats", list, [], "")),
-}
-"""Parameters that a node declares in its own file."""
 OF_ROS = ("use_sim_time", "start_type_description_service", "qos_overrides")
 """Parameters that every node of rclpy takes."""
 
@@ -75,7 +66,7 @@ def check(graph: Graph, values: Mapping[str, str]) -> None:
         _refusal(f"argument target:={values['target']}", scene_of, int(values["seed"]), *words)
     if "bag_player" in names:
         _check_bag(values)
-    _check_nodes_named(values.get(PARAMS_FILE.name, ""))
+    _check_nodes_named(values.get(PARAMS_FILE, ""))
     for process in started:
         if isinstance(process, NodeSpec) and process.name in PARTS:
             found = _check_node(graph, process, values)
@@ -123,7 +114,7 @@ def _check_verifier(graph: Graph, values: Mapping[str, str]) -> None:
 def _check_nodes_named(path: str) -> None:
     """Refuse a slip in a node's name; nodes of other packages may stand in the same file."""
     known = {process.name for graph in GRAPHS.values() for process in graph.processes if isinstance(process, NodeSpec)}
-    for key in load(PARAMS_FILE.name, path) if path else ():
+    for key in load(PARAMS_FILE, path) if path else ():
         name = str(key).rpartition("/")[2]
         near = get_close_matches(name, known, 1, 0.8)
         if near and name not in known:
@@ -133,10 +124,9 @@ def _check_nodes_named(path: str) -> None:
 def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> dict[str, Any]:
     """Return what the node's parameters will be."""
     parts = PARTS[process.name]
-    fields = {name: field for part in parts for name, field in part.fields().items()}
-    known = {**fields, **{field.name: field for field in OWN.get(process.name, ())}}
-    found: dict[str, Any] = {name: field.default for name, field in known.items()}
-    for path in (str(CONFIG / process.config), values.get(PARAMS_FILE.name, "")):
+    known = {name: field for part in parts for name, field in part.fields().items()}
+    found: dict[str, Any] = {name: as_parameter(field.default) for name, field in known.items()}
+    for path in (str(CONFIG / process.config), values.get(PARAMS_FILE, "")):
         for key, name, value in held_for(path, process.name):
             where = f"{path}: {process.name}"
             if name in known:
@@ -148,9 +138,7 @@ def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> d
                 raise ValueError(f"{where} has no parameter {name!r}{hint}")
     found |= graph.given(process, values)
     for part in parts:
-        _refusal(process.name, part.settings, {name: _plain(found[name]) for name in part.fields()})
-    if found.get("trace"):
-        _refusal(process.name, check_output, "trace", str(found["trace"]))
+        _refusal(process.name, part.settings, found)
     return found
 
 
@@ -159,23 +147,17 @@ def _typed(where: str, name: str, field: Field, value: Any) -> Any:
 
     A parameter keeps the type of its default, and ROS takes 1 for no double, but 2e-1, which is a word to YAML 1.1.
     """
-    default = _plain(field.default)
-    kind = type(default) if isinstance(default, (bool, int, float, list)) else str
+    default = as_parameter(field.default)
+    kind = type(default)
     if kind is float and isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
-    if type(value) is not kind and not (field.kind is str and not isinstance(default, str)):
+    if type(value) is not kind and not (field.kind is str and isinstance(default, (int, float))):
         more = f"; write {float(value)}" if kind is float and type(value) is int else ""
         raise ValueError(f"{where}: {name} is {value!r}, which is no {kind.__name__}{more}")
     if problem := field.problem(value):
         raise ValueError(f"{where}: {name} {problem}")
     return value
-
-
-def _plain(value: Any) -> Any:
-    """Return a default as the parameter has it."""
-    value = getattr(value, "value", value)
-    return value if isinstance(value, (bool, int, float, list)) else str(value)
 
 
 READ_AT_START: dict[str, Callable[[str], Any]] = {

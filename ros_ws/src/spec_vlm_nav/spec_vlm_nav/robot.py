@@ -23,7 +23,7 @@ class Topic(NamedTuple):
     """A topic of the robot's own."""
 
     name: str
-    """As the robot has it in the root namespace; the bridge uses it relative to its own."""
+    """Its name in the root namespace, as the robot has it; the bridge uses it relative to its own."""
     kind: str
     """Message type, e.g. unitree_api/msg/Request."""
     argument: str
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     """The robot's answer to one request."""
 
     identity: int
-    """Of the request."""
+    """Identity of the request."""
     problem: str = ""
     """Why the robot refused, in a sentence; empty for success."""
     unready: bool = False
@@ -65,9 +65,9 @@ class RobotState(NamedTuple):
 
     posture: Posture
     speed: float
-    """Metres a second over the ground."""
+    """Speed over the ground, m/s."""
     turn: float
-    """Radians a second about its vertical, counter-clockwise."""
+    """Turn about its vertical, rad/s, counter-clockwise."""
     problem: str = ""
     """Why it obeys no velocity, in a sentence; empty where it does or where that is not known."""
 
@@ -78,47 +78,38 @@ class Robot(Protocol[R]):
     @property
     def topics(self) -> Sequence[Topic]:
         """All of the robot's own topics that the bridge uses."""
-        ...
 
     @property
     def services(self) -> Sequence[Service]:
         """Where requests are sent and answered; all that a stop is sent to, whatever moves the robot."""
-        ...
 
     @property
     def states(self) -> Topic | None:
         """Its state topic; None: it has none."""
-        ...
 
     @property
     def remote(self) -> Topic | None:
         """Where it publishes its remote control's sticks and keys; None: nowhere."""
-        ...
 
     @property
     def obstacles(self) -> Topic | None:
         """Its own sensor for the collision guard; None: it has none. Another sensor's topic may be remapped to it."""
-        ...
 
     @property
     def odom_topic(self) -> str:
-        """Its nav_msgs/Odometry."""
-        ...
+        """Topic of its nav_msgs/Odometry."""
 
     @property
     def camera_topic(self) -> str:
-        """Its sensor_msgs/CompressedImage of the front camera, JPEG."""
-        ...
+        """Topic of its front camera's sensor_msgs/CompressedImage, JPEG."""
 
     @property
     def fastest(self) -> Velocity:
         """Largest speeds that a configuration may ask for, all positive."""
-        ...
 
     @property
     def motion_services(self) -> Sequence[str]:
         """The ways to drive it, the plainest first."""
-        ...
 
     @property
     def stand_up(self) -> Sequence[Callable[[int], R]]:
@@ -127,57 +118,45 @@ class Robot(Protocol[R]):
         After the first is confirmed the bridge waits for the parameter `stand_up_s`. Of a robot whose state shows
         that it stands only the last is asked, which must do no harm then.
         """
-        ...
 
     @property
     def take_control(self) -> Sequence[Callable[[int], R]]:
-        """As `stand_up`, after it: what gives velocities of this bridge to the motion service."""
-        ...
+        """What gives this bridge the motion service's velocities, asked for after `stand_up` and like it."""
 
     @property
     def give_control(self) -> Sequence[Callable[[int], R]]:
         """The requests that undo `take_control`, each of which the robot must confirm."""
-        ...
 
     @property
     def stop_too(self) -> Sequence[Callable[[int], R]]:
         """Sent with every `stop` and not answered: for motion services that keep commands of their own."""
-        ...
 
     def driven_by(self, motion_service: str) -> Robot[R]:
         """Return the robot with one of its `motion_services`. Raises ValueError for another."""
-        ...
 
     def stop(self, identity: int) -> R:
         """Return the request to stand still; the robot answers it."""
-        ...
 
     def move(self, velocity: Velocity, limits: Limits, identity: int, answered: bool = False) -> R:
         """Return the request to move within `limits`; it is sent 50 times a second, and few need be `answered`.
 
         Raises ValueError for NaN and infinity.
         """
-        ...
 
     def service_of(self, request: R) -> Service:
         """Return which of `services` a request is for."""
-        ...
 
     def write(self, request: R, message: Any) -> None:
         """Fill an empty message of the service's request type. Raises ValueError for what may never leave."""
-        ...
 
     def read(self, service: Service, message: Any) -> Answer:
         """Return what an answer of one of `services` means."""
-        ...
 
     def read_state(self, message: Any) -> RobotState:
         """Return what a message of `states` means."""
-        ...
 
     def read_remote(self, message: Any) -> bool:
         """Return whether a message of `remote` shows that a person uses sticks or keys."""
-        ...
 
 
 class Confirmed(Generic[R]):

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from spec_vlm_nav.graph import GRAPHS, MANAGER, PACKAGE, PROJECT, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT
 from spec_vlm_nav.preflight import check
+from spec_vlm_nav.process_graph import MANAGER, PARAMS_FILE, RESPAWN_S, CommandSpec, Graph, NodeSpec, RespawnPolicy
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -39,8 +40,8 @@ def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[s
     if isinstance(process, CommandSpec):
         return with_this_python(graph.command(process, values))
     words = [*executable(process), "--ros-args", "--params-file", str(CONFIG / process.config)]
-    if values.get("params_file"):
-        words += ["--params-file", values["params_file"]]
+    if values.get(PARAMS_FILE):
+        words += ["--params-file", values[PARAMS_FILE]]
     for name, value in graph.given(process, values).items():
         words += ["-p", f"{name}:={yaml_of(value)}"]
     for name, topic in graph.remaps(process, values):
@@ -61,7 +62,7 @@ def yaml_of(value: Any) -> str:
 
 def executable(node: NodeSpec) -> list[str]:
     """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
-    return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.executable}"]
+    return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.name}"]
 
 
 def _is_managed(spec: NodeSpec | CommandSpec) -> bool:
@@ -85,7 +86,7 @@ class Running:
 
     spec: NodeSpec | CommandSpec
     process: subprocess.Popen[str]
-    ends: Ends
+    policy: RespawnPolicy
     last_line: str = ""
     last_error: str = ""
     """The last line that a logger, or a program that gave up, marks as an error."""
@@ -120,9 +121,9 @@ class Runner:
         They end with the thread that calls this, as the kernel counts it: call it, and `check`, in the main one.
         """
         for name in names or tuple(self._commands):
-            self._start(name, Ends(self._specs[name]))
+            self._start(name, RespawnPolicy(self._specs[name]))
 
-    def _start(self, name: str, ends: Ends) -> None:
+    def _start(self, name: str, policy: RespawnPolicy) -> None:
         try:
             process = subprocess.Popen(
                 self._commands[name],
@@ -139,7 +140,7 @@ class Runner:
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise StartError(f"{name} cannot start: {error}") from None
-        running = Running(self._specs[name], process, ends)
+        running = Running(self._specs[name], process, policy)
         self._running[name] = running
         output = process.stdout
         if output is not None:
@@ -166,7 +167,7 @@ class Runner:
                 continue
             if running.again_at is None:
                 try:
-                    running.ends.again(code)
+                    running.policy.should_respawn(code)
                 except RuntimeError as error:
                     raise StartError(
                         f"{error}: {running.last_error or running.last_line or 'it printed nothing'}"
@@ -174,7 +175,7 @@ class Runner:
                 running.again_at = now + RESPAWN_S
                 self._line(name, f"[WARN] ended with status {code}; it starts again in {RESPAWN_S:g} s")
             elif now >= running.again_at:
-                self._start(name, running.ends)
+                self._start(name, running.policy)
 
     def done(self) -> bool:
         """Return whether a process whose work has an end has done it."""

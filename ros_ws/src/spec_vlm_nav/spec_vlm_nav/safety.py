@@ -106,7 +106,7 @@ class Watchdog:
         return math.inf if self._last is None else now - self._last
 
     def expired(self, now: float) -> bool:
-        """Whether it has been silent for too long."""
+        """Return whether it has been silent for too long."""
         return self.silence(now) > self.timeout
 
 

@@ -26,7 +26,7 @@ from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 JPEG_QUALITY = 90
 SCAN_ANGLES = tuple(math.radians(angle) for angle in range(-120, 121, 2))
-"""Of the simulated laser scanner, counter-clockwise from straight ahead, radians."""
+"""Rays of the simulated laser scanner, counter-clockwise from straight ahead, radians."""
 MAX_DT = 0.1
 """A simulator that was held up does not jump: longer steps are cut to this many seconds."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spec_vlm_nav.camera import Opener, SourceSettings
-from spec_vlm_nav.cameras.capture import Device
+from spec_vlm_nav.cameras.device import Device
 from spec_vlm_nav.cameras.multicast import Multicast
 from spec_vlm_nav.cameras.topic import PREFIX, ImageTopic
 from spec_vlm_nav.cameras.videohub import Send, Videohub

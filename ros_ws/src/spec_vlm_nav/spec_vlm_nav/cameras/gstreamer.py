@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from spec_vlm_nav.camera import GRAB_S
-from spec_vlm_nav.cameras.capture import Capture
+from spec_vlm_nav.cameras.device import OpenCvSource
 from spec_vlm_nav.optics import Image
 
 SINK = "appsink"
@@ -40,7 +40,7 @@ def bindings() -> tuple[Any, Any]:
     return GLib, Gst
 
 
-class OpenCvPipeline(Capture):
+class OpenCvPipeline(OpenCvSource):
     """A pipeline in cv2.VideoCapture, whose calls wait as long as the stream is silent. Raises OSError where it does
     not start.
     """
@@ -77,7 +77,6 @@ class Pipeline:
             raise OSError(f"GStreamer does not start: {problem or text}")
 
     def grab(self) -> bool:
-        """See `Source`."""
         sample = self._sink.try_pull_sample(int(GRAB_S * self._gst.SECOND))
         if sample is None:
             problem = self._problem()
@@ -88,7 +87,6 @@ class Pipeline:
         return True
 
     def retrieve(self) -> Image:
-        """See `Source`."""
         shape = self._sample.get_caps().get_structure(0)
         height, width = shape.get_value("height"), shape.get_value("width")
         buffer = self._sample.get_buffer()
@@ -98,7 +96,6 @@ class Pipeline:
         return np.ascontiguousarray(rows).reshape(height, width, 3)
 
     def close(self) -> None:
-        """See `Source`."""
         self._pipeline.set_state(self._gst.State.NULL)
 
     def _problem(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from spec_vlm_nav.camera import GRAB_S, Decoder, Source, SourceSettings
+from spec_vlm_nav.camera import GRAB_S, H264Decoder, Source, SourceSettings
 from spec_vlm_nav.cameras.gstreamer import OpenCvPipeline, Pipeline, bindings, pipeline
 from spec_vlm_nav.cameras.rtp import AccessUnit, Depacketizer
 from spec_vlm_nav.optics import Image
@@ -42,19 +42,19 @@ def address_of(interface: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def decoder_here(wanted: Decoder) -> Decoder:
+def decoder_here(wanted: H264Decoder) -> H264Decoder:
     """Return the decoder that is used. Raises RuntimeError where the wanted one, or any at all, is missing."""
-    missing: dict[Decoder, str] = {}
+    missing: dict[H264Decoder, str] = {}
     try:
         bindings()
     except RuntimeError as error:
-        missing[Decoder.PYGOBJECT] = str(error)
+        missing[H264Decoder.PYGOBJECT] = str(error)
     if not any("GStreamer" in line and "YES" in line for line in cv2.getBuildInformation().splitlines()):
-        missing[Decoder.OPENCV] = "this OpenCV is built without GStreamer, as those of PyPI are"
+        missing[H264Decoder.OPENCV] = "this OpenCV is built without GStreamer, as those of PyPI are"
     if find_spec("av") is None:
-        missing[Decoder.PYAV] = "PyAV is missing: pip install av"
-    for decoder in (Decoder.PYGOBJECT, Decoder.OPENCV, Decoder.PYAV):
-        if wanted in (decoder, Decoder.AUTO) and decoder not in missing:
+        missing[H264Decoder.PYAV] = "PyAV is missing: pip install av"
+    for decoder in (H264Decoder.PYGOBJECT, H264Decoder.OPENCV, H264Decoder.PYAV):
+        if wanted in (decoder, H264Decoder.AUTO) and decoder not in missing:
             return decoder
     why = missing.get(wanted, "nothing here decodes H.264: pip install av")
     raise RuntimeError(f"decoder {wanted.value}: {why}")
@@ -82,16 +82,15 @@ class Multicast:
         )
 
     def open(self) -> Source:
-        """See `Opener`."""
         chosen = self._settings
         try:
             address = address_of(chosen.interface)
         except ValueError as error:
             raise OSError(str(error)) from None
-        if self._decoder is Decoder.PYAV:
+        if self._decoder is H264Decoder.PYAV:
             return RtpStream(chosen.group, chosen.port, address)
         text = pipeline(chosen.group, chosen.port, chosen.interface, chosen.gst_decode)
-        return OpenCvPipeline(text) if self._decoder is Decoder.OPENCV else Pipeline(text)
+        return OpenCvPipeline(text) if self._decoder is H264Decoder.OPENCV else Pipeline(text)
 
 
 class RtpStream:
@@ -119,7 +118,6 @@ class RtpStream:
         self.waiting = f"no packet comes in from {self._at} at {address}"
 
     def grab(self) -> bool:
-        """See `Source`."""
         end = time.monotonic() + GRAB_S
         while True:
             try:
@@ -134,11 +132,9 @@ class RtpStream:
                 return False
 
     def retrieve(self) -> Image:
-        """See `Source`."""
         return np.asarray(self._frame.to_ndarray(format="bgr24"), np.uint8)
 
     def close(self) -> None:
-        """See `Source`."""
         self._socket.close()
 
     def _decode(self, unit: AccessUnit) -> bool:

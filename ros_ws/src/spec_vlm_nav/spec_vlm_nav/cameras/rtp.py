@@ -22,14 +22,14 @@ class AccessUnit(NamedTuple):
     """All of one frame that arrived."""
 
     data: bytes
-    """As a byte stream with start codes."""
+    """H.264 as a byte stream with start codes."""
     lost: bool
     """Whether packets are missing in it or just before it."""
 
 
 class _Packet(NamedTuple):
     last: bool
-    """Of its frame."""
+    """Whether it is the last packet of its frame."""
     sequence: int
     timestamp: int
     sender: int

@@ -43,7 +43,6 @@ class ImageTopic:
             self._new.notify()
 
     def grab(self) -> bool:
-        """See `Source`."""
         with self._new:
             if self._newest is None:
                 self._new.wait(GRAB_S)
@@ -51,8 +50,7 @@ class ImageTopic:
         return self._grabbed is not None
 
     def retrieve(self) -> Image:
-        """See `Source`."""
         return np.ascontiguousarray(to_pixels(self._grabbed, self.kind)[..., ::-1])
 
     def close(self) -> None:
-        """See `Source`."""
+        """Let nothing go: the node that subscribed ends the subscription."""

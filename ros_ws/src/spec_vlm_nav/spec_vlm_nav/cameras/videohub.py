@@ -74,7 +74,6 @@ class Videohub:
             self._answers.put(_Answer(identity, code, jpeg))
 
     def grab(self) -> bool:
-        """See `Source`."""
         now = time.monotonic()
         if not self._in_flight:
             if now < self._sent_at + self._period:
@@ -100,8 +99,7 @@ class Videohub:
         return True
 
     def retrieve(self) -> Image:
-        """See `Source`."""
         return np.ascontiguousarray(decode_jpeg(self._jpeg)[..., ::-1])
 
     def close(self) -> None:
-        """See `Source`."""
+        """Let nothing go: `open` forgets a call in flight."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.qos import qos_profile_sensor_data
@@ -18,10 +18,13 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, sample_of, settings
+from spec_vlm_nav.nodes.conversions import arrival, sample_of
+from spec_vlm_nav.nodes.diagnostics import on_lines
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
+from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.subscriptions import Reader
+from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from spec_vlm_nav.odometry import RECOVERY_S, frames_problem
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO
@@ -60,8 +63,7 @@ class ActionExecutor(ManagedNode):
         self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self._reader.subscribe(NavigationAction, "navigation_action", self._on_action, 10)
         # Of the bridge alone: with an e-stop nobody should look for a dead process.
-        self._cause_line = f"{self.get_namespace()}/go2_bridge: robot".lstrip("/")
-        self._reader.subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        on_lines(self._reader.subscribe, self, {"go2_bridge: robot": self._on_bridge_line})
         self._thread: Ticks | None = None
 
     def configure(self) -> None:
@@ -115,12 +117,10 @@ class ActionExecutor(ManagedNode):
         with self._lock:
             self._logic.on_heartbeat(name, now)
 
-    def _on_diagnostics(self, report: DiagnosticArray) -> None:
-        for line in report.status:
-            if line.name == self._cause_line:
-                cause = "" if line.level == DiagnosticStatus.OK else line.message
-                with self._lock:
-                    self._logic.on_cause("go2_bridge", cause, time.monotonic())
+    def _on_bridge_line(self, line: DiagnosticStatus) -> None:
+        cause = "" if line.level == DiagnosticStatus.OK else line.message
+        with self._lock:
+            self._logic.on_cause("go2_bridge", cause, time.monotonic())
 
     def _on_odometry(self, odometry: Odometry, info: Mapping[str, Any]) -> None:
         self._look_at_frames(odometry.header.frame_id, odometry.child_frame_id)

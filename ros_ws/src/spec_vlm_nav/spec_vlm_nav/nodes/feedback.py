@@ -11,12 +11,13 @@ from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 
 from edge_drafter.decoder import EdgeDecoder
 from spec_vlm_nav.alarms import DraftWatch
-from spec_vlm_nav.answers import Answers
+from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.body import State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
-from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.navigation_goal import NavigationGoal
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.outputs import Outputs
-from spec_vlm_nav.nodes.senses import Senses
 
 FEEDBACK_S = 0.05
 """Feedback on an answer that grows is no more frequent."""
@@ -31,27 +32,29 @@ class Host(Protocol):
     """What outlives a goal: the node."""
 
     config: NavigatorConfig
-    decoder: EdgeDecoder
     monitor: LinkMonitor
-    answers: Answers
+    answers: AnswerStats
     watch: DraftWatch
-    senses: Senses
+    inputs: Inputs
     out: Outputs
+
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The edge's decoder."""
 
     def get_logger(self) -> Any:
         """Return the node's logger."""
-        ...
 
 
 class Feedback:
     """Goes out when the state, its reason or the link's mode change, and as the answer grows."""
 
-    def __init__(self, node: Host, handle: Any, navigator: Navigator) -> None:
-        self._node, self._handle, self._navigator = node, handle, navigator
+    def __init__(self, node: Host, handle: Any, goal: NavigationGoal) -> None:
+        self._node, self._handle, self._goal = node, handle, goal
         self._message = NavigateByInstruction.Feedback()
         self._sent_at, self._unsent = -math.inf, False
         self._mode = node.monitor.mode
-        self._from = node.senses.travelled
+        self._from = node.inputs.travelled
 
     @property
     def state(self) -> str:
@@ -103,8 +106,8 @@ class Feedback:
 
     def _send(self) -> None:
         message = self._message
-        message.distance_travelled = self._node.senses.travelled - self._from
+        message.distance_travelled = self._node.inputs.travelled - self._from
         message.link_state = self._node.monitor.mode.value
-        message.done = [action.text for action in self._navigator.done]
+        message.done = [action.text for action in self._goal.done]
         self._sent_at, self._unsent = time.monotonic(), False
         self._handle.publish_feedback(message)

@@ -22,19 +22,13 @@ from std_srvs.srv import Trigger
 from spec_vlm_nav.bridge import Bridge
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
-from spec_vlm_nav.nodes.common import (
-    COMMAND_QOS,
-    DRIVES,
-    NICENESS,
-    arrival,
-    message_type,
-    sample_of,
-    seconds_of,
-    settings,
-)
+from spec_vlm_nav.nodes.conversions import arrival, message_type, sample_of, seconds_of
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import NICENESS
 from spec_vlm_nav.nodes.subscriptions import Reader, subscribe, subscribe_latched
+from spec_vlm_nav.nodes.topics import COMMAND_QOS, DRIVES
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
 from spec_vlm_nav.robot import Service, Topic
 from spec_vlm_nav.robots import robot_of

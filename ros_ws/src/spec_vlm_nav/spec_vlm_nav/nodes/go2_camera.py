@@ -23,10 +23,13 @@ from spec_vlm_nav.cameras import opener_of
 from spec_vlm_nav.cameras.topic import ImageTopic
 from spec_vlm_nav.cameras.videohub import ANSWERS, REQUESTS, SERVICE, Videohub, check_topic, write
 from spec_vlm_nav.diagnostics import Status
-from spec_vlm_nav.nodes.common import LATCHED, message_type, settings, steady_timer
+from spec_vlm_nav.nodes.conversions import message_type
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
+from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.optics import Image, Optics
 
 WATCH_S = 0.2
@@ -44,7 +47,7 @@ class Go2Camera(ManagedNode):
         self._optics: Optics | None = None
         self._calls: tuple[Publisher, Subscription] | None = None
         self._others: Subscription | None = None
-        """Of images that another node publishes."""
+        """Subscription to images that another node publishes."""
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._infos = self.create_publisher(CameraInfo, "camera/camera_info", qos_profile_sensor_data)
         self._static = self.create_publisher(TFMessage, "/tf_static", LATCHED)

@@ -7,16 +7,17 @@ import threading
 import time
 from typing import Any
 
-from builtin_interfaces.msg import Duration
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 
+from spec_vlm_nav.action_publisher import POLL_S
 from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.client import STOPPED
-from spec_vlm_nav.messages import OUTCOME_OF, to_done
+from spec_vlm_nav.messages import OUTCOME_OF
 from spec_vlm_nav.motion import Outcome, PlanarPose
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, POLL_S, End, Navigator
-from spec_vlm_nav.nodes.common import seconds_of
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
+from spec_vlm_nav.navigator import Navigator
+from spec_vlm_nav.nodes.conversions import seconds_of, to_duration
 from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
 from speculation.language.instructions import is_stop
@@ -46,19 +47,18 @@ ERROR = {
 class Goal:
     """Runs in a thread of the executor's; `finish` ends it from any other."""
 
-    def __init__(self, node: Host, handle: Any, number: int) -> None:
-        self._node, self._handle, self._number = node, handle, number
+    def __init__(self, node: Host, handle: Any, number: int, asked: NavigationGoal) -> None:
+        self._node, self._handle, self._number, self._asked = node, handle, number, asked
         self._ended_by: End | None = None
         self._wake = threading.Event()
         self._sent: NavigationAction | None = None
         self._sent_at = 0.0
         self._prompt = ""
-        self._from = node.senses.travelled
+        self._from = node.inputs.travelled
         self._navigator = Navigator(
-            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor,
-            node.decoder.config.frames,
-        )  # fmt: skip
-        self._feedback = Feedback(node, handle, self._navigator)
+            asked, node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
+        )
+        self._feedback = Feedback(node, handle, asked)
 
     def finish(self, end: End) -> None:
         """End the goal for this reason, unless it has one already; the robot stands at once. Returns at once."""
@@ -66,25 +66,23 @@ class Goal:
         self._wake.set()
 
     def is_of(self, handle: Any) -> bool:
-        """Whether it is the goal of this handle."""
+        """Return whether it is the goal of this handle."""
         return handle is self._handle
 
     @property
     def summary(self) -> str:
         """The goal in a line."""
-        return f"{self._handle.request.instruction!r}: {self._feedback.state}, {len(self._navigator.done)} actions done"
+        return f"{self._asked.instruction!r}: {self._feedback.state}, {len(self._asked.done)} actions done"
 
     def run(self) -> Any:
         """Navigate, close the goal, and return its result."""
-        request, node = self._handle.request, self._node
-        node.get_logger().info(f"goal: {request.instruction!r}")
-        if is_stop(request.instruction):
+        request, node, instruction = self._handle.request, self._node, self._asked.instruction
+        node.get_logger().info(f"goal: {instruction!r}")
+        if is_stop(instruction):
             return self._stop()
-        node.out.instruction(request.instruction)
-        allowance = seconds_of(request.time_allowance)
+        node.out.instruction(instruction)
         try:
-            done = to_done(request.done)
-            outcome = self._navigator.run(request.instruction, allowance, request.max_actions, request.dry_run, done)
+            outcome = self._navigator.run(seconds_of(request.time_allowance), request.max_actions)
         except Exception as error:
             words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
             node.get_logger().error(f"goal failed: {words}")
@@ -107,12 +105,12 @@ class Goal:
             error_msg=outcome.message,
             total_elapsed_time=to_duration(outcome.elapsed_s),
             actions_executed=outcome.actions,
-            distance_travelled=node.senses.travelled - self._from,
+            distance_travelled=node.inputs.travelled - self._from,
         )
 
     def _stop(self) -> Any:
         """Have the robot stand, as the instruction says; the goal before was ended by this one."""
-        if self._handle.request.dry_run or self.stand():
+        if self._asked.is_dry or self.stand():
             self._handle.succeed()
             return _RESULT(error_msg=STOPPED)
         self._handle.abort()
@@ -123,34 +121,28 @@ class Goal:
         return self._navigator.stand("the goal was broken off")
 
     def frame_after(self, moment: float) -> Frame | None:
-        """See `body.Body`."""
-        return self._node.senses.frame_after(moment, self._node.config.stale_s)
+        return self._node.inputs.frame_after(moment, self._node.config.stale_s)
 
     def camera_problem(self) -> str:
-        """See `body.Body`."""
-        return self._node.senses.problem()
+        return self._node.inputs.problem()
 
     def place(self) -> PlanarPose | None:
-        """See `body.Body`."""
-        return self._node.senses.place()
+        return self._node.inputs.place()
 
     def understood(self, instruction: str) -> None:
-        """See `body.Body`."""
         if instruction:
             self._node.get_logger().info(f"understood: {instruction}")
         self._feedback.understood(instruction)
 
     def asked(self, prompt: str, frame: Frame) -> None:
-        """See `body.Body`."""
         self._prompt = prompt
         self._node.out.prompt(prompt, frame)
 
     def act(self, decision: Decision) -> None:
-        """See `body.Body`."""
         node, reply = self._node, decision.reply
         message = to_message(self._number, decision)
         self._sent, self._sent_at = message, time.monotonic()
-        if not self._handle.request.dry_run:
+        if not self._asked.is_dry:
             node.out.actions.publish(message)
         if decision.complete:
             node.out.decisions.publish(message)
@@ -167,8 +159,8 @@ class Goal:
             node.decoder.trace.mark(Kind.DECISION.value, Lane.EDGE, goal=self._number, decision=step, action=text)
 
     def execution(self, step: int) -> Execution | None:
-        """See `body.Body`. A decision that the executor has not taken up is sent again; it knows repetitions."""
-        status, sent = self._node.senses.statuses.get((self._number, step)), self._sent
+        """Return how a decision stands; one that is not taken up is sent again: the executor knows repetitions."""
+        status, sent = self._node.inputs.statuses.get((self._number, step)), self._sent
         newest = sent is not None and sent.step == step
         fits = status is not None and sent is not None and (status.kind, status.size) == (sent.kind, sent.size)
         outcome = Outcome.RUNNING if status is None else OUTCOME_OF.get(status.outcome)
@@ -183,20 +175,17 @@ class Goal:
         return Execution(outcome, status.progress, remaining, status.elapsed, status.message)
 
     def executor_silence(self) -> float:
-        """See `body.Body`."""
-        return time.monotonic() - self._node.senses.status_at
+        return time.monotonic() - self._node.inputs.status_at
 
     def report(self, state: State, reason: str = "") -> None:
-        """See `body.Body`."""
         self._feedback.report(state, reason)
 
     def writing(self, answer: str, guess: str) -> None:
-        """See `body.Body`."""
         self._feedback.writing(answer, guess)
 
     def _send_again(self) -> None:
         sent = self._sent
-        if sent is None or self._handle.request.dry_run:
+        if sent is None or self._asked.is_dry:
             return
         waited = RESEND_HOLD_S if sent.kind == NavigationAction.HOLD else RESEND_S
         if time.monotonic() - self._sent_at > waited:
@@ -212,8 +201,3 @@ class Goal:
             time.sleep(seconds)
         else:
             self._wake.wait(seconds)
-
-
-def to_duration(seconds: float) -> Duration:
-    """Return a duration message."""
-    return Duration(sec=int(seconds), nanosec=int(seconds % 1.0 * 1e9))

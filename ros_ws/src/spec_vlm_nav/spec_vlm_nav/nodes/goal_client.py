@@ -8,21 +8,21 @@ from functools import partial
 from typing import Any
 
 from action_msgs.msg import GoalStatus
-from builtin_interfaces.msg import Duration
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
-from spec_vlm_nav.graph import MANAGER
 from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
-from spec_vlm_nav.nodes.common import steady_timer
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED
+from spec_vlm_nav.nodes.conversions import to_duration
+from spec_vlm_nav.nodes.diagnostics import LIFECYCLE, on_lines
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
-from spec_vlm_nav.nodes.managed import LIFECYCLE
+from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
+from spec_vlm_nav.process_graph import MANAGER
 
 SERVER = "vlm_nav"
 STEP_S = 0.05
@@ -35,7 +35,7 @@ def _nothing(_: Any) -> None:
 
 
 class GoalClient:
-    """At most one goal at a time. Everything here runs in the thread that spins the node, callbacks included."""
+    """Sends goals, one at a time. Everything here runs in the thread that spins the node, callbacks included."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class GoalClient:
         self._handles: dict[tuple[Pursuit, int], Any] = {}
         self._reported = True
         on_heartbeat(partial(subscribe, node), SERVER, self._heartbeat)
-        self._lines = tuple(f"{node.get_namespace()}/{name}: {LIFECYCLE}".lstrip("/") for name in (MANAGER, SERVER))
         self._doing = ""
         """What vlm_nav reported last of its own start."""
-        subscribe(node, DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        takers = {f"{SERVER}: {LIFECYCLE}": self._on_server, f"{MANAGER}: {LIFECYCLE}": self._on_manager}
+        on_lines(partial(subscribe, node), node, takers)
         self._timer = steady_timer(node, STEP_S, self._step)
 
     @property
@@ -81,14 +81,13 @@ class GoalClient:
         if self.pursuit is not None:
             self.pursuit.heartbeat(now)
 
-    def _on_diagnostics(self, report: DiagnosticArray) -> None:
-        manager, server = self._lines
-        for line in report.status:
-            if line.name == server:
-                self._doing = line.message
-            elif line.name == manager and self.pursuit is not None:
-                states = {each.key: each.value for each in line.values}
-                self.pursuit.starting(startup_of(SERVER, states, self._doing), time.monotonic())
+    def _on_server(self, line: DiagnosticStatus) -> None:
+        self._doing = line.message
+
+    def _on_manager(self, line: DiagnosticStatus) -> None:
+        if self.pursuit is not None:
+            states = {each.key: each.value for each in line.values}
+            self.pursuit.starting(startup_of(SERVER, states, self._doing), time.monotonic())
 
     def _step(self) -> None:
         pursuit = self.pursuit
@@ -141,7 +140,7 @@ def goal_of(request: Request) -> Any:
         dry_run=request.dry_run,
         done=list(request.done),
     )
-    goal.time_allowance = Duration(sec=int(request.time_s), nanosec=int(request.time_s % 1.0 * 1e9))
+    goal.time_allowance = to_duration(request.time_s)
     return goal
 
 

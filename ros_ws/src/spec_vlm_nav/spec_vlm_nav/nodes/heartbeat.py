@@ -12,7 +12,9 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from std_msgs.msg import Header
 
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, start_thread, steady_timer
+from spec_vlm_nav.nodes.conversions import arrival
+from spec_vlm_nav.nodes.process import start_thread, steady_timer
+from spec_vlm_nav.nodes.topics import COMMAND_QOS
 
 HEARTBEAT_HZ = 20.0
 ALIVE_PERIOD_S = 0.1

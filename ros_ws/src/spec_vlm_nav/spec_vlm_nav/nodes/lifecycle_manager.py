@@ -12,20 +12,19 @@ import time
 from functools import partial
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import State as StateMessage
 from lifecycle_msgs.msg import Transition as TransitionMessage
 from lifecycle_msgs.srv import ChangeState, GetState
-from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS, Lifecycle, Phase, State, Transition
-from spec_vlm_nav.nodes.common import parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.diagnostics import DIAGNOSTICS_S, LIFECYCLE, on_lines, report_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
-from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
 
 TICK_S = 0.1
@@ -46,18 +45,21 @@ TRANSITIONS = {
 
 
 class Peer:
-    """One managed node's services, and its newest line of `/diagnostics`."""
+    """One managed node's services, and what it reported last."""
 
     def __init__(self, node: Node, name: str) -> None:
         self.name = name
         self.get = node.create_client(GetState, f"{name}/get_state")
         self.change = node.create_client(ChangeState, f"{name}/change_state")
-        self.line = f"{node.get_namespace()}/{name}".lstrip("/") + f": {LIFECYCLE}"
         self.problem, self.problem_at = "", 0.0
         self.refused: tuple[Transition, float] | None = None
         """What it would not do, and since when the reason is waited for."""
         self.poll: tuple[Any, float] | None = None
         """The question after its state that is under way, and since when."""
+
+    def on_line(self, line: DiagnosticStatus) -> None:
+        """Take the node's report on its lifecycle."""
+        self.problem, self.problem_at = line.message, time.monotonic()
 
 
 class LifecycleManager(Node):
@@ -66,27 +68,25 @@ class LifecycleManager(Node):
     def __init__(self) -> None:
         super().__init__("lifecycle_manager")
         chosen = settings(self, MANAGER_PARAMETERS)
-        names = self._names("node_names", "managed nodes, in the order in which they are activated")
-        beating = self._names("heartbeats", "those whose heartbeat must be there before ~/is_active holds")
+        # A launch file writes an empty list as one empty name.
+        names = [name for name in chosen.node_names if name]
+        beating = [name for name in chosen.heartbeats if name]
         self.lifecycle = Lifecycle(names, beating, chosen, self.get_logger())
         self._peers = {name: Peer(self, name) for name in names}
         self._poll_s = chosen.bond_s / 3.0
         for name in names:
             on_heartbeat(partial(subscribe, self), name, partial(self.lifecycle.beat, name))
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        subscribe(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        on_lines(
+            partial(subscribe, self), self, {f"{peer.name}: {LIFECYCLE}": peer.on_line for peer in self._peers.values()}
+        )
         self.create_service(Trigger, "~/startup", self._on_startup)
         self.create_service(Trigger, "~/shutdown", self._on_shutdown)
         self.create_service(Trigger, "~/is_active", self._on_is_active)
-        if parameter(self, "autostart", True, "bring the nodes up at once; false: on a call of ~/startup"):
+        if chosen.autostart:
             self.lifecycle.startup(time.monotonic())
         steady_timer(self, TICK_S, self._tick)
         steady_timer(self, DIAGNOSTICS_S, self._report)
-
-    def _names(self, name: str, description: str) -> list[str]:
-        descriptor = ParameterDescriptor(description=description, read_only=True)
-        value = self.declare_parameter(name, Parameter.Type.STRING_ARRAY, descriptor).value
-        return [each for each in value or () if each]
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -129,12 +129,6 @@ class LifecycleManager(Node):
             self.lifecycle.answered(peer.name, transition, True, "", time.monotonic())
         else:
             peer.refused = (transition, time.monotonic())
-
-    def _on_diagnostics(self, report: DiagnosticArray) -> None:
-        for peer in self._peers.values():
-            for line in report.status:
-                if line.name == peer.line:
-                    peer.problem, peer.problem_at = line.message, time.monotonic()
 
     def _on_startup(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self.lifecycle.startup(time.monotonic())

@@ -13,19 +13,19 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
 
-from spec_vlm_nav.diagnostics import Level, Status, text
-from spec_vlm_nav.nodes.common import parameter, run, start_thread, steady_timer
+from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.nodes.diagnostics import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, start_thread, steady_timer
 from spec_vlm_nav.nodes.subscriptions import Reader
+from spec_vlm_nav.parameters import MANAGED
 
-DIAGNOSTICS_S = 1.0
-LIFECYCLE = "lifecycle"
-"""The line of `/diagnostics` that has a node's `problem`."""
 REFUSALS = (ValueError, OSError, RuntimeError)
 """What `configure` and `activate` raise for a reason of the user's, in a sentence."""
 
@@ -53,7 +53,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """What shows others that the node lives and is ready; None where nobody watches it."""
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         steady_timer(self, DIAGNOSTICS_S, self._report, MutuallyExclusiveCallbackGroup())
-        if parameter(self, "autostart", False, "configure and activate by itself; false: lifecycle_manager does"):
+        if settings(self, MANAGED).autostart:
             self._start = steady_timer(self, 0.0, self._autostart, MutuallyExclusiveCallbackGroup())
 
     def configure(self) -> None:
@@ -89,7 +89,6 @@ class ManagedNode(LifecycleNodeMixin, Node):
         super().destroy_node()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         if not self._try("configure", self.configure):
             self.cleanup()
             return TransitionCallbackReturn.FAILURE
@@ -97,7 +96,6 @@ class ManagedNode(LifecycleNodeMixin, Node):
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         if not self._try("activate", self.activate):
             self.deactivate()
             return TransitionCallbackReturn.FAILURE
@@ -105,23 +103,20 @@ class ManagedNode(LifecycleNodeMixin, Node):
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         self._stop_acting("deactivated")
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         self.cleanup()
         self.problem = "not configured"
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy."""
         self.end()
         return TransitionCallbackReturn.SUCCESS
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """See rclpy. The node can be configured again."""
+        """Stand and clean up, so that the node can be configured again."""
         self._stop_acting("a transition failed")
         self.cleanup()
         return TransitionCallbackReturn.SUCCESS
@@ -197,22 +192,6 @@ class Ticks:
             # What arrived before the tick is known to it.
             self._reader.take(0.0)
             self._tick()
-
-
-def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
-    """Return the message of `/diagnostics` that has a node's lines."""
-    report = DiagnosticArray()
-    report.header.stamp = node.get_clock().now().to_msg()
-    report.status = [
-        DiagnosticStatus(
-            level=bytes([line.level]),
-            name=f"{node.get_fully_qualified_name().lstrip('/')}: {line.name}",
-            message=line.message,
-            values=[KeyValue(key=key, value=text(value)) for key, value in line.values.items()],
-        )
-        for line in lines
-    ]
-    return report
 
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:

@@ -1,4 +1,4 @@
-"""For people: the annotated camera image, the path and the decisions of the running goal. Commands nothing."""
+"""Shows people the annotated camera image, the path and the decisions of the running goal; it commands nothing."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from visualization_msgs.msg import MarkerArray
 
 from spec_vlm_nav.annotate import HOLDING, OLD_S, VIEW, Caption, annotated_jpeg
 from spec_vlm_nav.messages import to_action
-from spec_vlm_nav.nodes.common import LATCHED, run, sample_of, settings, steady_timer
+from spec_vlm_nav.nodes.conversions import sample_of
+from spec_vlm_nav.nodes.markers import to_markers, to_path, to_transform
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
-from spec_vlm_nav.nodes.view_messages import to_markers, to_path, to_transform
+from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.trail import Trail
 
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """RViz subscribes to reliable images by default."""
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
-"""As tf2 has it."""
+"""Quality of service that tf2 publishes transforms with."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
 
 
@@ -162,8 +165,8 @@ class NavView(Node):
     def _publish_marks(self) -> None:
         caption = self._caption
         holding = caption.reason if caption.state == HOLDING else ""
-        marks = self._trail.marks(caption.step if self._running else None, holding)
-        self._markers.publish(to_markers(marks, self._map_frame))
+        running_step = caption.step if self._running else None
+        self._markers.publish(to_markers(self._trail, self._map_frame, running_step, holding))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from std_msgs.msg import String
 from edge_drafter.reply import Reply
 from spec_vlm_nav.body import Decision, Frame
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
-from spec_vlm_nav.nodes.common import LATCHED
+from spec_vlm_nav.nodes.topics import LATCHED
 from speculation.language.prompts import parse_answer
 from speculation.settings import expanded
 from speculation.trace import Trace

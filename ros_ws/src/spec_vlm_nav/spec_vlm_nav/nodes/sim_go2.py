@@ -26,7 +26,8 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request, Response
 from unitree_go.msg import SportModeState
 
-from spec_vlm_nav.nodes.common import run, settings, start_thread
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, start_thread
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.robot import Service
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, STATES

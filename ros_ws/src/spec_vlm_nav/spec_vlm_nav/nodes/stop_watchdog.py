@@ -18,8 +18,11 @@ from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from std_msgs.msg import Bool
 
-from spec_vlm_nav.nodes.common import COMMAND_QOS, DRIVES, NICENESS, arrival, message_type, run, settings, start_thread
+from spec_vlm_nav.nodes.conversions import arrival, message_type
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import NICENESS, run, start_thread
 from spec_vlm_nav.nodes.subscriptions import Reader
+from spec_vlm_nav.nodes.topics import COMMAND_QOS, DRIVES
 from spec_vlm_nav.parameters import STOP_WATCHDOG
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.safety import LastStop

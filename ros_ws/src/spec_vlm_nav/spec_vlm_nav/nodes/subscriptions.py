@@ -14,7 +14,7 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.subscription import Subscription
 
-from spec_vlm_nav.nodes.common import steady_timer
+from spec_vlm_nav.nodes.process import steady_timer
 
 HELD = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 LATCHED_PERIOD_S = 0.1
@@ -59,15 +59,13 @@ class _NoExecutor(CallbackGroup):
     """Keeps its subscriptions out of the executor, which rebuilds its list of everything for each message."""
 
     def can_execute(self, entity: Any) -> bool:
-        """See rclpy."""
         return False
 
     def beginning_execution(self, entity: Any) -> bool:
-        """See rclpy."""
         return False
 
     def ending_execution(self, entity: Any) -> None:
-        """See rclpy."""
+        """Do nothing, since no execution begins."""
 
 
 class Reader:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,21 +20,23 @@ from std_srvs.srv import Trigger
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
-from spec_vlm_nav.answers import Answers
+from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
-from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, seconds_of, settings
+from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
+from spec_vlm_nav.nodes.conversions import seconds_of
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
+from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
-from spec_vlm_nav.nodes.senses import Senses
-from spec_vlm_nav.parameters import NAVIGATOR, check_output
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import keep_loaded, route_logging
+from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
 from speculation.extras import need
-from speculation.language.instructions import is_stop, sentence_for
+from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
 from speculation.trace import Trace
 
@@ -54,11 +57,16 @@ END_S = 2.0
 _RESULT = NavigateByInstruction.Result
 
 
+class _Refused(Exception):
+    """Why a goal is not taken, in a sentence, with the error code of its result."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
 class VlmNav(ManagedNode):
     """Holds what outlives a goal."""
-
-    decoder: EdgeDecoder
-    """From `configure` on."""
 
     def __init__(self) -> None:
         super().__init__("vlm_nav")
@@ -67,14 +75,11 @@ class VlmNav(ManagedNode):
         self.watch = DraftWatch(
             settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
-        self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
-        if self._trace_file:
-            check_output("trace", self._trace_file)
-        self._otlp = parameter(self, "otlp", "", "OTLP collector for traces of steps, http://HOST:4318/v1/traces")
+        self._settings = settings(self, VLM_NAV)
+        self._decoder: EdgeDecoder | None = None
         self._exported: ExportedSteps | None = None
-        self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
-        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), Answers()
-        self.senses, self.out = Senses(self), Outputs(self)
+        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
+        self.inputs, self.out = Inputs(self), Outputs(self)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
@@ -90,26 +95,35 @@ class VlmNav(ManagedNode):
             callback_group=ReentrantCallbackGroup(),
         )
 
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The decoder, which is there from `configure` on."""
+        if self._decoder is None:
+            raise RuntimeError("the draft model is not loaded")
+        return self._decoder
+
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
-        if self._otlp and self._exported is None:
-            self._exported = _exported_steps(self._otlp)
+        chosen = self._settings
+        if chosen.otlp and self._exported is None:
+            self._exported = _exported_steps(chosen.otlp)
         self.problem = "it loads the draft model"
-        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
-        if self.decoder.link is not None:
+        decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if chosen.trace or chosen.otlp else 1))
+        self._decoder = decoder
+        if decoder.link is not None:
             self.problem = "it waits for the verifier"
-            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self._wait)
-        self._objects = self.decoder.objects(0.0)
+            meet(decoder.connect, chosen.welcome_s, self._given_up.is_set, self._wait)
+        self._objects = decoder.objects(0.0)
         keep_loaded()
-        way = self.decoder.link.why if self.decoder.link is not None else "no verifier"
+        way = decoder.link.why if decoder.link is not None else "no verifier"
         self.get_logger().info(f"configured: mode {self._edge.decoding.mode}, {way}")
 
     def activate(self) -> None:
         """Wait for a camera frame: vlm_nav is activated before the robot stands up, and a blind robot has to lie."""
         began = noted = time.monotonic()
         while True:
-            missing, now = self.senses.missing(self.config.stale_s), time.monotonic()
+            missing, now = self.inputs.missing(self.config.stale_s), time.monotonic()
             if not missing:
                 return
             if self.ending or now - began > FIRST_FRAME_S:
@@ -136,7 +150,7 @@ class VlmNav(ManagedNode):
         """Close the link and free the draft model."""
         self._given_up.set()
         self.watch.close()
-        decoder = self.__dict__.pop("decoder", None)
+        decoder, self._decoder = self._decoder, None
         if decoder is not None:
             gc.unfreeze()
             decoder.close()
@@ -146,14 +160,13 @@ class VlmNav(ManagedNode):
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
-        self.senses.close()
+        self.inputs.close()
         self._server.destroy()
         super().destroy_node()
 
     def health(self) -> Iterable[Status]:
-        """See `ManagedNode`."""
-        yield self.senses.health(self.config.stale_s)
-        decoder, goal = self.__dict__.get("decoder"), self._current
+        yield self.inputs.health(self.config.stale_s)
+        decoder, goal = self._decoder, self._current
         if decoder is not None:
             link, (state, rtt) = decoder.link, decoder.link_figures()
             if goal is None and link is not None:  # A goal looks by itself, and more often.
@@ -170,7 +183,7 @@ class VlmNav(ManagedNode):
 
     def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Answer with what decoding and link came to since the node's start, as JSON."""
-        decoder = self.__dict__.get("decoder")
+        decoder = self._decoder
         state, rtt = decoder.link_figures() if decoder is not None else ("not configured", -1.0)
         link = {"state": state or "none", "mode": self.monitor.mode.value, "round_trip_s": rtt if rtt >= 0.0 else None}
         figures = {"mode": self._edge.decoding.mode, **self.answers.total(), "link": link}
@@ -179,19 +192,18 @@ class VlmNav(ManagedNode):
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
-        code, problem = self._refusal(handle.request)
-        if code == _RESULT.NONE:
+        try:
+            asked = self._goal_of(handle.request)
             with self._goal_lock:
-                if self.active:
-                    if self._current is not None:
-                        self._current.finish(End.PREEMPTED)
-                    goal = self._current = Goal(self, handle, next(self._numbers))
-                else:
-                    code, problem = _RESULT.NOT_ACTIVE, self.problem
-        if code != _RESULT.NONE:
-            self.get_logger().warning(f"goal refused: {problem}")
+                if not self.active:
+                    raise _Refused(_RESULT.NOT_ACTIVE, self.problem)
+                if self._current is not None:
+                    self._current.finish(End.PREEMPTED)
+                goal = self._current = Goal(self, handle, next(self._numbers), asked)
+        except _Refused as refusal:
+            self.get_logger().warning(f"goal refused: {refusal}")
             handle.abort()
-            return _RESULT(error_code=code, error_msg=problem)
+            return _RESULT(error_code=refusal.code, error_msg=str(refusal))
         with self._running:
             try:
                 return goal.run()
@@ -201,29 +213,29 @@ class VlmNav(ManagedNode):
                     if self._current is goal:
                         self._current = None
 
-    def _refusal(self, request: Any) -> tuple[int, str]:
-        """Return why a goal cannot be taken, as an error code and a sentence, before it disturbs the running one."""
+    def _goal_of(self, request: Any) -> NavigationGoal:
+        """Return the goal that a request asks for. Raises _Refused, before the running goal is disturbed."""
         if not self.active:
             name = self.get_fully_qualified_name()
-            return _RESULT.NOT_ACTIVE, f"{name} is not active ({self.problem}); see ros2 lifecycle get {name}"
+            raise _Refused(_RESULT.NOT_ACTIVE, f"{name} is not active ({self.problem}); see ros2 lifecycle get {name}")
         if is_stop(request.instruction):
-            return _RESULT.NONE, ""
+            return NavigationGoal(request.instruction, dry=request.dry_run)
         if (seconds := seconds_of(request.time_allowance)) < 0.0:
-            return _RESULT.INVALID_INPUT, f"time_allowance is {seconds:g} s; give 0 for the node's own, or more"
+            raise _Refused(
+                _RESULT.INVALID_INPUT, f"time_allowance is {seconds:g} s; give 0 for the node's own, or more"
+            )
         if self.decoder.problem:
-            return _RESULT.LINK_LOST, self.decoder.problem
+            raise _Refused(_RESULT.LINK_LOST, self.decoder.problem)
         try:
-            to_done(request.done)
-            self._objects = self.decoder.objects(0.0)
-        except VerifierLost:
-            pass  # The words that it knew last; the navigator looks again when it is back.
+            # Where the verifier is lost the words that it knew last; the navigator looks again when it is back.
+            with suppress(VerifierLost):
+                self._objects = self.decoder.objects(0.0)
+            done = to_done(request.done)
+            goal = NavigationGoal(request.instruction, done, request.dry_run, self.decoder.config.frames)
+            goal.understood(self._objects)
         except ValueError as error:
-            return _RESULT.INVALID_INPUT, str(error)
-        try:
-            sentence_for(request.instruction, self._objects)
-        except ValueError as error:
-            return _RESULT.INVALID_INPUT, str(error)
-        return _RESULT.NONE, ""
+            raise _Refused(_RESULT.INVALID_INPUT, str(error)) from None
+        return goal
 
     def _on_cancel(self, handle: Any) -> CancelResponse:
         with self._goal_lock:
@@ -232,9 +244,9 @@ class VlmNav(ManagedNode):
         return CancelResponse.ACCEPT
 
     def _write_trace(self) -> None:
-        decoder = self.__dict__.get("decoder")
-        if self._trace_file and decoder is not None:
-            write_trace(self, decoder.trace, self._trace_file)
+        decoder = self._decoder
+        if self._settings.trace and decoder is not None:
+            write_trace(self, decoder.trace, self._settings.trace)
         if self._exported is not None and decoder is not None:
             self._exported.send(decoder.trace.spans)
 

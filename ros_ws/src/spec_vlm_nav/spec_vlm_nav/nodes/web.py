@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from functools import partial
 from typing import Any
@@ -22,10 +21,12 @@ from std_srvs.srv import Trigger
 
 from spec_vlm_nav.client import STOP_S, GoalEnd, Request, instruction_of
 from spec_vlm_nav.messages import SOURCE_WORDS
-from spec_vlm_nav.nodes.common import LATCHED, run, settings, steady_timer
 from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient, action_text, progress_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
+from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
@@ -44,7 +45,6 @@ class Web(Node):
     def __init__(self) -> None:
         super().__init__("web")
         self.view = View((SERVER, BRIDGE))
-        self._lock = threading.Lock()
         self._commands: list[Command] = []
         self._server_name = f"{self.get_namespace().rstrip('/')}/{SERVER}"
         self._sent_at = 0.0
@@ -65,7 +65,7 @@ class Web(Node):
             on_heartbeat(partial(subscribe, self), name, partial(self.view.beat, name))
         steady_timer(self, POLL_S, self._poll)
         steady_timer(self, PRESS_S, self._press)
-        self._page = PageServer(config, self._snapshot, self._take)
+        self._page = PageServer(config, lambda: self.view.snapshot(time.monotonic()), self._take)
         self.get_logger().info(f"page: {self._page.url}")
         if not config.local and not config.token:
             self.get_logger().warning(
@@ -85,10 +85,6 @@ class Web(Node):
         self._client.destroy()
         super().destroy_node()
 
-    def _snapshot(self) -> dict[str, Any]:
-        with self._lock:
-            return self.view.snapshot(time.monotonic())
-
     def _take(self, command: Command) -> None:
         """Take a command, in the page's thread; raise what its giver can read."""
         if command.do == "start":
@@ -105,10 +101,9 @@ class Web(Node):
             self._reset_at = math.inf
             self._call_reset()
         pursuit = self._client.pursuit
-        with self._lock:
-            self.view.ours = self._client.running
-            if self._client.running and pursuit is not None:
-                self.view.note = pursuit.note
+        self.view.ours = self._client.running
+        if self._client.running and pursuit is not None:
+            self.view.note = pursuit.note
 
     def _carry_out(self, command: Command) -> None:
         if command.do == "start" and not self._client.running:
@@ -130,61 +125,54 @@ class Web(Node):
 
     def _call_reset(self) -> None:
         if not self._reset.service_is_ready():
-            self._show(f"no service {BRIDGE}/reset: is {BRIDGE} running?")
+            self.view.outcome = f"no service {BRIDGE}/reset: is {BRIDGE} running?"
             return
         self._reset.call_async(Trigger.Request()).add_done_callback(
             lambda future: self._show(f"{BRIDGE}: {future.result().message or 'reset'}")
         )
+
+    def _show(self, outcome: str) -> None:
+        self.view.outcome = outcome
 
     def _press(self) -> None:
         """Repeat a pressed emergency stop until it is reset: a bridge that starts only now must get it too."""
         if self._pressed:
             self._e_stop.publish(Bool(data=True))
             received = self._e_stop.get_subscription_count()
-            self._show("emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?")
-
-    def _show(self, words: str) -> None:
-        with self._lock:
+            words = "emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?"
             self.view.outcome = words
 
     def _on_end(self, end: GoalEnd) -> None:
         words = " · ".join(closing_words(end, self._server_name, time.monotonic() - self._sent_at))
         self.get_logger().info(words)
-        with self._lock:
-            self.view.note = words
+        self.view.note = words
 
     def _on_image(self, image: CompressedImage) -> None:
         self._page.show(bytes(image.data))
-        with self._lock:
-            self.view.frame(time.monotonic())
+        self.view.frame(time.monotonic())
 
     def _on_feedback(self, message: Any) -> None:
-        with self._lock:
-            self.view.progress = progress_of(message.feedback)
+        self.view.progress = progress_of(message.feedback)
 
     def _on_status(self, message: GoalStatusArray) -> None:
-        with self._lock:
-            self.view.active_goals = sum(each.status in RUNNING for each in message.status_list)
+        self.view.active_goals = sum(each.status in RUNNING for each in message.status_list)
 
     def _on_instruction(self, message: String) -> None:
-        with self._lock:
-            self.view.instruction = message.data
+        self.view.instruction = message.data
 
     def _on_decision(self, action: NavigationAction) -> None:
         source = SOURCE_WORDS.get(action.source, str(action.source))
         decision = Decision(action.goal, action.step, action_text(action), source, action.reasoning)
-        with self._lock:
-            self.view.decide(decision)
+        self.view.decide(decision)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         own = self.get_namespace().lstrip("/")
         now = time.monotonic()
-        with self._lock:
-            for line in message.status:
-                node, _, _ = line.name.partition(":")
-                if node.rpartition("/")[0] == own:
-                    level = line.level if isinstance(line.level, int) else int.from_bytes(line.level, "little")
-                    self.view.health(Health(line.name, level, line.message), now)
+        for line in message.status:
+            node, _, _ = line.name.partition(":")
+            if node.rpartition("/")[0] == own:
+                level = line.level if isinstance(line.level, int) else int.from_bytes(line.level, "little")
+                self.view.health(Health(line.name, level, line.message), now)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ PERIOD_S = 0.1
 """How often a browser gets what changed, and a new frame."""
 MOST_BROWSERS = 16
 MOST_BYTES = 8192
-"""Of a command."""
+"""Largest size of a command."""
 BOUNDARY = "frame"
 HEADERS = {
     "Cache-Control": "no-store",

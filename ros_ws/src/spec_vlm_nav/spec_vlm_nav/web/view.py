@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Health:
 
 
 class View:
-    """The state of the page."""
+    """The state of the page; its attributes are set, and its methods called, by any thread."""
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
         self.progress = Progress()
@@ -51,6 +52,7 @@ class View:
         """What this page's goal waits for, or how it ended."""
         self.outcome = ""
         """What came of the last emergency stop or reset."""
+        self._lock = threading.Lock()
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._beats = dict.fromkeys(nodes, float("-inf"))
         self._frame_at = float("-inf")
@@ -58,11 +60,11 @@ class View:
 
     def decide(self, decision: Decision) -> None:
         """Take a decision; one of the same step replaces the one before, whose answer went on."""
-        if self._decisions:
-            last = self._decisions[0]
-            if (last.goal, last.step) == (decision.goal, decision.step):
+        with self._lock:
+            last = self._decisions[0] if self._decisions else None
+            if last is not None and (last.goal, last.step) == (decision.goal, decision.step):
                 self._decisions.popleft()
-        self._decisions.appendleft(decision)
+            self._decisions.appendleft(decision)
 
     def beat(self, node: str, now: float) -> None:
         """Take a heartbeat."""
@@ -74,10 +76,15 @@ class View:
 
     def health(self, line: Health, now: float) -> None:
         """Take a line of diagnostics."""
-        self._health[line.name] = (line, now)
+        with self._lock:
+            self._health[line.name] = (line, now)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return what a browser gets, as JSON can hold it."""
+        with self._lock:
+            return self._snapshot(now)
+
+    def _snapshot(self, now: float) -> dict[str, Any]:
         self._health = {name: (line, at) for name, (line, at) in self._health.items() if now - at <= HEALTH_S}
         lines = sorted((line for line, _ in self._health.values()), key=lambda line: (-line.level, line.name))
         progress = self.progress

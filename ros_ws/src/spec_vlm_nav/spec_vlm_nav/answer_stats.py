@@ -15,7 +15,7 @@ KEPT = 50
 """Answers that figures are taken over."""
 
 
-class Answers:
+class AnswerStats:
     """Figures over all answers, and over the last `KEPT`. They may be noted in one thread and asked for in another."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What every node needs: ranged parameters, steady timers, and an end that leaves time for a last message."""
+"""How a node's process runs and ends: threads, timers, logging, and an end that leaves time for a last message."""
 
 from __future__ import annotations
 
@@ -7,86 +7,32 @@ import logging
 import signal
 import sys
 import threading
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from typing import Any, TypeVar
 
-import msgspec
 import rclpy
-from builtin_interfaces.msg import Duration as DurationMessage
-from builtin_interfaces.msg import Time as TimeMessage
-from nav_msgs.msg import Odometry
-from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.timer import Timer
 
-from spec_vlm_nav.odometry import OdometrySample
-from spec_vlm_nav.parameters import Parameters
-from speculation.settings import Field
-
-LONGEST_WAIT_S = 2.0
 NICENESS = -10
-"""Of the nodes that stop the robot, where the system grants it."""
+"""Priority of the nodes that stop the robot, where the system grants it."""
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while others wait for it. With Python's 5 ms a callback that takes and
 publishes waits so long several times, behind the executor's own loop, and heartbeats come late."""
 END_S = 2.0
 """How long callbacks that still run are waited for where a node ends."""
-COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
-"""Only the newest command counts, and a late joiner must never be handed an old one."""
-LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-"""A subscriber that comes later gets the newest message."""
-
-DRIVES = "go2_bridge/drives"
-"""Topic of the bridge's tick thread for the watchdog beside it: Bool, whether the robot obeys velocities now."""
 _ended, _failed = threading.Event(), threading.Event()
-"""Of the process: it is to end, and it ends with status 1."""
+"""Whether the process is to end, and whether it ends with status 1."""
 
-Value = TypeVar("Value", bool, int, float, str)
-S = TypeVar("S", bound=msgspec.Struct)
 N = TypeVar("N", bound=Node)
-
-
-def parameter(
-    node: Node, name: str, default: Value, description: str, low: float | None = None, high: float | None = None
-) -> Value:
-    """Declare a parameter that is read once at start, and return its value. Ranges are inclusive."""
-    value: Value = _declare(node, name, Field(name, type(default), default, description, low, high))
-    return value
-
-
-def settings(node: Node, parameters: Parameters[S]) -> S:
-    """Declare the parameters of a settings struct, read once at start, and return what they are set to.
-
-    Raises ValueError, naming the parameter, for a value that the struct refuses.
-    """
-    return parameters.settings({name: _declare(node, name, field) for name, field in parameters.fields().items()})
-
-
-def _declare(node: Node, name: str, field: Field) -> Any:
-    default = getattr(field.default, "value", field.default)
-    if not isinstance(default, (bool, int, float)):
-        default = str(default)
-    descriptor = ParameterDescriptor(description=field.description, read_only=True)
-    descriptor.additional_constraints = f"one of {', '.join(field.choices)}" if field.choices else ""
-    # A number or a word, such as gamma.
-    descriptor.dynamic_typing = field.kind is str and not isinstance(default, str)
-    if field.least is not None and field.most is not None:
-        if field.kind is float:
-            descriptor.floating_point_range = [FloatingPointRange(from_value=field.least, to_value=field.most)]
-        else:
-            descriptor.integer_range = [IntegerRange(from_value=int(field.least), to_value=int(field.most), step=1)]
-    return node.declare_parameter(name, default, descriptor).value
 
 
 def steady_timer(
@@ -123,7 +69,7 @@ class _RosLog(logging.Handler):
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging. A ROS logger keeps one level a line of code, so each level has its own."""
+        """Log a record. A ROS logger keeps one level a line of code, so each level has its own."""
         text = f"{record.name}: {self.format(record)}"
         if record.levelno >= logging.ERROR:
             self._logger.error(text)
@@ -153,39 +99,6 @@ def keep_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def message_type(kind: str) -> Any:
-    """Return the message class of a type such as unitree_api/msg/Request. Raises ImportError where it is not built."""
-    package, _, name = kind.partition("/msg/")
-    return getattr(import_module(f"{package}.msg"), name)
-
-
-def arrival(info: Mapping[str, Any]) -> float:
-    """Return the steady time at which a message arrived; `info` is what rclpy gives a callback beside the message.
-
-    A message waits while the node is held up. Silence that began before it was read counts from its arrival.
-    """
-    waited = (time.time_ns() - (info["received_timestamp"] or 0)) * 1e-9
-    # Not every middleware gives a time, and the machine's clock may have been set meanwhile.
-    return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
-
-
-def seconds_of(stamp: TimeMessage | DurationMessage) -> float:
-    """Return a stamp or duration in seconds, of either sign: rclpy's own class of times refuses negative ones."""
-    return float(stamp.sec + stamp.nanosec * 1e-9)
-
-
-def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
-    """Return an odometry message that arrives now as plain numbers; its twist where the node uses that."""
-    at, turn, twist = odometry.pose.pose.position, odometry.pose.pose.orientation, odometry.twist.twist
-    return OdometrySample(
-        (at.x, at.y, at.z),
-        (turn.x, turn.y, turn.z, turn.w),
-        seconds_of(odometry.header.stamp),
-        time.monotonic(),
-        (twist.linear.x, twist.linear.y, twist.angular.z) if with_twist else None,
-    )
 
 
 class Pool(MultiThreadedExecutor):

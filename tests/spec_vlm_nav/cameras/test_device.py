@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spec_vlm_nav.cameras.capture import Device
+from spec_vlm_nav.cameras.device import Device
 from tests.cameras import HEIGHT, WIDTH, assert_is_frame, first, write_film
 
 
@@ -21,12 +21,12 @@ def test_a_film_plays_over_and_over(tmp_path: Path) -> None:
 
 
 def test_a_film_plays_at_its_own_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spec_vlm_nav.cameras import capture
+    from spec_vlm_nav.cameras import device
 
     now = [50.0]
     # A module of its own in its place: threads that others have left running sleep, too.
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
-    monkeypatch.setattr(capture, "time", clock)
+    monkeypatch.setattr(device, "time", clock)
     source = Device(str(write_film(tmp_path / "film.mp4", 12))).open()
     for _ in range(11):
         source.grab()

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from PIL import Image
 from rclpy.node import Node
@@ -18,8 +17,8 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import senses
-from spec_vlm_nav.nodes.senses import Senses
+from spec_vlm_nav.nodes import inputs
+from spec_vlm_nav.nodes.inputs import Inputs
 from speculation.frames import decode_jpeg
 from speculation.images import view_jpeg
 from tests.system.conftest import until
@@ -28,33 +27,32 @@ STALE_S = 1.0
 
 
 class Sight:
-    """Senses on a clock that a test moves."""
+    """Inputs on a clock that a test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        rclpy.init()
         self.now = 10.0
         self.node = Node("vlm_nav", cli_args=["--ros-args", "-r", "camera/image/compressed:=/front/compressed"])
-        self.senses = Senses(self.node)
-        monkeypatch.setattr(senses, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.inputs = Inputs(self.node)
+        monkeypatch.setattr(inputs, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def close(self) -> None:
-        self.senses.close()
+        self.inputs.close()
         self.node.destroy_node()
-        rclpy.shutdown()
 
     def give(self, data: bytes, declared: str = "jpeg", age_s: float = 0.0) -> None:
         image = CompressedImage(format=declared, data=array("B", data))
         image.header.frame_id = "front"
         if age_s:
-            self.senses._camera_clock = SimpleNamespace(age=lambda *_: age_s, skew=0.0, is_off=False)  # type: ignore
-        self.senses._on_image(image)
+            self.inputs._camera_clock = SimpleNamespace(age=lambda *_: age_s, skew=0.0, is_off=False)  # type: ignore
+        self.inputs._on_image(image)
 
     def report(self, level: bytes, message: str, name: str = "go2_camera: camera") -> None:
-        self.senses._on_diagnostics(DiagnosticArray(status=[DiagnosticStatus(name=name, level=level, message=message)]))
+        (topic,) = (each for each in self.node.subscriptions if each.topic_name == "/diagnostics")
+        topic.callback(DiagnosticArray(status=[DiagnosticStatus(name=name, level=level, message=message)]))
 
 
 @pytest.fixture
-def sight(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sight]:
+def sight(ros: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sight]:
     made = Sight(monkeypatch)
     yield made
     made.close()
@@ -82,16 +80,16 @@ def test_frames_that_nobody_asks_about_are_not_decoded(sight: Sight, monkeypatch
         decoded.append(data)
         return view_jpeg(data, declared)
 
-    monkeypatch.setattr(senses, "view_jpeg", counting)
+    monkeypatch.setattr(inputs, "view_jpeg", counting)
     for _ in range(64):
         sight.now += 1 / 64
         sight.give(picture())
-        assert sight.senses.frame_after(sight.now, STALE_S) is None, "it was taken before"
+        assert sight.inputs.frame_after(sight.now, STALE_S) is None, "it was taken before"
     assert not decoded
     for _ in range(5):
-        frame = sight.senses.frame_after(sight.now - 0.001, STALE_S)
+        frame = sight.inputs.frame_after(sight.now - 0.001, STALE_S)
         assert frame is not None and frame.jpeg == picture() and frame.stamp.frame_id == "front"
-        assert sight.senses.missing(STALE_S) == sight.senses.problem() == ""
+        assert sight.inputs.missing(STALE_S) == sight.inputs.problem() == ""
     assert len(decoded) == 1
 
 
@@ -107,7 +105,7 @@ def test_a_picture_of_any_file_format_is_a_frame_whatever_its_message_calls_it(
     sight: Sight, kind: str, declared: str
 ) -> None:
     sight.give(picture(kind), declared)
-    frame = sight.senses.frame_after(9.0, STALE_S)
+    frame = sight.inputs.frame_after(9.0, STALE_S)
     assert frame is not None and frame.jpeg.startswith(b"\xff\xd8")
     seen, sent = decode_jpeg(frame.jpeg).astype(int), np.asarray(Image.open(io.BytesIO(picture(kind))).convert("RGB"))
     assert seen.shape == (48, 64, 3) and np.abs(seen - sent).mean() < 4.0
@@ -117,7 +115,7 @@ def test_a_picture_of_any_file_format_is_a_frame_whatever_its_message_calls_it(
 @pytest.mark.parametrize("size", [(8, 8), (28, 5600), (4000, 300), (1, 1)])
 def test_odd_pictures_are_frames_and_a_pixel_is_none(sight: Sight, mode: str, size: tuple[int, int]) -> None:
     sight.give(picture(size=size, mode=mode))
-    assert (sight.senses.frame_after(9.0, STALE_S) is not None) == (size != (1, 1))
+    assert (sight.inputs.frame_after(9.0, STALE_S) is not None) == (size != (1, 1))
 
 
 @pytest.mark.parametrize(
@@ -137,39 +135,39 @@ def test_what_is_no_picture_is_no_frame_and_its_reason_reaches_goal_and_diagnost
     sight: Sight, data: bytes, declared: str, words: str
 ) -> None:
     sight.give(data, declared)
-    assert sight.senses.frame_after(9.0, STALE_S) is None
-    assert words in sight.senses.problem() and words in sight.senses.missing(STALE_S)
-    health = sight.senses.health(STALE_S)
+    assert sight.inputs.frame_after(9.0, STALE_S) is None
+    assert words in sight.inputs.problem() and words in sight.inputs.missing(STALE_S)
+    health = sight.inputs.health(STALE_S)
     assert health.level is Level.ERROR and words in health.message
     sight.now += 0.1
     sight.give(picture())
-    assert sight.senses.frame_after(9.0, STALE_S) is not None and not sight.senses.problem()
-    assert sight.senses.health(STALE_S).level is Level.OK
+    assert sight.inputs.frame_after(9.0, STALE_S) is not None and not sight.inputs.problem()
+    assert sight.inputs.health(STALE_S).level is Level.OK
 
 
 def test_a_frame_that_is_missing_or_old_is_named_with_its_topic_or_limit(sight: Sight) -> None:
-    assert sight.senses.missing(STALE_S) == "no camera frame has come on /front/compressed"
-    assert sight.senses.health(STALE_S).level is Level.ERROR
+    assert sight.inputs.missing(STALE_S) == "no camera frame has come on /front/compressed"
+    assert sight.inputs.health(STALE_S).level is Level.ERROR
     sight.give(picture(), age_s=0.25)
     sight.now += 0.5
-    assert sight.senses.missing(STALE_S) == "" and sight.senses.frame_after(9.0, STALE_S) is not None
-    assert sight.senses.missing(0.5) == "the newest camera frame is 0.8 s old, stale_frame_s is 0.5"
-    assert sight.senses.frame_after(9.0, 0.5) is None
-    assert sight.senses.health(0.5).level is Level.WARN
+    assert sight.inputs.missing(STALE_S) == "" and sight.inputs.frame_after(9.0, STALE_S) is not None
+    assert sight.inputs.missing(0.5) == "the newest camera frame is 0.8 s old, stale_frame_s is 0.5"
+    assert sight.inputs.frame_after(9.0, 0.5) is None
+    assert sight.inputs.health(0.5).level is Level.WARN
 
 
 def test_what_go2_camera_says_of_itself_is_the_reason_where_no_frame_comes(sight: Sight) -> None:
     sight.report(DiagnosticStatus.ERROR, "another's", "/dog2/go2_camera: camera")
-    assert sight.senses.problem() == ""
+    assert sight.inputs.problem() == ""
     sight.report(DiagnosticStatus.ERROR, "no frames: another aspect")
-    assert sight.senses.problem() == "go2_camera: no frames: another aspect"
+    assert sight.inputs.problem() == "go2_camera: no frames: another aspect"
     words = "no camera frame has come on /front/compressed; go2_camera: no frames: another aspect"
-    assert sight.senses.missing(STALE_S) == words
+    assert sight.inputs.missing(STALE_S) == words
     sight.report(DiagnosticStatus.OK, "frames arrive")
-    assert sight.senses.problem() == ""
+    assert sight.inputs.problem() == ""
     sight.report(DiagnosticStatus.ERROR, "no frames: another aspect")
     sight.now += 5.0
-    assert sight.senses.problem() == "", "it may have ended since"
+    assert sight.inputs.problem() == "", "it may have ended since"
 
 
 def test_two_publishers_on_the_camera_topic_are_named(sight: Sight, capfd: pytest.CaptureFixture[str]) -> None:
@@ -180,10 +178,10 @@ def test_two_publishers_on_the_camera_topic_are_named(sight: Sight, capfd: pytes
             each.create_publisher(CompressedImage, "/front/compressed", qos_profile_sensor_data)
         words = "2 publishers send frames on /front/compressed, the robot may look through any: /driver, /player"
         sight.give(picture())
-        until(lambda: sight.senses.health(STALE_S).message == words, "both are seen")
-        assert sight.senses.health(STALE_S).level is Level.WARN
+        until(lambda: sight.inputs.health(STALE_S).message == words, "both are seen")
+        assert sight.inputs.health(STALE_S).level is Level.WARN
         assert capfd.readouterr().err.count(words) == 1, "logged once"
     finally:
         for each in others:
             each.destroy_node()
-    until(lambda: sight.senses.health(STALE_S).level is Level.OK, "nobody else")
+    until(lambda: sight.inputs.health(STALE_S).level is Level.OK, "nobody else")

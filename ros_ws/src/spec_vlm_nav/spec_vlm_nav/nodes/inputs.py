@@ -11,7 +11,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
@@ -22,7 +22,9 @@ from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.nodes.common import sample_of, seconds_of, start_thread
+from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
+from spec_vlm_nav.nodes.diagnostics import on_lines
+from spec_vlm_nav.nodes.process import start_thread
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.odometry import OdometryCheck
 from speculation.images import view_jpeg
@@ -46,7 +48,7 @@ class _Arrival:
     image: CompressedImage
     arrived: float
     age: float
-    """As in `Frame`."""
+    """Age of its frame when it arrived, seconds."""
     place: PlanarPose | None
 
     @property
@@ -54,16 +56,16 @@ class _Arrival:
         return self.arrived - self.age
 
 
-class Senses:
+class Inputs:
     """Subscriptions that a thread of their own reads; to be closed before the node is destroyed."""
 
     def __init__(self, node: Node) -> None:
         self.statuses: dict[tuple[int, int], ActionStatus] = {}
         """The last of each of the latest actions, by goal and step."""
         self.status_at = -math.inf
-        """Of the executor's last message, by the steady clock."""
+        """Time of the executor's last message, by the steady clock."""
         self.travelled = 0.0
-        """Metres, by odometry."""
+        """Way since the start by odometry, metres."""
         self._node = node
         self._newest: _Arrival | None = None
         self._looked: tuple[_Arrival | None, Frame | None, str] = (None, None, "")
@@ -81,9 +83,8 @@ class Senses:
         self._reader.subscribe(CompressedImage, CAMERA, self._on_image, qos_profile_sensor_data)
         self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self._reader.subscribe(ActionStatus, "action_status", self._on_status, 10)
-        self._camera_line = f"{node.get_namespace()}/go2_camera: camera".lstrip("/")
-        self._reader.subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self._thread = start_thread(node, "senses", self._read)
+        on_lines(self._reader.subscribe, node, {"go2_camera: camera": self._on_camera_line})
+        self._thread = start_thread(node, "inputs", self._read)
 
     def close(self) -> None:
         """End the thread; safe to repeat."""
@@ -186,11 +187,9 @@ class Senses:
                 return place if moment - at <= PLACE_S else None
         return None
 
-    def _on_diagnostics(self, report: DiagnosticArray) -> None:
-        for line in report.status:
-            if line.name == self._camera_line:
-                words = "" if line.level == DiagnosticStatus.OK else f"go2_camera: {line.message}"
-                self._report = words, time.monotonic()
+    def _on_camera_line(self, line: DiagnosticStatus) -> None:
+        words = "" if line.level == DiagnosticStatus.OK else f"go2_camera: {line.message}"
+        self._report = words, time.monotonic()
 
     def _on_odometry(self, odometry: Odometry) -> None:
         # action_executor reports what is wrong with odometry; here a wrong step is only not counted.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from edge_drafter.stats import DecodingStats
-from spec_vlm_nav.answers import KEPT, Answers
+from spec_vlm_nav.answer_stats import KEPT, AnswerStats
 from spec_vlm_nav.diagnostics import Level
 
 
 def test_before_the_first_answer_there_are_no_figures() -> None:
-    status = Answers().status("fsd")
+    status = AnswerStats().status("fsd")
     assert (status.level, status.message, dict(status.values)) == (Level.OK, "no answer yet", {"mode": "fsd"})
 
 
 def test_figures_are_over_the_latest_answers_only() -> None:
-    answers = Answers()
+    answers = AnswerStats()
     answers.note(DecodingStats(mode="edge", drafted=1000, accepted=0))
     for _ in range(KEPT):
         answers.note(
@@ -27,13 +27,13 @@ def test_figures_are_over_the_latest_answers_only() -> None:
 
 
 def test_a_mode_that_drafts_nothing_has_no_acceptance() -> None:
-    answers = Answers()
+    answers = AnswerStats()
     answers.note(DecodingStats(mode="cloud", total_s=0.5))
     assert not {"accepted of drafted", "miss rate", "hits by exit layer"} & answers.status("cloud").values.keys()
 
 
 def test_the_total_is_over_all_answers() -> None:
-    answers = Answers()
+    answers = AnswerStats()
     assert answers.total()["answers"] == 0 and answers.total()["acceptance"] is None
     for number in range(KEPT + 10):
         answers.note(DecodingStats("full", tokens=3, drafted=4, accepted=3, early_hits={4: 1}, estimated_rtt_s=number))

@@ -28,8 +28,7 @@ class Device:
                 "multicast, a file or a URL"
             )
 
-    def open(self) -> _Opened:
-        """See `Opener`."""
+    def open(self) -> _DeviceSource:
         if self._source.isdecimal():
             video = cv2.VideoCapture(int(self._source))
             video.set(cv2.CAP_PROP_BUFFERSIZE, 1)
@@ -41,10 +40,10 @@ class Device:
         if not video.isOpened():
             video.release()
             raise OSError(f"OpenCV cannot open {self._source}")
-        return _Opened(video, Path(self._source).is_file())
+        return _DeviceSource(video, Path(self._source).is_file())
 
 
-class Capture:
+class OpenCvSource:
     """Frames of an open cv2.VideoCapture."""
 
     waiting = "the source gives no frame"
@@ -53,24 +52,21 @@ class Capture:
         self._video = video
 
     def grab(self) -> bool:
-        """See `Source`."""
         if not self._video.grab():
             raise OSError("the source gives no more frames")
         return True
 
     def retrieve(self) -> Image:
-        """See `Source`."""
         done, image = self._video.retrieve()
         if not done:
             raise ValueError("a frame does not decode")
         return np.asarray(image, np.uint8)
 
     def close(self) -> None:
-        """See `Source`."""
         self._video.release()
 
 
-class _Opened(Capture):
+class _DeviceSource(OpenCvSource):
     """A device, or a file that plays at its own rate, over and over."""
 
     def __init__(self, video: cv2.VideoCapture, file: bool) -> None:
@@ -80,7 +76,6 @@ class _Opened(Capture):
         self._next = time.monotonic()
 
     def grab(self) -> bool:
-        """See `Source`."""
         if self._file:
             now = time.monotonic()
             self._next = max(self._next, now - self._period)

@@ -1,0 +1,12 @@
+"""What several nodes must agree on for a topic: qualities of service, and a name."""
+
+from __future__ import annotations
+
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+"""Only the newest command counts, and a late joiner must never be handed an old one."""
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""A subscriber that comes later gets the newest message."""
+DRIVES = "go2_bridge/drives"
+"""Topic of the bridge's tick thread for the watchdog beside it: Bool, whether the robot obeys velocities now."""
