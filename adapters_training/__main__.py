@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from adapters_training import answers, data, evaluate, pair, shapes, store, walk_answers
+from adapters_training import answers, data, evaluate, exits, pair, shapes, store, text_draft, walk_answers
 from adapters_training.course import TrainingFailed
 from adapters_training.exit_choice import measure, select
-from adapters_training.exits import command as exits
-from adapters_training.fed_head import command as fed_head
+from adapters_training.fed_head import training as fed_head
 from adapters_training.predictor import command as predictor
 from adapters_training.recipe import command as recipe
-from adapters_training.text_draft import command as text_draft
 from adapters_training.verifier_profile import command as profile
 from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable

@@ -128,12 +128,10 @@ class PairTrainer(Trainer[PairConfig]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Trainer.settings`."""
         fields: dict[str, Any] = msgspec.to_builtins(self.config)
         return {name: value for name, value in fields.items() if name not in _FREE}
 
     def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Trainer.settings_in`."""
         return _BEFORE | _settings_in(state)
 
     def _start_from(self, path: Path) -> None:
@@ -168,7 +166,6 @@ class PairTrainer(Trainer[PairConfig]):
         )
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """See `Trainer.take`."""
         self._fit(state["model"], self.checkpoint)
         try:
             self.probes.load_state_dict(state["probes"])
@@ -195,11 +192,9 @@ class PairTrainer(Trainer[PairConfig]):
                 (part / path.name).write_bytes(path.read_bytes())
 
     def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Batch]]:
-        """See `Trainer.stream`."""
         return ((batch,) for batch in self._source.stream(first, last, self.replicas.device, workers))
 
     def learn(self, batches: Sequence[Batch]) -> StepLosses:
-        """See `Trainer.learn`."""
         (batch,), config = batches, self.config
         wordless, looks = grounding(config, self.step), looking(config, self.step)
         figures = torch.full((1 + len(FIGURES),), torch.nan, dtype=torch.float64)
@@ -222,11 +217,9 @@ class PairTrainer(Trainer[PairConfig]):
         return StepLosses(figures, 1, batch.ids.numel(), is_followed=self._without_answers if looks else not wordless)
 
     def loss_of(self, means: Tensor) -> float:
-        """See `Trainer.loss_of`."""
         return float(means[0])
 
     def figures(self, means: Tensor) -> dict[str, float]:
-        """See `Trainer.figures`."""
         named = zip(FIGURES, means[1:].tolist(), strict=True)
         return {name: value for name, value in named if value == value}  # what the step did not have is no number
 

@@ -13,7 +13,6 @@ from torch import nn
 from tqdm import tqdm
 
 from adapters_training import devices
-from adapters_training.frozen_target import memory
 from adapters_training.frozen_target.batches import Batch, Maker, Plan, Run
 from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
 from adapters_training.replicas import Replicas
@@ -21,6 +20,29 @@ from adapters_training.trainer import StepLosses, Trainer
 from speculation.vlm.load import Vlm
 
 F = TypeVar("F", bound=FrozenTargetConfig)
+
+PROGRAM = 700e6
+"""Python, torch and what they load."""
+ADAM_BYTES = 16
+"""Of a float32 weight that learns: itself, its gradient and two moments."""
+LOGIT_COPIES = 6
+"""Float32 copies of one exit's logits at the worst moment: logits, log-probabilities and gradients of either side."""
+ACTIVATIONS = 24
+"""Float32 numbers of its width that a decoder layer in training keeps for a token: input, projections, feed-forward."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of the target's weights, of what learns with its optimiser, and of one step."""
+
+    target: float
+    learning: float
+    step: float
+
+    @property
+    def total(self) -> float:
+        """All of it, with the program."""
+        return self.target + self.learning + self.step + PROGRAM
 
 
 @dataclass(frozen=True)
@@ -38,7 +60,7 @@ class Prepared(Generic[F]):
     plan: Plan
     maker: Maker[Batch]
     held_out: Callable[[int], Iterator[Batch]]
-    need: memory.Need
+    need: Need
 
     def autocast(self) -> Any:
         """Return the context in which the target multiplies in bfloat16 where the settings say so."""
@@ -96,11 +118,10 @@ class FrozenTrainer(Trainer[F]):
         return self.prepared.maker
 
     def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
-        """See `Trainer.stream`."""
         return self._run.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
 
     def planned(self, found: Mapping[str, Any] | None) -> int:
-        """See `Trainer.planned`; what --minutes came to when the run was begun stays."""
+        # What --minutes came to when the run was begun stays.
         config = self.prepared.config
         if config.steps or not config.minutes:
             return config.steps or self.prepared.plan.steps(config.epochs)
@@ -108,7 +129,6 @@ class FrozenTrainer(Trainer[F]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Trainer.settings`."""
         config, plan = self.prepared.config, self.prepared.plan
         chosen = {name: value for name, value in msgspec.to_builtins(config).items() if name not in FREE}
         return chosen | {

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from adapters_training import settings
 from adapters_training.exit_choice.config import MeasureConfig
-from adapters_training.exits.config import ExitsConfig
+from adapters_training.exits import ExitsConfig
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.pair import PairConfig
 from adapters_training.verifier_profile.config import ProfileConfig

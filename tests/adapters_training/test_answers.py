@@ -20,8 +20,8 @@ from speculation.language.prompts import MOTIONS, ResponseOrder, compose, parse_
 from speculation.vlm.cache import KVCache
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
-from tests.adapters_training.exits.targets import chats
 from tests.adapters_training.frames import make_frame
+from tests.adapters_training.targets import chats
 from tests.models import tiny_model, tiny_text_model
 
 

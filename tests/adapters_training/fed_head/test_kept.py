@@ -19,8 +19,8 @@ from adapters_training.fed_head.kept import KeptRuns
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.frozen_target.trainer import Prepared
 from adapters_training.packing import IGNORE
-from tests.adapters_training.exits.targets import chats
 from tests.adapters_training.fed_head.test_training import config, prepare, train
+from tests.adapters_training.targets import chats
 from tests.models import tiny_text_model
 
 PART = 4

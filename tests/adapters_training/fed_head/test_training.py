@@ -34,7 +34,7 @@ from speculation.fed.files import ENCODER_FILE, HEAD_FILE, fingerprint, load_enc
 from speculation.fed.head import FedHead
 from speculation.vlm.inputs import prepare as prepare_inputs
 from speculation.vlm.load import Vlm, load_vlm
-from tests.adapters_training.exits.targets import chats
+from tests.adapters_training.targets import chats
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.models import tiny_text_model

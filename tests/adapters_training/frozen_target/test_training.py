@@ -13,18 +13,18 @@ import torch
 from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
-from adapters_training.exits.training import ExitTrainer
+from adapters_training.exits import ExitTrainer
 from adapters_training.fed_head.training import FedTrainer
-from adapters_training.frozen_target import memory
+from adapters_training.frozen_target import preparation
 from adapters_training.frozen_target.preparation import prepare
 from adapters_training.frozen_target.training import train
 from adapters_training.settings import write
-from adapters_training.text_draft.training import TextDraftTrainer
+from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.trainer import CHECKPOINT_FILE
-from tests.adapters_training.exits.targets import chats
-from tests.adapters_training.exits.targets import config as of_exits
 from tests.adapters_training.fed_head.test_training import config as of_a_head
-from tests.adapters_training.text_draft.test_training import config as of_a_draft
+from tests.adapters_training.targets import chats
+from tests.adapters_training.targets import config as of_exits
+from tests.adapters_training.test_text_draft import config as of_a_draft
 from tests.models import tiny_text_model
 
 Config = Callable[..., Any]
@@ -131,8 +131,8 @@ def test_too_little_memory_is_known_before_the_weights_are_read(
     command: str, llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, config = TRAININGS[command]
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 1e6)
-    monkeypatch.setattr("adapters_training.frozen_target.preparation.load_vlm", None)
+    monkeypatch.setattr(preparation, "available_bytes", lambda device: 1e6)
+    monkeypatch.setattr(preparation, "load_vlm", None)
     with pytest.raises(ValueError, match=f"too little memory: training {kind.made} of .* has 1.0 MB free"):
         prepare(kind, config(llama, chat, tmp_path))
 

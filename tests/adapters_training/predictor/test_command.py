@@ -1,4 +1,4 @@
-"""From frames to an exported predictor on the tiny random pair: log, kill, go on, weaken, train, load."""
+"""From frames to an exported predictor on the tiny random pair: log, kill, go on, train, load."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from adapters_training.predictor import drafts
 from adapters_training.predictor.command import PLOT_FILE, RESULTS_FILE
 from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, LogConfig, log, read, scene_of, split
 from adapters_training.records import write_shard
-from speculation.predictor import CONFIG_FILE, Predictor
-from speculation.vlm.load import Vlm, folder_fingerprint
+from speculation.predictor import Predictor
+from speculation.vlm.load import Vlm
 from tests.adapters_training.frames import make_frame
 
 
@@ -106,15 +106,6 @@ def test_log_runs_dry_from_the_command_line(
     assert "10 scenes" in capsys.readouterr().out
 
 
-def test_a_weakened_draft_is_another_model_and_always_the_same(tiny_draft: Path, tmp_path: Path) -> None:
-    (tmp_path / "stale").mkdir()
-    for name in ("one", "two"):
-        assert predictor("weaken", "--draft", tiny_draft, "--out", tmp_path / name, "--noise", 0.5) == 0
-    assert folder_fingerprint(tmp_path / "one") == folder_fingerprint(tmp_path / "two")
-    assert folder_fingerprint(tmp_path / "one") != folder_fingerprint(tiny_draft)
-    assert not (tmp_path / "one" / CONFIG_FILE).exists()
-
-
 def refusals(data: Path, logged: Path, draft: Path, empty: Path) -> list[tuple[Sequence[object], str]]:
     train = ("train", "--out", empty / "x", "--drafts")
     return [
@@ -125,9 +116,6 @@ def refusals(data: Path, logged: Path, draft: Path, empty: Path) -> list[tuple[S
         ((*train, logged, "--profile", "raw"), "profile raw declares no times"),
         ((*train, logged, "--hidden", "wide"), "setting hidden is "),
         ((*train, logged, "--threshold", 2), "setting threshold is '2'"),
-        (("weaken", "--draft", empty, "--out", empty / "y"), "has no model.safetensors"),
-        (("weaken", "--draft", draft, "--out", draft), "is there already; give a new folder"),
-        (("weaken", "--draft", draft, "--out", empty / "y", "--noise", 0), "setting noise is '0'"),
     ]
 
 

@@ -18,13 +18,12 @@ from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.packing import IGNORE
 from adapters_training.settings import make
-from adapters_training.text_draft.config import TextDraftConfig
-from adapters_training.text_draft.model import write as write_model
-from adapters_training.text_draft.training import TextDraftTrainer
+from adapters_training.text_draft import TextDraftConfig, TextDraftTrainer
+from adapters_training.text_draft import write as write_model
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.positions import text_positions
 from speculation.vlm.session import VlmSession
-from tests.adapters_training.exits.targets import chats
+from tests.adapters_training.targets import chats
 from tests.models import tiny_model, tiny_text_model
 
 train, prepare = partial(training.train, TextDraftTrainer), partial(preparation.prepare, TextDraftTrainer)

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from adapters_training.exits.config import ExitsConfig
+from adapters_training.exits import ExitsConfig
 from adapters_training.settings import make
 from tests.models import frame
 
