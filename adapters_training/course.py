@@ -71,8 +71,8 @@ class LossCourse:
         return {"start": self.start, "last": self.last}
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint has kept; one of an earlier version has kept nothing."""
-        self.start, self.last = state.get("start"), list(state.get("last", ()))
+        """Go on from what a checkpoint has kept."""
+        self.start, self.last = state["start"], list(state["last"])
 
 
 def remedy(learning_rate: float) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +32,7 @@ from adapters_training.files import filling, read_checkpoint, resumable
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, retokenised
+from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, retokenised
 from adapters_training.steps import Steps
 from adapters_training.trainer import LearningConfig, Schedule, StepLosses, Trainer
 from speculation.language.prompts import Vocabulary
@@ -44,10 +43,6 @@ DRY_STEPS = 2
 FIGURES = ("loss/words", "loss/dense", "loss/asked", "accuracy/tokens", "accuracy/action", "accuracy/side")
 _FREE = frozenset({"out", "export", "device", "workers", "checkpoint_seconds"})
 """Settings that may change between the parts of a run: they do not decide what is learned."""
-_BEFORE = {"layers": 0, "mixed_precision": "bf16", "average_with": "", "schedule": "cosine", "warmup_steps": 100,
-           "max_grad_norm": 1.0}  # fmt: skip
-"""What runs were that began before the setting was there."""
-
 Role = Literal["target", "draft"]
 
 
@@ -79,11 +74,8 @@ class PairConfig(LearningConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
     start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
     average_with: Annotated[
-        str, Meta(description="another, as deep; training begins with the mean of its weights and those of start_from")
+        str, Meta(description="another; training begins with the mean of its weights and those of start_from")
     ] = ""
-    layers: Annotated[
-        int, Meta(ge=0, le=128, description="decoder layers; 0: as many as the role has. A shallower start is deepened")
-    ] = 0
 
 
 def looking(config: PairConfig, step: int) -> bool:
@@ -106,7 +98,6 @@ class PairTrainer(Trainer[PairConfig]):
         torch.set_num_threads(config.threads)
         replicas = Replicas(devices.chosen(config.device))
         shape = TARGET if config.role == "target" else DRAFT
-        shape = replace(shape, layers=config.layers or shape.layers)
         self.name, self.processor_folder = config.role, Path(config.processor)
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
@@ -131,9 +122,6 @@ class PairTrainer(Trainer[PairConfig]):
         fields: dict[str, Any] = msgspec.to_builtins(self.config)
         return {name: value for name, value in fields.items() if name not in _FREE}
 
-    def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _BEFORE | _settings_in(state)
-
     def _start_from(self, path: Path) -> None:
         weights, probes = self._read(path)
         if self.config.average_with:
@@ -153,7 +141,7 @@ class PairTrainer(Trainer[PairConfig]):
             vlm = load_vlm(path, threads=None)
             return self._respelled(vlm.model.state_dict(), vlm.tokenizer), {}
         state = _read_checkpoint(path)
-        before = _load_processor(Path(_settings_in(state)["processor"])).tokenizer
+        before = _load_processor(Path(state["settings"]["processor"])).tokenizer
         return self._respelled(state["model"], before), state["probes"]
 
     def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
@@ -177,7 +165,7 @@ class PairTrainer(Trainer[PairConfig]):
 
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
         try:
-            self.model.load_state_dict(deepened(weights, self.config.layers) if self.config.layers else weights)
+            self.model.load_state_dict(weights)
         except RuntimeError:
             raise ValueError(
                 f"{path} holds a model of another shape or tokenizer than this {self.config.role}"
@@ -240,12 +228,6 @@ class PairTrainer(Trainer[PairConfig]):
         return total / PROBE_STEPS
 
 
-def _settings_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a checkpoint was begun with; earlier versions had another name for them."""
-    held: dict[str, Any] = state.get("settings") or state["config"]
-    return held
-
-
 def _load_processor(folder: Path) -> Processor:
     try:
         return Processor.load(folder)
@@ -257,8 +239,8 @@ def _load_processor(folder: Path) -> Processor:
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
     state = read_checkpoint(path, "give a run's checkpoint.pt or a model folder")
-    if not {"model", "probes"} <= set(state):
-        raise ValueError(f"{path} is no checkpoint of this training: it lacks model or probes")
+    if not {"model", "probes", "settings"} <= set(state):
+        raise ValueError(f"{path} is no checkpoint of this training: it lacks model, probes or settings")
     return state
 
 

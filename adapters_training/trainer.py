@@ -287,18 +287,13 @@ class Trainer(ABC, Generic[C]):
         }
         write_checkpoint(state, self.checkpoint)
 
-    def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings that a checkpoint was begun with."""
-        held: Mapping[str, Any] = state.get("settings", {})
-        return held
-
     def take(self, state: Mapping[str, Any]) -> None:
         """Take the weights of a checkpoint."""
         for name, module in self.modules.items():
             module.load_state_dict(state[name])
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
-        there, here = self.settings_in(state), self.settings
+        there, here = state.get("settings", {}), self.settings
         changed = [name for name in here if there.get(name) != here[name]]
         if changed:
             name = changed[0]
@@ -308,8 +303,8 @@ class Trainer(ABC, Generic[C]):
             )
         self.take(state)
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.counts = int(state["step"]), Counts(**state.get("counts", {}))
-        self.course.take(state.get("course", {}))
+        self.step, self.counts = int(state["step"]), Counts(**state["counts"])
+        self.course.take(state["course"])
 
     def _log(self, writer: SummaryWriter, bar: Any, done: StepLosses) -> None:
         means = done.losses / done.learned

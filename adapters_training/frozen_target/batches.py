@@ -19,12 +19,13 @@ from adapters_training.records import Frame
 from adapters_training.sources import BadRecord
 from adapters_training.sources.mixture import Mixture
 from adapters_training.sources.shards import ShardFolder
+from adapters_training.tensors import TensorFields
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import Vlm
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorFields):
     """B rows of N tokens."""
 
     ids: Tensor
@@ -43,23 +44,6 @@ class Batch:
     """Rows that were cut."""
     problems: tuple[str, ...] = ()
     """Records that were passed over."""
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch on a device."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Batch:
-        """Return the batch in memory that a GPU copies from while it computes (a `DataLoader` calls this)."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        def changed(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else change(tensor)
-
-        return Batch(
-            change(self.ids), change(self.labels), change(self.positions), changed(self.mask),
-            changed(self.pixels), changed(self.grids), self.truncated, self.problems,
-        )  # fmt: skip
 
 
 B_co = TypeVar("B_co", covariant=True)

@@ -362,23 +362,3 @@ def test_what_cannot_be_averaged_is_named(folder: Path, model: Path, monkeypatch
     monkeypatch.setattr(pair, "DRAFT", TINY)
     with pytest.raises(ValueError, match="average_with .*smaller-model holds a model of another shape"):
         trainer(folder, "mixed", start_from=str(model), average_with=str(folder / "smaller-model"))
-
-
-def test_a_deepened_model_takes_the_same_way_in_smaller_steps(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each layer's outputs come in equal parts, in its place; as many layers as before change nothing."""
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    shallow = trainer(folder, "shallow", start_from=str(model)).model.state_dict()
-    deep = trainer(folder, "deep", start_from=str(model), layers=7).model.state_dict()
-    name = "model.language_model.layers.{}.{}.weight"
-    for places, before in (((0, 1), 0), ((2, 3, 4), 1), ((5, 6), 2)):
-        for part in ("self_attn.o_proj", "mlp.down_proj"):
-            whole = sum(deep[name.format(place, part)] for place in places)
-            torch.testing.assert_close(whole, shallow[name.format(before, part)])
-        for part in ("self_attn.q_proj", "mlp.up_proj", "input_layernorm"):
-            assert all(torch.equal(deep[name.format(n, part)], shallow[name.format(before, part)]) for n in places)
-    same = trainer(folder, "same", start_from=str(model), layers=3).model.state_dict()
-    assert all(torch.equal(same[each], shallow[each]) for each in shallow)
-    with pytest.raises(ValueError, match="2 layers: the model to start from has 3"):
-        trainer(folder, "fewer", start_from=str(model), layers=2)

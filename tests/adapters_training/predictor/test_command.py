@@ -64,10 +64,10 @@ def test_a_killed_log_goes_on_to_the_same_drafts(
 ) -> None:
     real = drafts._log_shard
 
-    def dies(decoder: object, path: Path, *rest: object) -> object:
+    def dies(decoder: object, form: int, path: Path, *rest: object) -> object:
         if path.stem.startswith("seeds-0000006"):
             raise KeyboardInterrupt
-        return real(decoder, path, *rest)  # type: ignore[arg-type]
+        return real(decoder, form, path, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(drafts, "_log_shard", dies)
     with pytest.raises(KeyboardInterrupt):
