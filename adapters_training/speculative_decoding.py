@@ -67,20 +67,18 @@ class SpeculativeDecoder:
                 return
             committed += len(new)
             root = new[-1]
-            # The last drafted token was not fed to the draft model.
-            fed = min(len(path), session.node_count)
-            session.commit(range(fed), new[fed])
-            for token in new[fed + 1 :]:
-                session.commit((), token)
+            session.commit(path, root)
 
     def _propose(self) -> tuple[list[int], list[Logits]]:
         """Return the draft model's greedy continuation, `gamma` tokens or fewer where it ends the answer."""
-        tokens, rows = list[int](), [self._session.root_logits()]
-        while True:
-            tokens.append(int(np.argmax(rows[-1])))
-            if len(tokens) == self._gamma or tokens[-1] in self._target.eos:
-                return tokens, rows
-            rows.extend(self._session.extend([tokens[-1]], [len(tokens) - 2]))
+        tokens, rows = list[int](), list[Logits]()
+        logits = self._session.root_logits()
+        while len(tokens) < self._gamma and not (tokens and tokens[-1] in self._target.eos):
+            rows.append(logits)
+            tokens.append(int(np.argmax(logits)))
+            # The last one is fed as well, so that draft and target commit the same path.
+            (logits,) = self._session.extend(tokens[-1:], [len(tokens) - 2])
+        return tokens, rows
 
     def _verify(self, root: int, tokens: list[int], draft_logits: list[Logits]) -> Verification:
         first, parents = self._cache.length[0], range(ROOT, len(tokens) - 1)

@@ -30,7 +30,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from adapters_training.fed_head.measuring import measure_draft
+from adapters_training.fed_head.measuring import ModelDrafter, measure
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.target import read
@@ -134,7 +134,8 @@ class TextDraftTrainer(FrozenTrainer[TextDraftConfig]):
         write(self.model, self.vlm, folder)
         draft = load_vlm(folder, config.model(str(self.vlm.device), "float32"))
         batches = self.prepared.held_out(config.held_out_samples)
-        found = measure_draft(self.vlm, draft, batches, config.gamma)
+        found = measure(self.vlm, {"draft": ModelDrafter(self.vlm, draft, config.gamma)}, batches, config.gamma)
+        found["draft"]["agreement"] = found["draft"]["right at depth"][0]
         return {"weights of the draft": parameters(self.model), **found}
 
     def load(self, folder: Path) -> None:

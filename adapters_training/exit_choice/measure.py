@@ -27,10 +27,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters_training.command import Command
-from adapters_training.devices import resolved
-from adapters_training.exit_choice.config import MeasureConfig
+from adapters_training.devices import machine, resolved
 from adapters_training.exit_choice.plots import plot_reliability
-from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine, report
+from adapters_training.exit_choice.report import MeasureConfig, Measured, ShortListFigures, Spread, exit_figures, report
 from adapters_training.exit_choice.timing import time_forward
 from adapters_training.exit_choice.verdicts import Prompt, count_tokens, measure, short_list
 from adapters_training.sources import USER, BadRecord

@@ -7,7 +7,7 @@ So one unrolled pass knows how every chain behind every place of an answer would
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,109 +70,94 @@ class Tally:
         return self.tokens / self.verifications if self.verifications else 0.0
 
     @property
-    def shares(self) -> list[float]:
-        """How many of the tokens drafted at each depth are right."""
-        return [hits / count if count else 0.0 for hits, count in self.right]
+    def figures(self) -> dict[str, Any]:
+        """What results.json has of them."""
+        return {
+            "tokens a verification": self.tau,
+            "accepted of the drafted": self.accepted / self.drafted if self.drafted else 0.0,
+            "right at depth": [hits / count if count else 0.0 for hits, count in self.right],
+        }
+
+
+Drafter = Callable[[Batch, Runs], Tensor]
+"""Returns where the tokens drafted at each depth are right, bool [depths, R, n] as `Runs.labels`."""
 
 
 @torch.no_grad()
 def measure(
     vlm: Vlm,
-    encoder: FeatureEncoder,
-    head: FedHead,
+    drafters: Mapping[str, Drafter],
     batches: Iterable[Batch],
     gamma: int,
-    draft: Vlm | None = None,
-    head_tokens: int = 512,
-    depths: int = 0,
+    layers: Sequence[int] = (),
+    prompt_tokens: int = 1,
 ) -> dict[str, Any]:
-    """Return what the head, as it is served, and the draft model are worth on the answers of these batches.
+    """Return what drafters are worth on the answers of these batches, by name; `gamma` tokens are drafted at a time.
 
-    `gamma` tokens are drafted for a verification; shares by depth go to `depths` where that is more. `agreement` is how
-    often the head's first choice at each depth is the target's, and `cross-entropy` that to the target's distribution,
-    nats a token. `own` is the share of the answers' tokens that the target itself would have chosen: where that is near
-    1, tokens a verification are exact. Raises ValueError without an answer to measure on, and for a draft model that
-    does not read what the target reads.
+    `layers` and `prompt_tokens` are what `gather` gives the drafters. `own` is the share of the answers' tokens that
+    the target itself would have chosen: where that is near 1, tokens a verification are exact. Raises ValueError
+    without an answer to measure on.
     """
-    shape, fed, other, own, tokens = head.config, Tally(gamma), Tally(gamma), 0, 0
-    depths = max(gamma, depths)
-    losses = torch.zeros(depths, 2, dtype=torch.float64)
-    counts = torch.zeros(depths, dtype=torch.float64)
+    tallies = {name: Tally(gamma) for name in drafters}
+    own = tokens = 0
     for batch in batches:
         batch = batch.to(vlm.device)
-        runs = gather(vlm, batch, shape.layers, shape.prompt_tokens)
+        runs = gather(vlm, batch, layers, prompt_tokens)
         if runs is None:
             continue
-        states = head.up(rounded(encoder(runs.hidden)))
-        ids = head.get_buffer("ids")
-        found = [ids[head.logits(each).argmax(-1)] for each in unroll(head, head.rows(runs.tokens), states, depths)]
-        right = torch.stack([each == runs.labels for each in found])
-        _enter(fed, right, runs)
-        chosen = runs.labels != IGNORE
-        losses += depth_losses(vlm, encoder, head, runs, depths, head_tokens).double().cpu()
-        counts += torch.tensor([float(chosen[:, depth:].sum()) for depth in range(depths)], dtype=torch.float64)
-        own += int(_own(vlm, runs).sum())
-        tokens += int(chosen.sum())
-        if draft is not None:
-            _enter(other, _drafted(draft, batch, vlm, shape.prompt_tokens)[None].expand(depths, -1, -1), runs)
+        labelled = runs.labels != IGNORE
+        own += int((final_logits(vlm, runs.last[labelled]).argmax(-1) == runs.labels[labelled]).sum())
+        tokens += int(labelled.sum())
+        for name, drafter in drafters.items():
+            right = drafter(batch, runs).cpu()
+            for row, chosen in enumerate(labelled.cpu()):
+                tallies[name].add([each.numpy() for each in right[:, row, chosen]])
     if not tokens:
-        raise ValueError("the held-out data hold no answer to measure a fed head on")
-    means = (losses / counts.clamp(min=1.0)[:, None]).T.tolist()
-    figures = _figures(fed) | {"cross-entropy": means[0], "agreement": means[1]}
-    results = {"tokens": tokens, "own": own / tokens, "gamma": gamma, "head": figures}
-    return results if draft is None else results | {"draft": _figures(other)}
+        raise ValueError("the held-out data hold no answer to measure on")
+    figures = {name: tally.figures for name, tally in tallies.items()}
+    return {"tokens": tokens, "own": own / tokens, "gamma": gamma, **figures}
 
 
-@torch.no_grad()
-def measure_draft(vlm: Vlm, draft: Vlm, batches: Iterable[Batch], gamma: int) -> dict[str, Any]:
-    """Return what a draft model is worth on the answers of these batches, as `measure` does beside a head.
+class HeadDrafter:
+    """A fed head as it is served; it keeps how near it is to the target's distribution, too."""
 
-    `agreement` is how often its first choice behind the answer's own tokens is the answer's next one. Raises ValueError
-    as `measure`.
-    """
-    tally, own, tokens, agreed = Tally(gamma), 0, 0, 0
-    for batch in batches:
-        batch = batch.to(vlm.device)
-        runs = gather(vlm, batch, (), 1)
-        if runs is None:
-            continue
-        right = _drafted(draft, batch, vlm, 1)
-        _enter(tally, right[None].expand(gamma, -1, -1), runs)
-        own += int(_own(vlm, runs).sum())
-        agreed += int(right[runs.labels != IGNORE].sum())
-        tokens += int((runs.labels != IGNORE).sum())
-    if not tokens:
-        raise ValueError("the held-out data hold no answer to measure a draft model on")
-    figures = _figures(tally) | {"agreement": agreed / tokens}
-    return {"tokens": tokens, "own": own / tokens, "gamma": gamma, "draft": figures}
+    def __init__(self, vlm: Vlm, encoder: FeatureEncoder, head: FedHead, depths: int, head_tokens: int) -> None:
+        self._vlm, self._encoder, self._head = vlm, encoder, head
+        self._depths, self._head_tokens = depths, head_tokens
+        self._losses = torch.zeros(depths, 2, dtype=torch.float64)
+        self._counts = torch.zeros(depths, dtype=torch.float64)
 
+    def __call__(self, batch: Batch, runs: Runs) -> Tensor:
+        """Return where drafted tokens are right, see `Drafter`."""
+        head, depths = self._head, self._depths
+        labelled = runs.labels != IGNORE
+        self._losses += depth_losses(self._vlm, self._encoder, head, runs, depths, self._head_tokens).double().cpu()
+        self._counts += torch.tensor([float(labelled[:, depth:].sum()) for depth in range(depths)])
+        states, ids = head.up(rounded(self._encoder(runs.hidden))), head.get_buffer("ids")
+        outputs = unroll(head, head.rows(runs.tokens), states, depths)
+        return torch.stack([ids[head.logits(each).argmax(-1)] == runs.labels for each in outputs])
 
-def _own(vlm: Vlm, runs: Runs) -> Tensor:
-    """Return which of the answers' tokens the target itself chooses, bool [n] over the labelled entries."""
-    chosen = runs.labels != IGNORE
-    return final_logits(vlm, runs.last[chosen]).argmax(-1) == runs.labels[chosen]
+    @property
+    def figures(self) -> dict[str, list[float]]:
+        """By depth the mean cross-entropy to the target, nats, and how often the first choice is the target's."""
+        means = (self._losses / self._counts.clamp(min=1.0)[:, None]).T.tolist()
+        return {"cross-entropy": means[0], "agreement": means[1]}
 
 
-def _drafted(draft: Vlm, batch: Batch, vlm: Vlm, prompt_tokens: int) -> Tensor:
-    """Return where a draft model that was given the text so far is right, bool [R, n] as `Runs.labels`."""
-    if draft.tokenizer_fingerprint != vlm.tokenizer_fingerprint or draft.sees_images != vlm.sees_images:
-        raise ValueError(
-            f"--draft {draft.folder} does not read what the target reads: take a draft model of its family"
-        )
-    runs = gather(draft, batch, (), prompt_tokens)
-    assert runs is not None, "the same labels as the target's"
-    return final_logits(draft, runs.last).argmax(-1) == runs.labels
+class ModelDrafter:
+    """A draft model that is given the text so far: what is right does not depend on the depth."""
 
+    def __init__(self, vlm: Vlm, draft: Vlm, depths: int, prompt_tokens: int = 1) -> None:
+        """Raises ValueError for a draft model that does not read what the target reads."""
+        if draft.tokenizer_fingerprint != vlm.tokenizer_fingerprint or draft.sees_images != vlm.sees_images:
+            raise ValueError(
+                f"--draft {draft.folder} does not read what the target reads: take a draft model of its family"
+            )
+        self._draft, self._depths, self._prompt_tokens = draft, depths, prompt_tokens
 
-def _enter(tally: Tally, right: Tensor, runs: Runs) -> None:
-    for row, labelled in enumerate((runs.labels != IGNORE).cpu()):
-        places = labelled.nonzero()[:, 0]
-        tally.add([each.numpy() for each in right[:, row].cpu()[:, places]])
-
-
-def _figures(tally: Tally) -> dict[str, Any]:
-    return {
-        "tokens a verification": tally.tau,
-        "accepted of the drafted": tally.accepted / tally.drafted if tally.drafted else 0.0,
-        "right at depth": tally.shares,
-    }
+    def __call__(self, batch: Batch, runs: Runs) -> Tensor:
+        """Return where drafted tokens are right, see `Drafter`."""
+        own = gather(self._draft, batch, (), self._prompt_tokens)
+        assert own is not None, "the same labels as the target's"
+        right = final_logits(self._draft, own.last).argmax(-1) == own.labels
+        return right[None].expand(self._depths, -1, -1)

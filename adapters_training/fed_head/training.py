@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.kept import KeptRuns
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.measuring import measure
+from adapters_training.fed_head.measuring import Drafter, HeadDrafter, ModelDrafter, measure
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.frozen_target.batches import Batch, Maker
 from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer, Prepared
@@ -180,7 +180,13 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
             module.requires_grad_(False).eval()
             round_weights(module)  # before they are measured: those that are measured are those that are served
         batches = self.prepared.held_out(config.held_out_samples)
-        found = measure(self.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
+        depths = max(config.gamma, SHOWN_DEPTHS)
+        head = HeadDrafter(self.vlm, *modules, depths, config.head_tokens)
+        drafters: dict[str, Drafter] = {"head": head}
+        if draft is not None:
+            drafters["draft"] = ModelDrafter(self.vlm, draft, depths, config.prompt_tokens)
+        found = measure(self.vlm, drafters, batches, config.gamma, self.prepared.layers, config.prompt_tokens)
+        found["head"] |= head.figures
         shape = save(folder, *modules)
         return {
             "weights of the head": sum(weight.numel() for weight in self.head.parameters()),

@@ -33,8 +33,7 @@ import msgspec
 import torch
 
 from adapters_training import devices
-from adapters_training.devices import Device, cores
-from adapters_training.exit_choice.report import machine
+from adapters_training.devices import Device, cores, machine
 from adapters_training.files import replacing
 from adapters_training.recipe.stages import Plan, Stage
 from speculation.processes import terminable

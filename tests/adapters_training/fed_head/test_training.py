@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from adapters_training.encoding import Encoded
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.measuring import measure
+from adapters_training.fed_head.measuring import HeadDrafter, measure
 from adapters_training.fed_head.runs import gather, spans
 from adapters_training.fed_head.training import FedTrainer, feeding_layers
 from adapters_training.frozen_target import preparation, training
@@ -98,7 +98,8 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
     )  # fmt: skip
     encoder, head = FeatureEncoder(shape), FedHead(shape)
     batch, gamma = own_answers(target, 12), 3
-    before = measure(target, encoder, head, [batch], gamma)
+    drafters = {"head": HeadDrafter(target, encoder, head, gamma, 64)}
+    before = measure(target, drafters, [batch], gamma, shape.layers, shape.prompt_tokens)
     runs = gather(target, batch, shape.layers, shape.prompt_tokens)
     assert runs is not None
     learning = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=5e-3)
@@ -106,7 +107,7 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         learning.zero_grad()
         (depth_losses(target, encoder, head, runs, gamma, 64)[:, 0].sum() / 36).backward()
         learning.step()
-    after = measure(target, encoder, head, [batch], gamma)
+    after = measure(target, drafters, [batch], gamma, shape.layers, shape.prompt_tokens)
     assert before["own"] == after["own"] == 1.0 and after["tokens"] == 36
     assert before["head"]["tokens a verification"] < 1.5 < 2.5 < after["head"]["tokens a verification"]
     for module in (encoder, head):

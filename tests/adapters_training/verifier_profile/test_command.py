@@ -9,9 +9,8 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.verifier_profile.command import PLOT_FILE, configurations
-from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import Configuration, Kind, training
-from adapters_training.verifier_profile.measure import Profiler
+from adapters_training.verifier_profile.measure import ProfileConfig, Profiler
 from speculation.cost_profile import COST_FILE, load_cost_profile
 from speculation.pass_cost import COEFFICIENTS, PassCost
 from speculation.vlm.cache import KVCache
