@@ -10,6 +10,7 @@ The last is how VQASynth's own set is laid out.
 from __future__ import annotations
 
 import codecs
+import json
 import mmap
 import os
 import random
@@ -56,6 +57,12 @@ class _Record(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Record)
+
+
+def json_line(question: str, answer: str, **more: str) -> str:
+    """Return a question and its answer as a line that `ConversationFile` reads."""
+    turns = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
+    return json.dumps(more | {"conversations": turns}, ensure_ascii=False) + "\n"
 
 
 class ConversationFile:

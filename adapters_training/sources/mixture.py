@@ -67,11 +67,16 @@ class Mixture:
     def report(self, name: str) -> None:
         """Print on standard error how many records there are, and which were left out and why."""
         problems = self.problems
-        for problem in problems[:SHOWN_PROBLEMS]:
-            print(f"left out: {problem}", file=sys.stderr)
-        if len(problems) > SHOWN_PROBLEMS:
-            print(f"left out: {len(problems) - SHOWN_PROBLEMS} more", file=sys.stderr)
+        report_left_out(problems)
         print(f"{name}: {len(self):,} records, {len(problems):,} left out", file=sys.stderr)
+
+
+def report_left_out(problems: Sequence[str]) -> None:
+    """Print the first problems on standard error, and how many there are more."""
+    for problem in problems[:SHOWN_PROBLEMS]:
+        print(f"left out: {problem}", file=sys.stderr)
+    if len(problems) > SHOWN_PROBLEMS:
+        print(f"left out: {len(problems) - SHOWN_PROBLEMS} more", file=sys.stderr)
 
 
 def open_mixture(

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
 from adapters_training.course import TrainingFailed
@@ -22,15 +21,14 @@ from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.training import RESULTS_FILE, finished_results
 from adapters_training.records import write_shard
 from adapters_training.settings import write
-from adapters_training.shapes import Shape, build_model, write_processor
+from adapters_training.shapes import build_model, write_processor
 from adapters_training.trainer import CHECKPOINT_FILE
 from speculation.exits import WEIGHTS_FILE, ExitHeads
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import load_vlm
 from speculation.vlm.processing import Processor
-from tests.adapters_training.frames import make_frame
-from tests.adapters_training.targets import chats, config, pictures
-from tests.models import tiny_text_model
+from tests.adapters_training.frames import TINY, make_frame
+from tests.adapters_training.targets import chats, config, pictures, weights
 
 train, prepare = partial(training.train, ExitTrainer), partial(preparation.prepare, ExitTrainer)
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,26 +37,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.enviro
 
 SHORT = ("--device", "cpu", "--rank", "8", "--context", "96", "--batch", "2")
 WORDS = Vocabulary(("red", "blue"), ("ball", "chair"))
-TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chats(tmp_path_factory.mktemp("data") / "chat.json")
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return dict(load_file(str(out / WEIGHTS_FILE)))
-
-
-def equal(left: Path, right: Path) -> bool:
-    first, second = weights(left), weights(right)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_each_loss_lowers_what_it_is_about(llama: Path, chat: Path, tmp_path: Path) -> None:
@@ -171,13 +149,13 @@ def exits(*words: object) -> int:
 
 
 def test_a_dry_run_says_what_the_whole_run_takes(
-    llama: Path, tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for target, data in ((llama, chats(tmp_path / "chat.json")), (tiny_target, pictures(tmp_path))):
-        assert exits("--target", target, "--data", data, "--out", tmp_path / "out", *SHORT, "--dry-run") == 0
-        said = capsys.readouterr()
-        assert "dry run: 2 steps" in said.out and "exits saved and loaded. A full run: " in said.out
-        assert "= 10." in said.out and "3 exits of rank 8" in said.out and "s a step about" in said.out
+    words = ("--target", tiny_target, "--data", pictures(tmp_path), "--out", tmp_path / "out", *SHORT)
+    assert exits(*words, "--dry-run") == 0
+    said = capsys.readouterr()
+    assert "dry run: 2 steps" in said.out and "exits saved and loaded. A full run: " in said.out
+    assert "= 10." in said.out and "3 exits of rank 8" in said.out and "s a step about" in said.out
     assert "missing.png does not exist" in said.err and "data: 6 records, 1 left out" in said.err
     assert not (tmp_path / "out").exists()
 

@@ -11,7 +11,7 @@ import torch
 
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import write_shard
-from adapters_training.shapes import BLOCKERS, known_objects, write_processor
+from adapters_training.shapes import known_objects
 from adapters_training.steps import Steps
 from speculation.vlm.processing import Processor
 from tests.adapters_training.frames import make_frame
@@ -35,9 +35,9 @@ def equal(one: Batch, other: Batch) -> bool:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, processor_folder: Path) -> Path:
     folder = Path(tmp_path_factory.mktemp("steps"))
-    write_processor(folder / "processor", known_objects(), BLOCKERS)
+    (folder / "processor").symlink_to(processor_folder)
     (folder / "data").mkdir()
     rng = np.random.default_rng(0)
     sides = ("left", "ahead", "right", "slightly left", "slightly right")

@@ -24,14 +24,9 @@ from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.positions import text_positions
 from speculation.vlm.session import VlmSession
 from tests.adapters_training.targets import chats
-from tests.models import tiny_model, tiny_text_model
+from tests.models import tiny_model
 
 train, prepare = partial(training.train, TextDraftTrainer), partial(preparation.prepare, TextDraftTrainer)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
 
 
 @pytest.fixture(scope="module")

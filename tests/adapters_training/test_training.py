@@ -19,23 +19,21 @@ from adapters_training.__main__ import main
 from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
 from adapters_training.packing import Batch
 from adapters_training.records import Seen, Task, read_frames, write_shard
-from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
+from adapters_training.shapes import known_objects
 from adapters_training.trainer import StepLosses
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
-from tests.adapters_training.frames import make_frame
+from tests.adapters_training.frames import TINY, make_frame
 from tests.adapters_training.test_files import small_files
-
-TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, processor_folder: Path) -> Path:
     folder = Path(tmp_path_factory.mktemp("training"))
     rng = np.random.default_rng(0)
-    write_processor(folder / "processor", known_objects(), BLOCKERS)
+    (folder / "processor").symlink_to(processor_folder)
     for name in ("data", "held_out"):
         (folder / name).mkdir()
         frames = [make_frame(rng, side) for side in ("left", "ahead", "right", "slightly left")] * 2

@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from adapters_training.encoding import Encoded
 from adapters_training.fed_head.config import FedHeadConfig
@@ -30,28 +29,16 @@ from adapters_training.settings import make
 from adapters_training.trainer import CHECKPOINT_FILE
 from edge_drafter import DraftingConfig, StepRequest
 from speculation.fed.encoder import FeatureEncoder
-from speculation.fed.files import ENCODER_FILE, HEAD_FILE, fingerprint, load_encoder, load_head
+from speculation.fed.files import fingerprint, load_encoder, load_head
 from speculation.fed.head import FedHead
 from speculation.vlm.inputs import prepare as prepare_inputs
 from speculation.vlm.load import Vlm, load_vlm
-from tests.adapters_training.targets import chats
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 from tests.edge_drafter.fakes import Weather
-from tests.models import tiny_text_model
 from tests.pair import Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 
 train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chats(tmp_path_factory.mktemp("data") / "chat.json")
 
 
 def config(target: Path, data: Path, out: Path, **changes: Any) -> FedHeadConfig:
@@ -62,16 +49,6 @@ def config(target: Path, data: Path, out: Path, **changes: Any) -> FedHeadConfig
         "depths": 3, "prompt_tokens": 4, "gamma": 3,
     }  # fmt: skip
     return make(FedHeadConfig, values | changes)
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return {f"{name}/{key}": each for name in (ENCODER_FILE, HEAD_FILE)
-            for key, each in load_file(str(out / name)).items()}  # fmt: skip
-
-
-def equal(left: Path, right: Path) -> bool:
-    first, second = weights(left), weights(right)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def own_answers(vlm: Vlm, count: int) -> Batch:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
 from adapters_training.exits import ExitTrainer
@@ -22,35 +21,19 @@ from adapters_training.settings import write
 from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.trainer import CHECKPOINT_FILE
 from tests.adapters_training.fed_head.test_training import config as of_a_head
-from tests.adapters_training.targets import chats
 from tests.adapters_training.targets import config as of_exits
+from tests.adapters_training.targets import weights
 from tests.adapters_training.test_text_draft import config as of_a_draft
-from tests.models import tiny_text_model
 
 Config = Callable[..., Any]
 TRAININGS = {"exits": (ExitTrainer, of_exits), "fed-head": (FedTrainer, of_a_head),
              "text-draft": (TextDraftTrainer, of_a_draft)}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chats(tmp_path_factory.mktemp("data") / "chat.json")
-
-
 @pytest.fixture(params=TRAININGS)
 def command(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    files = sorted(out.glob("*.safetensors"))
-    return {f"{file.name}/{name}": weight for file in files for name, weight in load_file(str(file)).items()}
 
 
 def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
