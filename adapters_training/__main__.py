@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from adapters_training.commands import COMMANDS
+from adapters_training.all_commands import COMMANDS
 from adapters_training.course import TrainingFailed
 from adapters_training.recipe import run as recipe
 from speculation.early_end import INTERRUPTED

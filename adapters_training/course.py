@@ -35,9 +35,9 @@ class LossCourse:
     remedy: str
     """What to do about a rise."""
     start: float | None = None
-    """Before the first step; None: not measured."""
+    """The loss before the first step; None where it was not measured."""
     last: list[float] = field(default_factory=list)
-    """Of the last steps, WINDOW at most."""
+    """The losses of the last steps, WINDOW at most."""
     _warned_at: int = -WARN_STEPS
 
     def enter(self, loss: float, step: int) -> str:

@@ -37,9 +37,9 @@ class Encoded:
     positions: Ints
     """[3, n]."""
     pixels: npt.NDArray[np.float32] | None
-    """Of its image, or None."""
+    """The patches of its image, or None."""
     grid: Grid | None
-    """Of its image, or None."""
+    """How many patches its image has: time, rows, columns; or None."""
     truncated: bool
     """Whether it was cut at the context."""
 

@@ -110,7 +110,7 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
 
     @property
     def clipped_apart(self) -> Sequence[Sequence[Tensor]]:
-        """Each adapter: they do not depend on each other."""
+        """Each adapter is clipped by itself: they do not depend on each other."""
         return [list(adapter.parameters()) for adapter in self.heads.adapters.values()]
 
     def learn(self, batches: Sequence[Batch]) -> StepLosses:

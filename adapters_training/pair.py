@@ -12,7 +12,7 @@ time: --dry-run estimates the whole run's here; hours for a target on two CPU co
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -152,16 +152,6 @@ class PairTrainer(Trainer[PairConfig]):
             if tokenizer_fingerprint(before) == tokenizer_fingerprint(now)
             else retokenised(weights, before, now)
         )
-
-    def take(self, state: Mapping[str, Any]) -> None:
-        self._fit(state["model"], self.checkpoint)
-        try:
-            self.probes.load_state_dict(state["probes"])
-        except RuntimeError:
-            raise ValueError(
-                f"{self.checkpoint} was begun by an earlier version, which learned other labels; give it as "
-                "start_from, and another --out"
-            ) from None
 
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
         try:

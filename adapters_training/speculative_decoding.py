@@ -27,13 +27,13 @@ class Verification:
     """One draft and what the target makes of it."""
 
     tokens: list[int]
-    """The draft, a chain."""
+    """The draft, which is a chain."""
     draft_logits: list[Logits]
-    """The draft model's for each of them."""
+    """What the draft model gave for each of them."""
     hidden: dict[int, Tensor]
-    """Outputs of the layers that were asked for, for the root and each drafted token."""
+    """What comes out of the layers that were asked for, for the root and each drafted token."""
     logits: Logits
-    """The target's, for the same."""
+    """What the target gives for the root and each drafted token."""
     verdict: Verdict
 
 

@@ -288,9 +288,14 @@ class Trainer(ABC, Generic[C]):
         write_checkpoint(state, self.checkpoint)
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """Take the weights of a checkpoint."""
-        for name, module in self.modules.items():
-            module.load_state_dict(state[name])
+        """Take the weights of a checkpoint. Raises ValueError for those of another model."""
+        try:
+            for name, module in self.modules.items():
+                module.load_state_dict(state[name])
+        except RuntimeError:
+            raise ValueError(
+                f"{self.checkpoint} holds other weights than these settings make: delete it, or choose another --out"
+            ) from None
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
         there, here = state.get("settings", {}), self.settings

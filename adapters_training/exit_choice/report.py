@@ -69,11 +69,11 @@ class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_rate: float
     """Share of the places at which its likeliest token was the target's."""
     confidence: float
-    """Mean of its verdicts'."""
+    """Mean confidence of its verdicts."""
     calibration_error: float
     """Mean gap between confidence and agreement over ten bins."""
     lead_s: float
-    """Its layer's output before the final verdict."""
+    """How long before the final verdict its layer's output is there."""
     cost_s: float
     """What it adds to a verification."""
 
@@ -83,7 +83,7 @@ class ShortListFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tokens: int
     asked: float
-    """Coverage that was asked for."""
+    """Coverage that was asked for, 0..1."""
     covered: float
     """Share of the measured answers' tokens that it has."""
     nbytes: int
@@ -94,9 +94,9 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     settings: MeasureConfig
     target: str
-    """Fingerprint."""
+    """Fingerprint of the target."""
     draft: str
-    """Fingerprint."""
+    """Fingerprint of the draft model."""
     machine: str
     clock: Clock
     num_layers: int

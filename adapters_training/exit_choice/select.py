@@ -89,7 +89,7 @@ class Times:
 
     @property
     def round_s(self) -> float:
-        """One round of `sd`: draft, up, verification, down."""
+        """How long one round of `sd` takes: draft, up, verification, down."""
         return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
 
 

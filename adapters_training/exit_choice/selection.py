@@ -39,9 +39,9 @@ class Candidates:
     cost_s: tuple[float, ...]
     """[L], what an exit adds to a verification."""
     verify_s: float
-    """T_q."""
+    """T_q: seconds that a target forward takes."""
     draft_s: float
-    """gamma T_p."""
+    """gamma T_p: seconds that a whole draft takes."""
 
 
 @dataclass(frozen=True)

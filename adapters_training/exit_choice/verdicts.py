@@ -31,7 +31,7 @@ from speculation.wire import ROOT
 
 RECORDS_FILE = "verdicts.safetensors"
 BINS = 10
-"""Of confidence."""
+"""Bins of confidence."""
 Prompt = tuple[str, bytes | None]
 """An instruction, and a JPEG or none."""
 
@@ -61,22 +61,14 @@ class HeadVerdicts:
             )
         return tables
 
-    def binned(self, index: int) -> list[tuple[float, float, int]]:
-        """Return mean confidence, agreement and count of exit `index` in each bin of confidence that has verdicts."""
-        spoke = self.spoke[index]
-        confidence = self.confidence[index, spoke].astype(np.float64)
-        agreed = self.agreed[index, spoke]
-        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-        inside = [place == each for each in range(BINS)]
-        return [
-            (float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()
-        ]
-
     def calibration_error(self, index: int) -> float:
-        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement, by count."""
-        rows = self.binned(index)
-        total = sum(count for _, _, count in rows)
-        return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
+        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement over bins."""
+        spoke = self.spoke[index]
+        confidence, agreed = self.confidence[index, spoke].astype(np.float64), self.agreed[index, spoke]
+        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+        inside = [place == each for each in range(BINS) if (place == each).any()]
+        gaps = [abs(float(confidence[one].mean() - agreed[one].mean())) * int(one.sum()) for one in inside]
+        return sum(gaps) / max(1, len(confidence))
 
 
 @dataclass(frozen=True)
@@ -88,9 +80,9 @@ class Verdicts:
     committed: npt.NDArray[np.int64]
     """[V], how many tokens the target committed."""
     tokens: npt.NDArray[np.int32]
-    """Which ones, one verification behind the other."""
+    """The tokens that it committed, one verification behind the other."""
     ended: npt.NDArray[np.bool_]
-    """[V], whether they ended the answer, so that nothing was left to draft."""
+    """[V], whether the tokens ended the answer, so that nothing was left to draft."""
 
     def covered(self, ids: npt.NDArray[np.int64]) -> float:
         """Return the share of the target's tokens that a short list of `ids` has."""

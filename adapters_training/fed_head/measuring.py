@@ -31,7 +31,7 @@ Hits = npt.NDArray[np.bool_]
 
 @dataclass
 class Tally:
-    """Of the chains of one drafter over many answers, `gamma` tokens a draft."""
+    """Counts what becomes of one drafter's chains over many answers, `gamma` tokens a draft."""
 
     gamma: int
     tokens: int = 0

@@ -37,9 +37,9 @@ class Batch(TensorFields):
     mask: Tensor | None
     """bool [B, 1, N, N], or None for causal."""
     pixels: Tensor | None
-    """Of all images, or None."""
+    """The patches of all images, or None."""
     grids: Tensor | None
-    """Of all images, or None."""
+    """How many patches each image has: time, rows, columns; or None."""
     truncated: int = 0
     """Rows that were cut."""
     problems: tuple[str, ...] = ()

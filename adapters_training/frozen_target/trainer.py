@@ -24,7 +24,7 @@ F = TypeVar("F", bound=FrozenTargetConfig)
 PROGRAM = 700e6
 """Python, torch and what they load."""
 ADAM_BYTES = 16
-"""Of a float32 weight that learns: itself, its gradient and two moments."""
+"""Bytes of a float32 weight that learns: itself, its gradient and two moments."""
 LOGIT_COPIES = 6
 """Float32 copies of one exit's logits at the worst moment: logits, log-probabilities and gradients of either side."""
 ACTIVATIONS = 24
@@ -41,7 +41,7 @@ class Need:
 
     @property
     def total(self) -> float:
-        """All of it, with the program."""
+        """Bytes that are needed in all, the program included."""
         return self.target + self.learning + self.step + PROGRAM
 
 

@@ -27,12 +27,11 @@ from adapters_training.devices import resolved
 from adapters_training.predictor.drafts import LogConfig, digest, log, read, split
 from adapters_training.predictor.fit import FitConfig, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
-from adapters_training.predictor.plots import Shown, plot
 from speculation.profiles import load_profile
 from speculation.vlm.load import load_vlm
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
-RESULTS_FILE, PLOT_FILE = "predictor_results.json", "predictor.png"
+RESULTS_FILE = "predictor_results.json"
 MLP, CONFIDENCE = "mlp", "confidence"
 """The predictor, and the draft's own top-1 probability, which needs no fit."""
 
@@ -61,15 +60,14 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     known = drafts.of(parts[0] | parts[1])
     predictor = fit(training, validation, config)
     rows: dict[str, Quality] = {}
-    shown: dict[str, Shown] = {}
     outcomes: dict[str, dict[str, float]] = {}
     for name, ask in ((MLP, predictor.probabilities), (CONFIDENCE, lambda rows: rows[:, 0])):
         threshold = config.threshold
         if threshold is None:
             threshold = choose_threshold(known, ask(known.features), config.gamma, timings)
-        rows[name], shown[name] = quality(test, ask, threshold), Shown(ask(test.features), threshold)
-        outcomes[name] = asdict(replay(test, shown[name].chances, threshold, config.gamma, timings))
-    outcomes["never stopping"] = asdict(replay(test, shown[CONFIDENCE].chances, 0.0, config.gamma, timings))
+        rows[name] = quality(test, ask, threshold)
+        outcomes[name] = asdict(replay(test, ask(test.features), threshold, config.gamma, timings))
+    outcomes["never stopping"] = asdict(replay(test, test.features[:, 0], 0.0, config.gamma, timings))
     notes: dict[str, Any] = {
         "family": MLP,
         "drafts": digest(drafts),
@@ -80,7 +78,7 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     }
     replace(predictor, threshold=rows[MLP].threshold).save(config.out, notes)
     report = config.report or config.out
-    plot(report / PLOT_FILE, test, shown, config.gamma, timings)
+    report.mkdir(parents=True, exist_ok=True)
     results = {
         "drafts": drafts.header | {"digest": digest(drafts)},
         "split": {name: len(set(part.scene.tolist())) for name, part in
@@ -93,7 +91,7 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     }  # fmt: skip
     (report / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(_table(rows, outcomes))
-    print(f"exported to {config.out}; results and plot in {report}")
+    print(f"exported to {config.out}; results in {report}")
     return 0
 
 
@@ -129,7 +127,7 @@ COMMAND = Group("predictor", "train the network that predicts where the edge sho
         "Fits an MLP on three fifths of the scenes, calibrates on one, measures on one, beside the draft's own top-1 "
         "probability. The threshold is the one with the least time plus waste among those that cost no time, when all "
         "but the last fifth's drafts are replayed with a profile's times. Writes predictor.json and "
-        f"predictor.safetensors; into --report {RESULTS_FILE} and {PLOT_FILE}.",
+        f"predictor.safetensors; into --report {RESULTS_FILE}.",
         FitConfig, _train, {"dry-run": f"{DRY_EPOCHS} epochs"},
     ),
 ))  # fmt: skip

@@ -105,7 +105,7 @@ class _Running:
     process: subprocess.Popen[bytes]
     log: Path | None
     before: float
-    """Seconds of its earlier runs."""
+    """How many seconds its earlier runs took."""
     begun: float
 
     def note_end(self, plan: Plan, where: str) -> None:

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from adapters_training import settings
-from adapters_training.commands import by_words
+from adapters_training.all_commands import by_words
 
 _FOLDER = re.compile(r"\{([\w-]+)\}")
 ALONE = ("data", "profile-verifier")
@@ -64,9 +64,9 @@ class Stage:
 
     name: str
     command: str
-    """Its words, behind `python -m adapters_training`."""
+    """The words that follow `python -m adapters_training`."""
     settings: Mapping[str, Any]
-    """With `{NAME}` for folders."""
+    """What its command is given; folders stand there as `{NAME}`."""
     after: tuple[Stage, ...]
     """The stages whose outputs it reads."""
     minutes: float

@@ -66,7 +66,7 @@ class _Episode:
     number: int
     length: int
     data: tuple[int, int]
-    """Chunk and file of its rows."""
+    """Chunk and file in which its rows stand."""
     tasks: tuple[str, ...]
     video: tuple[int, int] | None
     from_s: float
@@ -105,7 +105,7 @@ class LeRobotData:
 
     @property
     def seconds(self) -> float:
-        """Time of all episodes, one after the other."""
+        """How long all episodes take, one after the other."""
         return self.count / self._info.fps
 
     def shots(self) -> Iterator[Shot | LeftOut]:

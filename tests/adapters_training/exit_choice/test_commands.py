@@ -20,8 +20,6 @@ from speculation.exits import ExitHeads, Head, Reliability
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
 
-PNG = b"\x89PNG"
-
 
 def main_of(command: str, **options: object) -> int:
     return main(
@@ -69,7 +67,6 @@ def test_measured_exits_are_served_with_their_tables(measured: Path, tiny_target
     leads = [each.lead_s for each in found.of(Head.FULL)]
     assert leads == sorted(leads, reverse=True) and leads[0] < found.verify_s.max
     assert found.clock is Clock.PROCESSOR
-    assert (measured / "reliability.png").read_bytes().startswith(PNG)
 
 
 def test_measured_again_gives_the_same_verdicts(
@@ -181,8 +178,6 @@ def test_what_cannot_be_measured_is_one_sentence(
 
 def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
     judged = Verdicts.load(measured).by_head[Head.FULL]
-    rows = judged.binned(0)
-    assert sum(count for _, _, count in rows) == judged.spoke[0].sum()
     confidence, agreed = judged.confidence[0].astype(float), judged.agreed[0]
     gaps = 0.0
     for low in range(10):

@@ -11,7 +11,7 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.predictor import drafts
-from adapters_training.predictor.command import PLOT_FILE, RESULTS_FILE
+from adapters_training.predictor.command import RESULTS_FILE
 from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, LogConfig, log, read, scene_of, split
 from adapters_training.records import write_shard
 from speculation.predictor import Predictor
@@ -91,7 +91,6 @@ def test_train_measures_and_exports_what_the_edge_loads(
     assert all(name in said for name in ("mlp", "confidence", "never stopping", "us/call"))
     results = json.loads((report / RESULTS_FILE).read_text())
     assert sum(results["split"].values()) == 12 and set(results["test"]) == {"mlp", "confidence"}
-    assert (report / PLOT_FILE).read_bytes().startswith(b"\x89PNG")
     loaded = Predictor.load(out, draft.fingerprint)
     assert loaded.threshold == results["test"]["mlp"]["threshold"]
     assert predictor("train", "--drafts", logged, "--out", out, "--gamma", 3, "--threshold", 0.25, "--dry-run") == 0
