@@ -29,12 +29,12 @@ from adapters_training import wording
 from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.files import whole_lines
-from adapters_training.packing import ACTION_FIRST_SHARE, choose
+from adapters_training.packing import choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile, json_line
 from speculation.language.grammar import Automaton, Grammars, State, grammar_for, masked
-from speculation.language.prompts import ResponseOrder, parse_answer
+from speculation.language.prompts import parse_answer
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
@@ -86,9 +86,7 @@ def ask(
     form = wording.form_of(vlm.folder)
     for index, frame in enumerate(frames):
         for task in choose([task for task in frame.tasks if wording.fits(task, form)], rng, questions):
-            first = rng.random() < ACTION_FIRST_SHARE
-            order = ResponseOrder.ACTION_FIRST if first else ResponseOrder.REASON_FIRST
-            asked.append((index, task, wording.prompt(task, order, form)))
+            asked.append((index, task, wording.prompt(task, wording.random_order(rng), form)))
     tasks: list[list[Task]] = [[] for _ in frames]
     for at in range(0, len(asked), cache.rows):
         part = asked[at : at + cache.rows]

@@ -31,7 +31,6 @@ class TrainingFailed(Exception):
 class LossCourse:
     """One loss over the steps of a training; `state` goes into checkpoints, of no influence on the weights."""
 
-    name: str
     remedy: str
     """What to do about a rise."""
     start: float | None = None
@@ -49,19 +48,19 @@ class LossCourse:
         if not risen or step < self._warned_at + WARN_STEPS:
             return ""
         self._warned_at = step
-        return f"step {step}: {self.name} is {now:.3f}, it was {self.start:.3f} before the first step; {self.remedy}"
+        return f"step {step}: the loss is {now:.3f}, it was {self.start:.3f} before the first step; {self.remedy}"
 
     def check_finite(self, loss: float, step: int) -> None:
         """Raise TrainingFailed for a loss that is no number."""
         if not math.isfinite(loss):
-            raise TrainingFailed(f"{self.name} is {loss} at step {step}: the training has diverged; {self.remedy}")
+            raise TrainingFailed(f"the loss is {loss} at step {step}: the training has diverged; {self.remedy}")
 
     def check(self, loss: float) -> None:
         """Raise TrainingFailed where this loss, measured after the last step as `start` before the first, is higher."""
         # Written so that a loss that is no number fails, too.
         if self.start is not None and not loss <= RISE * self.start:
             raise TrainingFailed(
-                f"{self.name} was {self.start:.3f} before the first step and is {loss:.3f} after the last: what was "
+                f"the loss was {self.start:.3f} before the first step and is {loss:.3f} after the last: what was "
                 f"trained is worse than what it began with and is not written; {self.remedy}"
             )
 

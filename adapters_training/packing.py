@@ -34,7 +34,6 @@ PATCHES = 2 * CELLS
 SIDES = tuple(SIDE_PHRASES)
 ACTION_TEXTS = tuple(action.text for action in ACTIONS)
 REASONS = tuple(reason.value for reason in Reason)
-ACTION_FIRST_SHARE = 0.5
 ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
 SEARCHING = "search"
@@ -229,7 +228,7 @@ class Packer:
 
     def _asked(self, frame: Frame, task: Task, rng: random.Random, answers: bool) -> Asked:
         """Return one question; its answer is the target's own where the frame holds one, else one of the oracle's."""
-        order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
+        order = wording.random_order(rng)
         if task.answer:
             order = ResponseOrder.ACTION_FIRST if task.answer.startswith(ACTION_MARK) else ResponseOrder.REASON_FIRST
         question = self.question(task, order)

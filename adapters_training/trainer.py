@@ -122,7 +122,7 @@ class Trainer(ABC, Generic[C]):
         self.parameters = [each for module in modules.values() for each in module.parameters()]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=0.0, weight_decay=config.weight_decay, betas=self.betas)
         self.step, self.counts = 0, Counts()
-        self.course = LossCourse("the loss", remedy(config.learning_rate))
+        self.course = LossCourse(remedy(config.learning_rate))
         self.out = Path(config.out)
         self.checkpoint = self.out / CHECKPOINT_FILE
         found = read_checkpoint(self.checkpoint, "delete it to begin anew") if self.checkpoint.exists() else None

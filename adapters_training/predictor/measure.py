@@ -140,10 +140,9 @@ def auc(chances: Rows, truth: npt.NDArray[np.bool_]) -> float:
 
 def calibration_error(chances: Rows, labels: Rows) -> float:
     """Return the mean distance of mean chance and share accepted over bins of equally many tokens."""
-    bins = np.array_split(np.argsort(chances, kind="stable"), BINS)
-    return sum(len(part) * abs(float(chances[part].mean() - labels[part].mean())) for part in bins if len(part)) / max(
-        1, len(labels)
-    )
+    bins = [part for part in np.array_split(np.argsort(chances, kind="stable"), BINS) if len(part)]
+    gaps = [len(part) * abs(float(chances[part].mean()) - float(labels[part].mean())) for part in bins]
+    return sum(gaps) / max(1, len(labels))
 
 
 def _call_s(probabilities: Callable[[Rows], Rows], rows: Rows, calls: int) -> float:

@@ -11,7 +11,7 @@ from adapters_training.course import RISE, WARN_STEPS, WINDOW, LossCourse, Train
 
 
 def course(start: float | None = 2.0) -> LossCourse:
-    return LossCourse("the loss", remedy(1.0), start)
+    return LossCourse(remedy(1.0), start)
 
 
 def enter(losses: list[float], start: float | None = 2.0) -> tuple[LossCourse, list[str]]:
