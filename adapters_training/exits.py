@@ -32,13 +32,13 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from msgspec import Meta
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.target import exit_logits, read
-from adapters_training.frozen_target.trainer import LOGIT_COPIES, FrozenTrainer, Prepared
+from adapters_training.frozen_target.trainer import LOGIT_COPIES, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.trainer import StepLosses
 from speculation.exits import WEIGHTS_FILE, ExitHeads, measure_reliability
@@ -77,16 +77,13 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
     kind, made, file = ExitsConfig, "exits", WEIGHTS_FILE
     smaller = "--context, --batch, --head-tokens, --rank or --layers"
 
-    def __init__(self, prepared: Prepared[ExitsConfig]) -> None:
-        """Make adapters, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        config = prepared.config
+    def build(self, config: ExitsConfig) -> nn.Module:
         torch.manual_seed(config.seed)
         self.name = f"exits ({config.loss.value})"
-        self.heads = ExitHeads(prepared.vlm, prepared.layers, config.rank)
-        self.heads.adapters.float()
+        self.heads = ExitHeads(self.vlm, self.prepared.layers, config.rank)
         # Cross-entropy's weight in the loss; the divergence from the last layer has the rest.
         self._ce = {Loss.CE: 1.0, Loss.KL: 0.0, Loss.MIX: config.ce_share}[config.loss]
-        super().__init__(prepared, self.heads.adapters)
+        return self.heads.adapters.float()
 
     @staticmethod
     def layers_of(config: ExitsConfig, text: Mapping[str, Any]) -> tuple[int, ...]:

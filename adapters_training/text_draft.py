@@ -34,7 +34,7 @@ from adapters_training.fed_head.measuring import ModelDrafter, measure
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.target import read
-from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer, Prepared
+from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.shapes import parameters
@@ -71,10 +71,10 @@ class TextDraftTrainer(FrozenTrainer[TextDraftConfig]):
     name, kind, made, file = "text draft", TextDraftConfig, "a draft", "model.safetensors"
     smaller = "--context, --batch, --head-tokens or --width"
 
-    def __init__(self, prepared: Prepared[TextDraftConfig]) -> None:
-        """Make the draft, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        self.model = build(prepared.vlm, prepared.config)
-        super().__init__(prepared, self.model)
+    def build(self, config: TextDraftConfig) -> nn.Module:
+        self.model = new_draft(self.vlm, config)
+        trained: nn.Module = self.model
+        return trained
 
     @staticmethod
     def layers_of(config: TextDraftConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ class TextDraftTrainer(FrozenTrainer[TextDraftConfig]):
         ]
 
 
-def build(vlm: Vlm, config: TextDraftConfig) -> Any:
+def new_draft(vlm: Vlm, config: TextDraftConfig) -> Any:
     """Return the float32 model that learns, on the target's device. Raises ValueError for a target that it cannot be
     made of."""
     if vlm.sees_images:

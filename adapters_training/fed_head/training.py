@@ -104,13 +104,12 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
     smaller = "--context, --batch, --depths, --head-tokens, --short-list or --width"
     dry: ClassVar[Mapping[str, Any]] = {"kept": ""}
 
-    def __init__(self, prepared: Prepared[FedHeadConfig]) -> None:
-        """Make a head, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        torch.manual_seed(prepared.config.seed)
-        shape, device = shape_of(prepared), prepared.vlm.device
+    def build(self, config: FedHeadConfig) -> nn.Module:
+        torch.manual_seed(config.seed)
+        shape, device = shape_of(self.prepared), self.vlm.device
         self.encoder, self.head = FeatureEncoder(shape).to(device), FedHead(shape).to(device)
-        take_words(prepared.vlm, self.head)
-        super().__init__(prepared, nn.ModuleDict({"encoder": self.encoder, "head": self.head}))
+        take_words(self.vlm, self.head)
+        return nn.ModuleDict({"encoder": self.encoder, "head": self.head})
 
     @staticmethod
     def layers_of(config: FedHeadConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
@@ -133,7 +132,7 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     def maker(self) -> Maker[Batch | Runs | None]:
         config = self.prepared.config
-        return KeptRuns(self.prepared, config.prompt_tokens) if config.kept else self.prepared.maker
+        return KeptRuns(self.prepared) if config.kept else self.prepared.maker
 
     def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
         depths, device = self.config.depths, self.vlm.device

@@ -80,9 +80,10 @@ class FrozenTrainer(Trainer[F]):
     dry: ClassVar[Mapping[str, Any]] = {}
     """Settings that a dry run leaves out."""
 
-    def __init__(self, prepared: Prepared[F], modules: nn.Module) -> None:
-        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
+    def __init__(self, prepared: Prepared[F]) -> None:
+        """Make what learns, or take up the checkpoint in the output folder; ValueError if it is of another run."""
         self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
+        modules = self.build(prepared.config)
         self._run = Run(prepared.plan, self.maker(), prepared.config.seed, prepared.replicas.rank)
         super().__init__(prepared.config, prepared.replicas, {"weights": modules})
 
@@ -95,6 +96,10 @@ class FrozenTrainer(Trainer[F]):
     @abstractmethod
     def memory_of(config: Any, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
         """Return how many weights learn, and about how many bytes a step takes."""
+
+    @abstractmethod
+    def build(self, config: F) -> nn.Module:
+        """Return the weights that learn, as they begin. Raises ValueError for a target that they do not suit."""
 
     @abstractmethod
     def finish(self, config: F, folder: Path) -> dict[str, Any]:

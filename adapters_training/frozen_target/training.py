@@ -35,8 +35,7 @@ def train(
     process but the first. Raises ValueError, in one sentence, for what cannot be trained, OSError for a full disk, and
     TrainingFailed where the loss has risen: nothing is written then.
     """
-    create: Any = kind
-    trainer: FrozenTrainer[F] = create(prepared or prepare(kind, config))
+    trainer = kind(prepared or prepare(kind, config))
     trainer.is_trial, first = is_trial, trainer.replicas.is_first
     used = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=trainer.prepared.layers)
     if first:
@@ -97,13 +96,13 @@ def dry_run(kind: type[FrozenTrainer[F]], config: F) -> str:
 
     Nothing is left on disk; of several processes the first one gets the line. Raises ValueError as `train` does.
     """
-    prepared, create = prepare(kind, config), kind
+    prepared = prepare(kind, config)
     with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
         small = msgspec.structs.replace(
             config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, **kind.dry
         )
-        own: Any = replace(prepared, config=small)
-        trial: FrozenTrainer[F] = create(own)  # type: ignore[call-arg]
+        own = replace(prepared, config=small)
+        trial = kind(own)
         seconds = trial.seconds_a_step()
         results = train(kind, small, own, is_trial=True)
         if not results:

@@ -85,29 +85,27 @@ def test_a_checkpoint_of_other_settings_or_none_is_refused(
     command: str, llama: Path, chat: Path, tmp_path: Path
 ) -> None:
     kind, config = TRAININGS[command]
-    create: Any = kind
     prepared = prepare(kind, config(llama, chat, tmp_path, learning_rate=0.01))
-    trainer = create(prepared)
+    trainer = kind(prepared)
     trainer.save()
     with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.01 there, 0.02 now\)"):
-        create(replace(prepared, config=msgspec.structs.replace(prepared.config, learning_rate=0.02)))
+        kind(replace(prepared, config=msgspec.structs.replace(prepared.config, learning_rate=0.02)))
     trainer.checkpoint.write_bytes(b"half a checkpoint")
     with pytest.raises(ValueError, match="is no checkpoint .* delete it to begin anew"):
-        create(prepared)
+        kind(prepared)
 
 
 def test_minutes_become_steps_once(
     command: str, llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, config = TRAININGS[command]
-    create: Any = kind
     prepared = prepare(kind, config(llama, chat, tmp_path, steps=0, minutes=0.5))
     monkeypatch.setattr(kind, "seconds_a_step", lambda self: 0.25)
-    trainer = create(prepared)
+    trainer = kind(prepared)
     assert trainer.steps == 120
     trainer.save()
     monkeypatch.setattr(kind, "seconds_a_step", lambda self: 9.0)
-    assert create(prepared).steps == 120
+    assert kind(prepared).steps == 120
 
 
 def test_too_little_memory_is_known_before_the_weights_are_read(
@@ -137,6 +135,5 @@ def test_what_cannot_be_trained_is_one_sentence(
     command: str, changes: dict[str, Any], sentence: str, llama: Path, chat: Path, tmp_path: Path
 ) -> None:
     kind, config = TRAININGS[command]
-    create: Any = kind
     with pytest.raises(ValueError, match=sentence):
-        create(prepare(kind, config(llama, chat, tmp_path, **changes)))
+        kind(prepare(kind, config(llama, chat, tmp_path, **changes)))
