@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -143,24 +142,6 @@ def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatc
     assert not torch.equal(before, weights(student))
 
 
-def test_two_processes_take_the_mean_step_and_leave_alone_what_does_not_learn(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the vision tower learns, the other weights have no gradient and so no decay."""
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    alone, one = (trainer(folder, "nowhere", vision_share=1.0) for _ in range(2))
-    (batches,) = alone.stream(0, 1, 0)
-    one.replicas = SimpleNamespace(  # type: ignore[assignment]
-        size=2, is_first=True, device=torch.device("cpu"), sum=lambda own: 2 * own
-    )
-    for each in (alone, one):
-        each.update(each.learn(batches))
-    torch.testing.assert_close(weights(alone), weights(one))
-    fresh = trainer(folder, "nowhere").model.state_dict()
-    name = "model.language_model.layers.0.mlp.up_proj.weight"
-    assert torch.equal(one.model.state_dict()[name], fresh[name])
-
-
 def command(folder: Path, out: str, **options: Any) -> int:
     """Run `pair` with an export; return the status."""
     values = {"role": "draft", "data": folder / "data", "processor": folder / "processor", "out": folder / out,
@@ -241,25 +222,6 @@ def test_a_dry_run_walks_the_whole_path_and_says_how_long(
     assert status == 0
     assert "100 steps would take about" in capsys.readouterr().out
     assert not (folder / "dry").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "named"),
-    [("--steps", "0", "steps"), ("--vision-share", "2", "vision_share"), ("--role", "teacher", "role")],
-)
-def test_senseless_settings_are_named(option: str, value: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    known = ["pair", "--role", "draft", "--data", "d", "--processor", "p", "--out", "o"]
-    assert main([*known, option, value]) == 2
-    assert f"setting {named} is '{value}'" in capsys.readouterr().err
-
-
-def test_no_data_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main([
-        "pair", "--role", "draft", "--data", str(folder / "nothing"), "--processor", str(folder / "processor"),
-        "--out", str(folder / "none"),
-    ])  # fmt: skip
-    assert status == 2
-    assert "run 'python -m adapters_training data' first" in capsys.readouterr().err
 
 
 def test_a_start_may_be_the_mean_of_two_models(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

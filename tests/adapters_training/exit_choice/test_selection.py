@@ -96,19 +96,6 @@ def test_later_exits_add_what_earlier_ones_did_not() -> None:
     assert first_right(candidates, (0, 3, 5)).tolist() == [0.25, 0.25, 0.25]
 
 
-def test_costs_delay_every_verdict() -> None:
-    candidates = given_candidates(cost_s=(0.1, 0.01, 0.05))
-    choice = select(candidates, 1, 1.0)[1]
-    assert (choice.layers, choice.cost_s) == ((3,), 0.01)
-    assert choice.saved_s == pytest.approx((0.5 + 0.5) / 5 - 0.01)
-
-
-def test_a_budget_leaves_sizes_out() -> None:
-    candidates = given_candidates(cost_s=(0.04, 0.04, 0.04))
-    assert [len(choice.layers) for choice in select(candidates, 3, 0.1)] == [0, 1, 2]
-    assert [len(choice.layers) for choice in select(candidates, 3, 0.12)] == [0, 1, 2, 3]
-
-
 def test_all_candidates_of_a_real_target_are_weighed() -> None:
     """27 candidates, at most 6 exits: the exact best is at least as good as taking the best next one every time."""
     dice = np.random.default_rng(3)

@@ -109,12 +109,9 @@ def refusals(data: Path, logged: Path, draft: Path, empty: Path) -> list[tuple[S
     train = ("train", "--out", empty / "x", "--drafts")
     return [
         (("log", "--data", empty, "--out", empty / "x", "--draft", draft, "--target", draft), "no frames in"),
-        (("log", "--data", data, "--out", empty / "x", "--gamma", 0), "setting gamma is '0'"),
         ((*train, empty), "run 'python -m adapters_training predictor log' first"),
         ((*train, logged, "--gamma", 9), "--gamma is 9; the drafts were logged with 3"),
         ((*train, logged, "--profile", "raw"), "profile raw declares no times"),
-        ((*train, logged, "--hidden", "wide"), "setting hidden is "),
-        ((*train, logged, "--threshold", 2), "setting threshold is '2'"),
     ]
 
 

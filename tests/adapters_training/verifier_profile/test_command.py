@@ -77,9 +77,3 @@ def test_a_short_context_shortens_what_is_measured_and_says_so(capsys: pytest.Ca
     assert capsys.readouterr().out == ""
     assert max(each.longest for each in configurations(training(), 512, quick=False)) <= 512
     assert "at most (the paper's: 2000)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--runs", "0"), ("--bootstraps", "5"), ("--dtype", "int8")])
-def test_a_setting_that_cannot_be_is_named(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile-verifier", "--target", "models/target", flag, value]) == 2
-    assert flag.strip("-") in capsys.readouterr().err
