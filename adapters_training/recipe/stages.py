@@ -117,7 +117,7 @@ class Plan:
 
     def settings_of(self, stage: Stage) -> dict[str, Any]:
         """Return the settings of a stage's command, with paths for the names of folders."""
-        given: dict[str, Any] = json.loads(self.placed(json.dumps(dict(stage.settings))))
+        given: dict[str, Any] = {name: self.placed(value) for name, value in stage.settings.items()}
         if stage.has_folder:
             given["out"] = str(self.out / stage.name)
         processes = self.processes_of(stage)
@@ -130,9 +130,11 @@ class Plan:
         """Return with how many processes of `torchrun` a stage runs here."""
         return self.gpus if self.gpus and stage.processes > 1 else stage.processes
 
-    def placed(self, text: str) -> str:
-        """Return a text with paths for the names of folders."""
-        return _FOLDER.sub(lambda found: str(self.out / found[1]), text)
+    def placed(self, value: Any) -> Any:
+        """Return a text, or a list of them, with paths for the names of folders; anything else as it is."""
+        if isinstance(value, str):
+            return _FOLDER.sub(lambda found: str(self.out / found[1]), value)
+        return [self.placed(each) for each in value] if isinstance(value, list) else value
 
     def _stage(self, path: Path, name: str, values: Mapping[str, Any], quick: bool) -> Stage:
         where, commands = f"{path}, stage {name}", by_words()

@@ -36,6 +36,7 @@ def test_shipped_recipes_are_read(tmp_path: Path, recipe: str, quick: bool) -> N
 
 
 def test_a_stage_has_the_folders_that_it_names_and_begins_with_the_file_that_it_names(tmp_path: Path) -> None:
+    tmp_path = tmp_path / 'a "b" c'
     plan = Plan(CONFIG / RECIPES[0], tmp_path)
     exits, last = plan.named("exits"), plan.named("target-3")
     given = plan.settings_of(exits)
