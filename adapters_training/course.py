@@ -7,7 +7,7 @@ last steps is held against the one before the first: other batches, so that it i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class LossCourse:
         """Take the loss of one more step; return a warning, or nothing. Raises TrainingFailed where it is no number."""
         self.check_finite(loss, step)
         self.last = [*self.last, loss][-WINDOW:]
-        now = _mean(self.last)
+        now = sum(self.last) / len(self.last)
         risen = self.start is not None and len(self.last) == WINDOW and now > WARN_RISE * self.start
         if not risen or step < self._warned_at + WARN_STEPS:
             return ""
@@ -77,7 +77,3 @@ class LossCourse:
 def remedy(learning_rate: float) -> str:
     """Return what to do about a training that goes wrong at this learning rate."""
     return f"give a lower --learning-rate than {learning_rate:g}, and another --out"
-
-
-def _mean(losses: Sequence[float]) -> float:
-    return sum(losses) / len(losses)

@@ -187,7 +187,7 @@ class _Recorder:
     def __post_init__(self) -> None:
         self.rule = Greedy()
         self.kinds = [Head.FULL, *([Head.SHORT] if self.heads.short_list is not None else [])]
-        self.given: dict[Head, list[list[Verdict | None]]] = {kind: [] for kind in self.kinds}
+        self.confidence: dict[Head, list[list[float]]] = {kind: [] for kind in self.kinds}
         self.right: dict[Head, list[list[bool]]] = {kind: [] for kind in self.kinds}
         self.hits = {kind: np.zeros(len(self.heads.layers)) for kind in self.kinds}
 
@@ -197,15 +197,15 @@ class _Recorder:
         tokens, parents = found.tokens, range(ROOT, len(found.tokens) - 1)
         truth = self._commits(tokens, found.verdict)
         for kind in self.kinds:
-            given: list[Verdict | None] = []
+            confidence: list[float] = []
             right: list[bool] = []
             for index, layer in enumerate(self.heads.layers):
                 own = to_numpy(self.heads.logits(layer, found.hidden[layer], kind))
                 verdict = self.heads.judge(self.rule, tokens, parents, own, kind)
-                given.append(verdict)
+                confidence.append(np.nan if verdict is None else verdict.confidence)
                 right.append(verdict is not None and self._commits(tokens, verdict) == truth)
                 self.hits[kind][index] += sum(a == b for a, b in zip(self._likeliest(own, kind), truth, strict=False))
-            self.given[kind].append(given)
+            self.confidence[kind].append(confidence)
             self.right[kind].append(right)
         self.committed.append(len(truth))
         self.tokens += truth
@@ -215,12 +215,10 @@ class _Recorder:
         """Return all that was recorded."""
         by_head = {}
         for kind in self.kinds:
-            given = self.given[kind]
-            confidence = [[0.0 if verdict is None else verdict.confidence for verdict in row] for row in given]
-            spoke = [[verdict is not None for verdict in row] for row in given]
+            confidence = np.array(self.confidence[kind], dtype=np.float32).T
             by_head[kind] = HeadVerdicts(
-                np.ascontiguousarray(np.array(confidence, dtype=np.float32).T),
-                np.ascontiguousarray(np.array(spoke).T),
+                np.ascontiguousarray(np.nan_to_num(confidence, nan=0.0)),
+                np.ascontiguousarray(~np.isnan(confidence)),
                 np.ascontiguousarray(np.array(self.right[kind]).T),
                 (self.hits[kind] / max(1, len(self.tokens))).astype(np.float32),
             )

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from adapters_training.encoding import Encoded, Encoder
 from adapters_training.packing import IGNORE, Packer
-from adapters_training.records import Frame
 from adapters_training.sources import BadRecord
 from adapters_training.sources.mixture import Mixture
 from adapters_training.sources.shards import ShardFolder
@@ -84,15 +83,15 @@ class PackedFrames:
 
     def __init__(self, frames: Mixture, vlm: Vlm, questions: int, augment: bool) -> None:
         """Raises ValueError where frames and target do not fit each other."""
-        self._folders = [source for source in frames.sources if isinstance(source, ShardFolder)]
-        if len(self._folders) < len(frames.sources):
+        folders = [source for source in frames.sources if isinstance(source, ShardFolder)]
+        if len(folders) < len(frames.sources):
             raise ValueError("--packed takes folders of simulator shards only; leave it out for other data")
         vocabulary = Vocabulary.load(vlm.folder)
         if vocabulary is None:
             raise ValueError(
                 f"--packed needs a target that knows the simulator's objects: {vlm.folder} has no objects.json"
             )
-        words = {word for folder in self._folders for word in folder.words}
+        words = {word for folder in folders for word in folder.words}
         unknown = sorted(
             f"{colour} {kind}" for colour, kind in words
             if colour not in vocabulary.colours or kind not in vocabulary.classes
@@ -101,25 +100,19 @@ class PackedFrames:
             raise ValueError(
                 f"the data ask for {', '.join(unknown[:3])}, which {vlm.folder}/objects.json does not know"
             )
-        self._vlm, self._augment = vlm, augment
+        self._frames, self._vlm, self._augment = frames, vlm, augment
         self._packer = Packer(vlm.tokenizer, vocabulary, questions)
 
     def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
         """Return a batch of `count` frames."""
-        frames = [self._frame(number(place)) for place in range(first, first + count)]
+        places = [self._frames.place(number(place)) for place in range(first, first + count)]
+        frames = [folder.frame(index) for folder, index in places if isinstance(folder, ShardFolder)]
         packed = self._packer.batch(frames, random.Random(f"{seed}/{first}"), augment=self._augment)
         pixels, grid = self._vlm.processor.patchify(packed.images)
         grids = torch.tensor([grid] * count)
         return Batch(
             packed.ids, packed.labels, packed.positions, packed.mask, torch.from_numpy(pixels), grids
         )  # fmt: skip
-
-    def _frame(self, index: int) -> Frame:
-        for folder in self._folders:
-            if index < sum(folder.blocks):
-                return folder.frame(index)
-            index -= sum(folder.blocks)
-        raise IndexError(index)
 
 
 def collate(rows: Sequence[Encoded], pad: int, problems: tuple[str, ...] = ()) -> Batch:

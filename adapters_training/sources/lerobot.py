@@ -140,7 +140,8 @@ class LeRobotData:
                     continue
                 stamp_ns = round((episode.start_s + seconds) * 1e9)
                 answer = str(row.get(ANSWER) or "").strip()
-                yield Shot(index, stamp_ns, jpeg, self._task(row, episode), answer)
+                task = self._tasks.get(row.get("task_index", -1), next(iter(episode.tasks), "")).strip()
+                yield Shot(index, stamp_ns, jpeg, task, answer)
         finally:
             if video is not None:
                 video.close()
@@ -216,9 +217,6 @@ class LeRobotData:
         if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
             raise ValueError(f"timestamp of a frame of episode {episode.number} is {seconds!r}; seconds are needed")
         return episode, float(seconds)
-
-    def _task(self, row: dict[str, Any], episode: _Episode) -> str:
-        return self._tasks.get(row.get("task_index", -1), next(iter(episode.tasks), "")).strip()
 
     def _video_path(self, episode: _Episode) -> str:
         assert episode.video is not None

@@ -49,9 +49,13 @@ class Mixture:
 
     def sample(self, index: int, rng: random.Random) -> Sample:
         """Return record `index`. Raises BadRecord for one that cannot be read after all."""
+        source, number = self.place(index)
+        return source.sample(number, rng)
+
+    def place(self, index: int) -> tuple[Source, int]:
+        """Return the source of record `index`, and its number there."""
         which = int(np.searchsorted(self._ends, index, side="right"))
-        first = self._ends[which - 1] if which else 0
-        return self.sources[which].sample(index - first, rng)
+        return self.sources[which], index - (self._ends[which - 1] if which else 0)
 
     def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return the numbers of all records as an epoch takes them: blocks shuffled, then a few blocks together."""

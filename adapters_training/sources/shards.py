@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from adapters_training import wording
-from adapters_training.records import WINDOW, Frame, Task, read_shard, shards
+from adapters_training.records import WINDOW, Frame, read_shard, shards
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
 
 EMPTY_KEPT = 3
@@ -63,12 +63,12 @@ class ShardFolder:
             task = rng.choice(answered)
         else:
             task = wording.choose_one([task for task in frame.tasks if wording.fits(task, self._form)], rng)
-        prompt, answer = (task.prompt, task.answer) if task.answer else self._words(frame, task, rng)
+        prompt, answer = task.prompt, task.answer
+        if not answer:
+            order = wording.random_order(rng)
+            prompt = wording.prompt(task, order, self._form, self._guide)
+            answer = wording.answer(frame, task, rng, order)
         return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, frame.jpeg)
-
-    def _words(self, frame: Frame, task: Task, rng: random.Random) -> tuple[str, str]:
-        order = wording.random_order(rng)
-        return wording.prompt(task, order, self._form, self._guide), wording.answer(frame, task, rng, order)
 
     def _shard(self, index: int) -> list[Frame]:
         if index not in self._cache:

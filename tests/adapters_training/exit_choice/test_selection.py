@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.selection import Candidates, Choice, first_right, saved_s, select
+from adapters_training.exit_choice.selection import Candidates, Choice, choice_of, first_right, select
 
 
 @st.composite
@@ -65,7 +65,6 @@ def test_the_search_finds_what_brute_force_finds(candidates: Candidates, most: i
     assert {len(choice.layers): pytest.approx(choice.saved_s, abs=1e-9) for choice in choices} == expected
     for choice in choices:
         assert choice.cost_s <= budget * candidates.verify_s * (1 + 1e-6)
-        assert saved_s(candidates, choice.layers) == choice.saved_s
         assert list(choice.layers) == sorted(set(choice.layers))
 
 
@@ -109,9 +108,9 @@ def test_all_candidates_of_a_real_target_are_weighed() -> None:
     greedy: tuple[int, ...] = ()
     for _ in range(6):
         rest = [tuple(sorted((*greedy, place))) for place in range(27) if place not in greedy]
-        greedy = max(rest, key=lambda places: saved_s(candidates, places))
+        greedy = max(rest, key=lambda places: choice_of(candidates, places).saved_s)
     assert len(choices[6].layers) == 6
-    assert choices[6].saved_s >= saved_s(candidates, greedy) - 1e-12
+    assert choices[6].saved_s >= choice_of(candidates, greedy).saved_s - 1e-12
 
 
 def test_a_budget_of_nothing_is_refused() -> None:

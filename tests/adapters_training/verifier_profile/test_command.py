@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from adapters_training.__main__ import main
@@ -62,14 +61,6 @@ def test_a_configuration_is_fed_as_it_says_and_never_twice(target: Vlm, monkeypa
     assert seconds.shape == (2,) and (seconds > 0.0).all()
     assert planned.count(([9, 2], [0, 20], True)) == planned.count(([1, 1], [12, 12], False)) == 5
     assert len(planned) == 10 + 3  # and the cached tokens of each row, once
-
-
-def test_a_prompt_that_was_fed_before_is_refused(target: Vlm) -> None:
-    profiler = Profiler(target, ProfileConfig(target="tiny"))
-    tokens = np.arange(4)
-    profiler._check_unique(tokens, tokens)
-    with pytest.raises(RuntimeError, match="twice"):
-        profiler._check_unique(tokens, tokens)
 
 
 def test_a_short_context_shortens_what_is_measured_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
