@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from adapters_training.all_commands import COMMANDS
-from adapters_training.course import TrainingFailed
+from adapters_training.loss_monitor import TrainingFailed
 from adapters_training.recipe import run as recipe
 from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 MOST_WORKERS = 8
-"""Processes that prepare the data of one GPU, at most; one of them packs some hundred frames a second."""
+"""Number of processes that prepare the data of one GPU, at most; one of them packs some hundred frames a second."""
 
 M = TypeVar("M", bound=ModelSettings)
 

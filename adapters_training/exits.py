@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
-from adapters_training.frozen_target.target import exit_logits, read
+from adapters_training.frozen_target.hidden_states import exit_logits, read
 from adapters_training.frozen_target.trainer import LOGIT_COPIES, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.trainer import StepLosses
@@ -160,7 +160,7 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
             tqdm.write(
                 f"warning: these exits agree with the last layer in {agreed / count:.1%} of {found['tokens']} held-out "
                 f"tokens, without adapters it is {bare / count:.1%}; if the data's tokens are those of the target, "
-                f"{self.course.remedy}",
+                f"{self.monitor.remedy}",
                 file=sys.stderr,
             )
         self.heads.save(folder)

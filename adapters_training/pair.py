@@ -26,14 +26,14 @@ from torch import Tensor
 from adapters_training import devices, settings
 from adapters_training.attention import for_training
 from adapters_training.command import Command
-from adapters_training.course import PROBE_STEPS
+from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Precision
 from adapters_training.files import filling, read_checkpoint, resumable
+from adapters_training.loss_monitor import PROBE_STEPS
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.replicas import Replicas
+from adapters_training.pair_batches import PairBatches
 from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, retokenised
-from adapters_training.steps import Steps
 from adapters_training.trainer import LearningConfig, Schedule, StepLosses, Trainer
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
@@ -201,8 +201,8 @@ class PairTrainer(Trainer[PairConfig]):
         named = zip(FIGURES, means[1:].tolist(), strict=True)
         return {name: value for name, value in named if value == value}  # what the step did not have is no number
 
-    def _batches(self, config: PairConfig, source: str, wordless: Any) -> Steps:
-        return Steps(config.data, config.batch_frames, source, self.packer, self.processor, wordless)
+    def _batches(self, config: PairConfig, source: str, wordless: Any) -> PairBatches:
+        return PairBatches(config.data, config.batch_frames, source, self.packer, self.processor, wordless)
 
     @torch.no_grad()
     def _loss_now(self) -> float:

@@ -30,10 +30,10 @@ from msgspec import Meta
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from adapters_training.fed_head.measuring import ModelDrafter, measure
+from adapters_training.fed_head.acceptance import ModelDrafter, measure
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
-from adapters_training.frozen_target.target import read
+from adapters_training.frozen_target.hidden_states import read
 from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adapters_training.frozen_target.batches import Batch
-from adapters_training.frozen_target.target import outputs
+from adapters_training.frozen_target.hidden_states import outputs
 from adapters_training.packing import IGNORE
 from adapters_training.tensors import TensorFields
 from speculation.vlm.load import Vlm

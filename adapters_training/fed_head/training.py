@@ -26,10 +26,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from adapters_training.fed_head.acceptance import Drafter, HeadDrafter, ModelDrafter, measure
 from adapters_training.fed_head.config import FedHeadConfig
-from adapters_training.fed_head.kept import KeptRuns
+from adapters_training.fed_head.hidden_state_cache import CachedRuns
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.measuring import Drafter, HeadDrafter, ModelDrafter, measure
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.frozen_target.batches import Batch, Maker
 from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer, Prepared
@@ -132,7 +132,7 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     def maker(self) -> Maker[Batch | Runs | None]:
         config = self.prepared.config
-        return KeptRuns(self.prepared) if config.kept else self.prepared.maker
+        return CachedRuns(self.prepared) if config.kept else self.prepared.maker
 
     def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
         depths, device = self.config.depths, self.vlm.device

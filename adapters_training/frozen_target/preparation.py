@@ -11,11 +11,11 @@ import torch
 from transformers import AutoTokenizer
 
 from adapters_training import devices
+from adapters_training.data_parallel import Replicas
 from adapters_training.encoding import Encoder
 from adapters_training.frozen_target.batches import Batch, Conversations, Maker, PackedFrames, Plan
 from adapters_training.frozen_target.config import Dtype, FrozenTargetConfig
 from adapters_training.frozen_target.trainer import ADAM_BYTES, F, FrozenTrainer, Need, Prepared
-from adapters_training.replicas import Replicas
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE

@@ -13,9 +13,9 @@ from torch import nn
 from tqdm import tqdm
 
 from adapters_training import devices
+from adapters_training.data_parallel import Replicas
 from adapters_training.frozen_target.batches import Batch, Maker, Plan, Run
 from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
-from adapters_training.replicas import Replicas
 from adapters_training.trainer import StepLosses, Trainer
 from speculation.vlm.load import Vlm
 

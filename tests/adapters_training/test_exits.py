@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from adapters_training.__main__ import main
-from adapters_training.course import TrainingFailed
 from adapters_training.exits import ExitTrainer
 from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.training import RESULTS_FILE, finished_results
+from adapters_training.loss_monitor import TrainingFailed
 from adapters_training.records import write_shard
 from adapters_training.settings import write
 from adapters_training.shapes import build_model, write_processor

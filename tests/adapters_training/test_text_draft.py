@@ -13,7 +13,7 @@ import torch
 
 from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
-from adapters_training.fed_head.measuring import ModelDrafter, measure
+from adapters_training.fed_head.acceptance import ModelDrafter, measure
 from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.packing import IGNORE

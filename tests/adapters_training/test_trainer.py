@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adapters_training.replicas import Replicas
+from adapters_training.data_parallel import Replicas
 from adapters_training.trainer import END_SHARE, LearningConfig, Schedule, StepLosses, Trainer, learning_rate
 
 

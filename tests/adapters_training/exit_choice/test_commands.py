@@ -11,8 +11,8 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.exit_choice import select as command
+from adapters_training.exit_choice.exact_search import select
 from adapters_training.exit_choice.report import Measured
-from adapters_training.exit_choice.selection import select
 from adapters_training.exit_choice.timing import Clock
 from adapters_training.exit_choice.verdicts import Verdicts
 from adapters_training.records import write_shard

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters_training.encoding import Encoded
+from adapters_training.fed_head.acceptance import HeadDrafter, measure
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.measuring import HeadDrafter, measure
 from adapters_training.fed_head.runs import gather, spans
 from adapters_training.fed_head.training import FedTrainer, feeding_layers
 from adapters_training.frozen_target import preparation, training

@@ -36,7 +36,7 @@ _DECIDE = ("packed", "questions", "batch", "context", "max_pixels", "seed", "dty
 """Settings that decide what the target makes of a record, besides target, data and layers."""
 
 
-class KeptRuns:
+class CachedRuns:
     """A `Maker` of runs. Parts that are not there yet are computed first, by all processes of a training together."""
 
     def __init__(self, prepared: Prepared[FedHeadConfig]) -> None:

@@ -1,4 +1,4 @@
-"""Where a training's loss goes: a rise is warned of and ends in failure, a loss that is no number ends it at once.
+"""Watches a training's loss: a rise is warned of and ends in failure, a loss that is no number ends it at once.
 
 The loss is measured on the same few batches before the first step and after the last one. In between, the mean of the
 last steps is held against the one before the first: other batches, so that it is worth a warning and no more.
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROBE_STEPS = 4
-"""Steps' batches that the loss is measured on before and after."""
+"""Number of steps on whose batches the loss is measured on before and after."""
 WINDOW = 20
-"""Steps of which the mean is held against the loss before the first."""
+"""Number of last steps whose mean loss is held against the loss before the first."""
 RISE = 1.1
 """How many times the loss at the start, on the same batches, is one that has risen."""
 WARN_RISE = 1.5
@@ -28,7 +28,7 @@ class TrainingFailed(Exception):
 
 
 @dataclass
-class LossCourse:
+class LossMonitor:
     """One loss over the steps of a training; `state` goes into checkpoints, of no influence on the weights."""
 
     remedy: str

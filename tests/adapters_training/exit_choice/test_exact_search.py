@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.selection import Candidates, Choice, choice_of, first_right, select
+from adapters_training.exit_choice.exact_search import Candidates, Choice, choice_of, first_right, select
 
 
 @st.composite

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from adapters_training.course import RISE, WARN_STEPS, WINDOW, LossCourse, TrainingFailed, remedy
+from adapters_training.loss_monitor import RISE, WARN_STEPS, WINDOW, LossMonitor, TrainingFailed, remedy
 
 
-def course(start: float | None = 2.0) -> LossCourse:
-    return LossCourse(remedy(1.0), start)
+def course(start: float | None = 2.0) -> LossMonitor:
+    return LossMonitor(remedy(1.0), start)
 
 
-def enter(losses: list[float], start: float | None = 2.0) -> tuple[LossCourse, list[str]]:
+def enter(losses: list[float], start: float | None = 2.0) -> tuple[LossMonitor, list[str]]:
     entered = course(start)
     warnings = [entered.enter(loss, step) for step, loss in enumerate(losses, start=1)]
     return entered, [warning for warning in warnings if warning]

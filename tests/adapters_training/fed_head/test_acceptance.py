@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.fed_head.measuring import Tally
+from adapters_training.fed_head.acceptance import Tally
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.data())
