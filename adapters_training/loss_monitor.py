@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROBE_STEPS = 4
-"""Number of steps on whose batches the loss is measured on before and after."""
+"""Number of steps on whose batches the loss is measured before and after."""
 WINDOW = 20
 """Number of last steps whose mean loss is held against the loss before the first."""
 RISE = 1.1
