@@ -5,35 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from adapters_training import answers, data, evaluate, pair, shapes, store, walk_answers
-from adapters_training.course import TrainingFailed
-from adapters_training.exit_choice import measure, select
-from adapters_training.exits import command as exits
-from adapters_training.fed_head import command as fed_head
-from adapters_training.predictor import command as predictor
-from adapters_training.recipe import command as recipe
-from adapters_training.text_draft import command as text_draft
-from adapters_training.verifier_profile import command as profile
+from adapters_training.all_commands import COMMANDS
+from adapters_training.loss_monitor import TrainingFailed
+from adapters_training.recipe import run as recipe
 from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable
-
-COMMANDS = (
-    recipe.add_command,
-    data.COMMAND.add,
-    shapes.COMMAND.add,
-    pair.COMMAND.add,
-    answers.COMMAND.add,
-    walk_answers.COMMAND.add,
-    exits.COMMAND.add,
-    measure.COMMAND.add,
-    select.COMMAND.add,
-    fed_head.COMMAND.add,
-    text_draft.COMMAND.add,
-    predictor.COMMAND.add,
-    profile.COMMAND.add,
-    evaluate.COMMAND.add,
-    store.COMMAND.add,
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,8 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m adapters_training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in COMMANDS:
-        add(commands)
+    recipe.add_command(commands)
+    for each in COMMANDS:
+        each.add(commands)
     return parser
 
 

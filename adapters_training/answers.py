@@ -16,8 +16,6 @@ examples (about ten answers a second; then pair --role draft --data out/answers 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,12 +28,13 @@ from msgspec import Meta
 from adapters_training import wording
 from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
-from adapters_training.packing import ACTION_FIRST_SHARE, choose
+from adapters_training.files import whole_lines
+from adapters_training.packing import choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
-from adapters_training.sources.conversations import ConversationFile
+from adapters_training.sources.conversations import ConversationFile, json_line
 from speculation.language.grammar import Automaton, Grammars, State, grammar_for, masked
-from speculation.language.prompts import ResponseOrder, parse_answer
+from speculation.language.prompts import parse_answer
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
@@ -87,9 +86,7 @@ def ask(
     form = wording.form_of(vlm.folder)
     for index, frame in enumerate(frames):
         for task in choose([task for task in frame.tasks if wording.fits(task, form)], rng, questions):
-            first = rng.random() < ACTION_FIRST_SHARE
-            order = ResponseOrder.ACTION_FIRST if first else ResponseOrder.REASON_FIRST
-            asked.append((index, task, wording.prompt(task, order, form)))
+            asked.append((index, task, wording.prompt(task, wording.random_order(rng), form)))
     tasks: list[list[Task]] = [[] for _ in frames]
     for at in range(0, len(asked), cache.rows):
         part = asked[at : at + cache.rows]
@@ -110,10 +107,7 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
     if vlm.sees_images:
         raise ValueError(f"{vlm.folder} sees images; conversations without one are for a language model alone")
     part = out.with_suffix(".part")
-    part.touch()
-    written = part.read_bytes()
-    done = written.count(b"\n")
-    os.truncate(part, written.rfind(b"\n") + 1)
+    done = len(whole_lines(part))
     cache, rng = KVCache(vlm, rows, CAPACITY), random.Random(0)
     count = min(count, sum(source.blocks))
     with part.open("a", encoding="utf-8") as file, progress(total=count, initial=done, unit="answer") as bar:
@@ -125,8 +119,8 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
             asked = [text for text in texts if len(vlm.processor.encode_text(text, 0)) + limit < CAPACITY]
             answered = dict(zip(asked, answer_all(vlm, cache, [(text, b"") for text in asked], limit), strict=True))
             for text in texts:
-                turns = [{"from": "human", "value": text}, {"from": "gpt", "value": answered.get(text, "").strip()}]
-                file.write(json.dumps({"conversations": turns}) * bool(turns[1]["value"]) + "\n")
+                answer = answered.get(text, "").strip()
+                file.write(json_line(text, answer) if answer else "\n")
             file.flush()
             bar.update(len(numbers))
     part.replace(out)

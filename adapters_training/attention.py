@@ -11,8 +11,7 @@ convolution whose steps are as long as its kernel is one. Results are equal up t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,11 +21,13 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from adapters_training.tensors import TensorFields
+
 TRAINING = "sdpa_in_training"
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(TensorFields):
     """Where the T tokens of B packed rows stand in one line, and what each of the Q questions may see.
 
     P is the length of a row's prefix, L that of the longest question.
@@ -44,10 +45,6 @@ class Layout:
     """bool [1, 1, L, P + L], which of these each of its tokens sees."""
     back: Tensor
     """int64 [T], where the line's tokens stand among all prefixes' and then all questions' places."""
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Layout:
-        """Return it with all its tensors changed: moved to a device, say."""
-        return Layout(*(change(getattr(self, each.name)) for each in fields(self)))
 
     def line(self, rows: Tensor) -> Tensor:
         """Return the tokens [1, T, width] of rows [B, N, width]."""

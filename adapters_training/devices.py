@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 MOST_WORKERS = 8
-"""Processes that prepare the data of one GPU, at most; one of them packs some hundred frames a second."""
+"""Number of processes that prepare the data of one GPU, at most; one of them packs some hundred frames a second."""
 
 M = TypeVar("M", bound=ModelSettings)
 
@@ -97,3 +97,13 @@ def workers(asked: int, device: torch.device) -> int:
 def cores() -> int:
     """Return how many processor cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def machine(device: str = "cpu") -> str:
+    """Return what the figures were measured on."""
+    import torch
+
+    from vlm_nav_simulation.speed import host
+
+    gpu = f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
+    return f"{host()} at the end{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads"

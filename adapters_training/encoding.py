@@ -37,9 +37,9 @@ class Encoded:
     positions: Ints
     """[3, n]."""
     pixels: npt.NDArray[np.float32] | None
-    """Of its image, or None."""
+    """The patches of its image, or None."""
     grid: Grid | None
-    """Of its image, or None."""
+    """How many patches its image has: time, rows, columns; or None."""
     truncated: bool
     """Whether it was cut at the context."""
 
@@ -91,7 +91,7 @@ class Encoder:
 
         A template does not mark whose text is where, so the chat is rendered up to each answer and past it.
         """
-        messages = [_message(turn.role, turn.text) for turn in sample.turns]
+        messages: list[dict[str, Any]] = [{"role": turn.role, "content": turn.text} for turn in sample.turns]
         if image_tokens:
             first = next(index for index, turn in enumerate(sample.turns) if turn.role == "user")
             messages[first]["content"] = [{"type": "image"}, {"type": "text", "text": sample.turns[first].text}]
@@ -136,10 +136,6 @@ class Encoder:
             return text_positions(len(ids))
         merge = int(self._vlm.processor.images.merge_size)
         return mrope_positions(ids, self._vlm.image_token, [grid], merge)[0]
-
-
-def _message(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "content": text}
 
 
 def _read_image(path: Path | None) -> Frame:

@@ -149,18 +149,12 @@ def pick(
     Only what a model of this prompt form can be asked, and with `asked` instructions of this kind alone.
     """
     rng = random.Random(seed)
-    chosen: list[tuple[Frame, Task]] = []
     fitting = [
         [task for task in frame.tasks if wording.fits(task, form) and asked in (None, Naming.of(task))]
         for frame in frames
     ]
     able = [pair for pair in zip(frames, fitting, strict=True) if pair[1]]
-    for frame, tasks in rng.sample(able, min(count, len(able))):
-        visible = [task for task in tasks if task.seen is not None]
-        hidden = [task for task in tasks if task.seen is None]
-        pool = visible if visible and (not hidden or rng.random() < 0.7) else hidden
-        chosen.append((frame, rng.choice(pool)))
-    return chosen
+    return [(frame, wording.choose_one(tasks, rng)) for frame, tasks in rng.sample(able, min(count, len(able)))]
 
 
 def evaluate(

@@ -125,3 +125,12 @@ def read_checkpoint(path: Path, advice: str) -> dict[str, Any]:
     except Exception as error:  # unpickling raises whatever the bytes make it stumble over
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path} is no checkpoint ({reason}); {advice}") from None
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that a run appends to, if there is one; one that a kill left unfinished is cut off."""
+    data = path.read_bytes() if path.exists() else b""
+    end = data.rfind(b"\n") + 1
+    if end < len(data):
+        os.truncate(path, end)
+    return data[:end].splitlines()

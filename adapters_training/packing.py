@@ -7,8 +7,8 @@ separate samples (a test holds this) while the image is computed once: about 2.5
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cv2
@@ -19,6 +19,7 @@ import torch
 from adapters_training import wording
 from adapters_training.attention import Layout, layout
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
+from adapters_training.tensors import TensorFields
 from speculation.language.memory import SIDE_PHRASES, mirrored
 from speculation.language.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
 from speculation.vlm.processing import Processor
@@ -33,7 +34,6 @@ PATCHES = 2 * CELLS
 SIDES = tuple(SIDE_PHRASES)
 ACTION_TEXTS = tuple(action.text for action in ACTIONS)
 REASONS = tuple(reason.value for reason in Reason)
-ACTION_FIRST_SHARE = 0.5
 ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
 SEARCHING = "search"
@@ -47,7 +47,7 @@ _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", 
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorFields):
     """One packed batch of B frames; N = image prefix + the longest row of questions and answers."""
 
     images: np.ndarray
@@ -84,19 +84,6 @@ class Batch:
     def with_pixels(self, processor: Processor) -> Batch:
         """Return the batch with the patches of its images."""
         return replace(self, pixels=torch.from_numpy(processor.patchify(self.images)[0]))
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch with its tensors on a device; the images stay."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Batch:
-        """Return the batch in memory that a GPU copies from while it computes (a `DataLoader` calls this)."""
-        return self._with(torch.Tensor.pin_memory)
-
-    def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        held = {each.name: getattr(self, each.name) for each in fields(self)}
-        changed = {name: change(value) for name, value in held.items() if isinstance(value, torch.Tensor)}
-        return Batch(**(held | changed | {"layout": self.layout.changed(change)}))
 
 
 @dataclass(frozen=True)
@@ -241,7 +228,7 @@ class Packer:
 
     def _asked(self, frame: Frame, task: Task, rng: random.Random, answers: bool) -> Asked:
         """Return one question; its answer is the target's own where the frame holds one, else one of the oracle's."""
-        order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
+        order = wording.random_order(rng)
         if task.answer:
             order = ResponseOrder.ACTION_FIRST if task.answer.startswith(ACTION_MARK) else ResponseOrder.REASON_FIRST
         question = self.question(task, order)

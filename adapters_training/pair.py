@@ -12,8 +12,7 @@ time: --dry-run estimates the whole run's here; hours for a target on two CPU co
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,14 +26,14 @@ from torch import Tensor
 from adapters_training import devices, settings
 from adapters_training.attention import for_training
 from adapters_training.command import Command
-from adapters_training.course import PROBE_STEPS
+from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Precision
 from adapters_training.files import filling, read_checkpoint, resumable
+from adapters_training.loss_monitor import PROBE_STEPS
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, retokenised
-from adapters_training.steps import Steps
+from adapters_training.pair_batches import PairBatches
+from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, retokenised
 from adapters_training.trainer import LearningConfig, Schedule, StepLosses, Trainer
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
@@ -44,10 +43,6 @@ DRY_STEPS = 2
 FIGURES = ("loss/words", "loss/dense", "loss/asked", "accuracy/tokens", "accuracy/action", "accuracy/side")
 _FREE = frozenset({"out", "export", "device", "workers", "checkpoint_seconds"})
 """Settings that may change between the parts of a run: they do not decide what is learned."""
-_BEFORE = {"layers": 0, "mixed_precision": "bf16", "average_with": "", "schedule": "cosine", "warmup_steps": 100,
-           "max_grad_norm": 1.0}  # fmt: skip
-"""What runs were that began before the setting was there."""
-
 Role = Literal["target", "draft"]
 
 
@@ -79,11 +74,8 @@ class PairConfig(LearningConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
     start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
     average_with: Annotated[
-        str, Meta(description="another, as deep; training begins with the mean of its weights and those of start_from")
+        str, Meta(description="another; training begins with the mean of its weights and those of start_from")
     ] = ""
-    layers: Annotated[
-        int, Meta(ge=0, le=128, description="decoder layers; 0: as many as the role has. A shallower start is deepened")
-    ] = 0
 
 
 def looking(config: PairConfig, step: int) -> bool:
@@ -106,7 +98,6 @@ class PairTrainer(Trainer[PairConfig]):
         torch.set_num_threads(config.threads)
         replicas = Replicas(devices.chosen(config.device))
         shape = TARGET if config.role == "target" else DRAFT
-        shape = replace(shape, layers=config.layers or shape.layers)
         self.name, self.processor_folder = config.role, Path(config.processor)
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
@@ -128,13 +119,8 @@ class PairTrainer(Trainer[PairConfig]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Trainer.settings`."""
         fields: dict[str, Any] = msgspec.to_builtins(self.config)
         return {name: value for name, value in fields.items() if name not in _FREE}
-
-    def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Trainer.settings_in`."""
-        return _BEFORE | _settings_in(state)
 
     def _start_from(self, path: Path) -> None:
         weights, probes = self._read(path)
@@ -155,7 +141,7 @@ class PairTrainer(Trainer[PairConfig]):
             vlm = load_vlm(path, threads=None)
             return self._respelled(vlm.model.state_dict(), vlm.tokenizer), {}
         state = _read_checkpoint(path)
-        before = _load_processor(Path(_settings_in(state)["processor"])).tokenizer
+        before = _load_processor(Path(state["settings"]["processor"])).tokenizer
         return self._respelled(state["model"], before), state["probes"]
 
     def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
@@ -167,20 +153,9 @@ class PairTrainer(Trainer[PairConfig]):
             else retokenised(weights, before, now)
         )
 
-    def take(self, state: Mapping[str, Any]) -> None:
-        """See `Trainer.take`."""
-        self._fit(state["model"], self.checkpoint)
-        try:
-            self.probes.load_state_dict(state["probes"])
-        except RuntimeError:
-            raise ValueError(
-                f"{self.checkpoint} was begun by an earlier version, which learned other labels; give it as "
-                "start_from, and another --out"
-            ) from None
-
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
         try:
-            self.model.load_state_dict(deepened(weights, self.config.layers) if self.config.layers else weights)
+            self.model.load_state_dict(weights)
         except RuntimeError:
             raise ValueError(
                 f"{path} holds a model of another shape or tokenizer than this {self.config.role}"
@@ -195,11 +170,9 @@ class PairTrainer(Trainer[PairConfig]):
                 (part / path.name).write_bytes(path.read_bytes())
 
     def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Batch]]:
-        """See `Trainer.stream`."""
         return ((batch,) for batch in self._source.stream(first, last, self.replicas.device, workers))
 
     def learn(self, batches: Sequence[Batch]) -> StepLosses:
-        """See `Trainer.learn`."""
         (batch,), config = batches, self.config
         wordless, looks = grounding(config, self.step), looking(config, self.step)
         figures = torch.full((1 + len(FIGURES),), torch.nan, dtype=torch.float64)
@@ -222,16 +195,14 @@ class PairTrainer(Trainer[PairConfig]):
         return StepLosses(figures, 1, batch.ids.numel(), is_followed=self._without_answers if looks else not wordless)
 
     def loss_of(self, means: Tensor) -> float:
-        """See `Trainer.loss_of`."""
         return float(means[0])
 
     def figures(self, means: Tensor) -> dict[str, float]:
-        """See `Trainer.figures`."""
         named = zip(FIGURES, means[1:].tolist(), strict=True)
         return {name: value for name, value in named if value == value}  # what the step did not have is no number
 
-    def _batches(self, config: PairConfig, source: str, wordless: Any) -> Steps:
-        return Steps(config.data, config.batch_frames, source, self.packer, self.processor, wordless)
+    def _batches(self, config: PairConfig, source: str, wordless: Any) -> PairBatches:
+        return PairBatches(config.data, config.batch_frames, source, self.packer, self.processor, wordless)
 
     @torch.no_grad()
     def _loss_now(self) -> float:
@@ -247,12 +218,6 @@ class PairTrainer(Trainer[PairConfig]):
         return total / PROBE_STEPS
 
 
-def _settings_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a checkpoint was begun with; earlier versions had another name for them."""
-    held: dict[str, Any] = state.get("settings") or state["config"]
-    return held
-
-
 def _load_processor(folder: Path) -> Processor:
     try:
         return Processor.load(folder)
@@ -264,8 +229,8 @@ def _load_processor(folder: Path) -> Processor:
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
     state = read_checkpoint(path, "give a run's checkpoint.pt or a model folder")
-    if not {"model", "probes"} <= set(state):
-        raise ValueError(f"{path} is no checkpoint of this training: it lacks model or probes")
+    if not {"model", "probes", "settings"} <= set(state):
+        raise ValueError(f"{path} is no checkpoint of this training: it lacks model, probes or settings")
     return state
 
 

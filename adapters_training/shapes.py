@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,6 @@ from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processo
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 IMAGE_SIZE = 224
-_LAYER = re.compile(r"(.*language_model\.layers\.)(\d+)\.(.+)")
-_OUTPUTS = ("self_attn.o_proj.", "mlp.down_proj.")
-"""Weights of a decoder layer whose results are added to the residual stream."""
 _EMBEDDINGS = ("embed_tokens.weight", "lm_head.weight")
 CORPUS_LINES = 20_000
 """Sentences that the tokenizer is trained on."""
@@ -109,31 +105,6 @@ def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     model.generation_config.eos_token_id = token("<|im_end|>")
     model.generation_config.pad_token_id = token("<|endoftext|>")
     return model
-
-
-def deepened(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the weights of a model that has `layers` decoder layers in place of fewer.
-
-    Each layer becomes several equal ones whose outputs, which are added to what they read, are divided by their number:
-    smaller steps of the same way (Chang et al., arXiv 1710.10348, Sec. 4). The result is near enough to the model that
-    it was made of to learn on from there. Raises ValueError for fewer layers than there are.
-    """
-    numbers = [int(found.group(2)) for found in map(_LAYER.match, weights) if found]
-    before = max(numbers, default=-1) + 1
-    if not 1 <= before <= layers:
-        raise ValueError(f"{layers} layers: the model to start from has {before}")
-    ends = [round(layers * (number + 1) / before) for number in range(before)]
-    whole = {}
-    for name, weight in weights.items():
-        found = _LAYER.match(name)
-        if found is None:
-            whole[name] = weight
-            continue
-        head, number, tail = found.group(1), int(found.group(2)), found.group(3)
-        first = ends[number - 1] if number else 0
-        parts = ends[number] - first if tail.startswith(_OUTPUTS) else 1
-        whole |= {f"{head}{place}.{tail}": weight / parts for place in range(first, ends[number])}
-    return whole
 
 
 def retokenised(weights: Mapping[str, Tensor], before: Any, now: Any) -> dict[str, Tensor]:

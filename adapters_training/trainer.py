@@ -24,10 +24,10 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training import devices
-from adapters_training.course import PROBE_STEPS, LossCourse, remedy
+from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Device, Precision
 from adapters_training.files import read_checkpoint, resumable, write_checkpoint
-from adapters_training.replicas import Replicas
+from adapters_training.loss_monitor import PROBE_STEPS, LossMonitor, remedy
 from speculation.progress import progress
 
 CHECKPOINT_FILE = "checkpoint.pt"
@@ -122,7 +122,7 @@ class Trainer(ABC, Generic[C]):
         self.parameters = [each for module in modules.values() for each in module.parameters()]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=0.0, weight_decay=config.weight_decay, betas=self.betas)
         self.step, self.counts = 0, Counts()
-        self.course = LossCourse("the loss", remedy(config.learning_rate))
+        self.monitor = LossMonitor(remedy(config.learning_rate))
         self.out = Path(config.out)
         self.checkpoint = self.out / CHECKPOINT_FILE
         found = read_checkpoint(self.checkpoint, "delete it to begin anew") if self.checkpoint.exists() else None
@@ -179,7 +179,7 @@ class Trainer(ABC, Generic[C]):
 
     def check(self) -> None:
         """Raise TrainingFailed where the loss is higher than it was before the first step."""
-        self.course.check(self._loss_now())
+        self.monitor.check(self._loss_now())
 
     def _loss_now(self) -> float:
         """Return the loss that is minimised on the first steps' batches; the weights stay as they are."""
@@ -194,7 +194,7 @@ class Trainer(ABC, Generic[C]):
     def _train(self) -> None:
         config, first = self.config, self.replicas.is_first
         if self.step == 0:
-            self.course.start = self._loss_now()
+            self.monitor.start = self._loss_now()
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
         workers = devices.workers(config.workers, self.replicas.device)
         begun = saved = time.monotonic()
@@ -220,8 +220,8 @@ class Trainer(ABC, Generic[C]):
         learned = self._sum(done)
         if learned:
             loss = self.loss_of(done.losses / learned)
-            self.course.check_finite(loss, self.step + 1)
-            warning = self.course.enter(loss, self.step + 1) if done.is_followed else ""
+            self.monitor.check_finite(loss, self.step + 1)
+            warning = self.monitor.enter(loss, self.step + 1) if done.is_followed else ""
             if warning and self.replicas.is_first:
                 tqdm.write(f"warning: {warning}", file=sys.stderr)
         for weights in self.clipped_apart:
@@ -283,22 +283,22 @@ class Trainer(ABC, Generic[C]):
             "steps": self.steps,
             "settings": self.settings,
             "counts": vars(self.counts),
-            "course": self.course.state,
+            "course": self.monitor.state,
         }
         write_checkpoint(state, self.checkpoint)
 
-    def settings_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings that a checkpoint was begun with."""
-        held: Mapping[str, Any] = state.get("settings", {})
-        return held
-
     def take(self, state: Mapping[str, Any]) -> None:
-        """Take the weights of a checkpoint."""
-        for name, module in self.modules.items():
-            module.load_state_dict(state[name])
+        """Take the weights of a checkpoint. Raises ValueError for those of another model."""
+        try:
+            for name, module in self.modules.items():
+                module.load_state_dict(state[name])
+        except RuntimeError:
+            raise ValueError(
+                f"{self.checkpoint} holds other weights than these settings make: delete it, or choose another --out"
+            ) from None
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
-        there, here = self.settings_in(state), self.settings
+        there, here = state.get("settings", {}), self.settings
         changed = [name for name in here if there.get(name) != here[name]]
         if changed:
             name = changed[0]
@@ -308,8 +308,8 @@ class Trainer(ABC, Generic[C]):
             )
         self.take(state)
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.counts = int(state["step"]), Counts(**state.get("counts", {}))
-        self.course.take(state.get("course", {}))
+        self.step, self.counts = int(state["step"]), Counts(**state["counts"])
+        self.monitor.take(state["course"])
 
     def _log(self, writer: SummaryWriter, bar: Any, done: StepLosses) -> None:
         means = done.losses / done.learned

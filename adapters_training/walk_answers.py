@@ -11,26 +11,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple, TextIO
 
 from msgspec import Meta
 
 from adapters_training.answers import answer_all
 from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
-from adapters_training.files import replacing
+from adapters_training.files import replacing, whole_lines
 from adapters_training.sources import LeftOut
+from adapters_training.sources.conversations import json_line
 from adapters_training.sources.lerobot import LeRobotData
-from adapters_training.sources.mixture import SHOWN_PROBLEMS
+from adapters_training.sources.mixture import report_left_out
 from speculation.language.instructions import sentence_for
 from speculation.language.prompts import Vocabulary, compose, parse_answer
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
 
 CONVERSATIONS, IMAGES = "conversations.jsonl", "images"
 
@@ -39,20 +40,6 @@ class _Question(NamedTuple):
     name: str
     prompt: str
     jpeg: bytes
-
-
-class _Answerer:
-    """Answers side by side, in a cache that grows with the longest question."""
-
-    def __init__(self, vlm: Vlm, rows: int, max_tokens: int) -> None:
-        self._vlm, self._rows, self._max_tokens = vlm, rows, max_tokens
-        self._cache: KVCache | None = None
-
-    def __call__(self, questions: list[_Question]) -> list[str]:
-        longest = max(len(prepare(self._vlm, each.prompt, each.jpeg).ids) for each in questions)
-        if self._cache is None or self._cache.capacity < longest + self._max_tokens:
-            self._cache = KVCache(self._vlm, self._rows, longest + self._max_tokens)
-        return answer_all(self._vlm, self._cache, [(each.prompt, each.jpeg) for each in questions], self._max_tokens)
 
 
 def questions(
@@ -71,16 +58,9 @@ def questions(
                 problems.append(f"frame {item.index}: {error}")
 
 
-def _answered(path: Path) -> set[str]:
-    """Return the pictures that a file has answers about; the line that a killed run left unfinished is cut off."""
-    if not path.exists():
-        return set()
-    lines = path.read_bytes().splitlines(keepends=True)
-    if lines and not lines[-1].endswith(b"\n"):
-        with replacing(path) as file:
-            file.write_bytes(b"".join(lines[:-1]))
-        lines.pop()
-    return {json.loads(line)["image"] for line in lines}
+def _pictures(path: Path) -> set[str]:
+    """Return the pictures that a file has answers about."""
+    return {json.loads(line)["image"] for line in whole_lines(path)}
 
 
 class WalkConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,32 +80,26 @@ def _run(config: WalkConfig, _: argparse.Namespace) -> int:
     data, out = LeRobotData(config.data, config.camera), config.out
     vlm = load_vlm(config.model, resolved(config))
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
-    path, problems, unread = out / CONVERSATIONS, list[str](), 0
-    known = _answered(path)
-    answer, batch = _Answerer(vlm, config.rows, config.max_tokens), list[_Question]()
-    asked = questions(data, config.frames, known, Vocabulary.load(vlm.folder), problems)
+    path, problems = out / CONVERSATIONS, list[str]()
+    asked = questions(data, config.frames, _pictures(path), Vocabulary.load(vlm.folder), problems)
+    cache, unread = KVCache(vlm, 1, 1), 0
     with progress(unit="frame", desc="walk-answers") as bar, path.open("a", encoding="utf-8") as file:
-        for question in asked:
-            batch.append(question)
-            if len(batch) == config.rows:
-                unread += _write(out, file, batch, answer(batch))
-                bar.update(len(batch))
-                batch = []
-        if batch:
-            unread += _write(out, file, batch, answer(batch))
+        while batch := list(islice(asked, config.rows)):
+            needed = max(len(prepare(vlm, each.prompt, each.jpeg).ids) for each in batch) + config.max_tokens
+            if cache.capacity < needed:
+                cache = KVCache(vlm, config.rows, needed)
+            given = answer_all(vlm, cache, [(each.prompt, each.jpeg) for each in batch], config.max_tokens)
+            unread += _write(out, file, batch, given)
             bar.update(len(batch))
-    for problem in problems[:SHOWN_PROBLEMS]:
-        print(f"left out: {problem}", file=sys.stderr)
-    if len(problems) > SHOWN_PROBLEMS:
-        print(f"left out: {len(problems) - SHOWN_PROBLEMS} more", file=sys.stderr)
-    count = len(_answered(path))
+    report_left_out(problems)
+    count = len(_pictures(path))
     print(f"{path}: {count:,} answers; {unread:,} named no action, {len(problems):,} frames or files were left out")
     if not count:
         raise ValueError(f"no frame of {config.data} was answered with an action, so there is nothing to train on")
     return 0
 
 
-def _write(out: Path, file: Any, batch: list[_Question], answers: list[str]) -> int:
+def _write(out: Path, file: TextIO, batch: list[_Question], answers: list[str]) -> int:
     """Write what names an action, the picture before the line that leads to it; return how many did not."""
     unread = 0
     for question, answer in zip(batch, answers, strict=True):
@@ -134,8 +108,7 @@ def _write(out: Path, file: Any, batch: list[_Question], answers: list[str]) -> 
             continue
         with replacing(out / question.name) as image:
             image.write_bytes(question.jpeg)
-        turns = [{"from": "human", "value": question.prompt}, {"from": "gpt", "value": answer.strip()}]
-        file.write(json.dumps({"image": question.name, "conversations": turns}, ensure_ascii=False) + "\n")
+        file.write(json_line(question.prompt, answer.strip(), image=question.name))
     file.flush()
     return unread
 

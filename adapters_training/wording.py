@@ -25,6 +25,7 @@ from speculation.language.prompts import (
     to_past,
 )
 
+ACTION_FIRST_SHARE = 0.5
 _ANY = "find something "
 _SEE = (
     "I see the {target} {side}, about {distance} away.",
@@ -177,6 +178,18 @@ def form_of(folder: Path) -> int:
     """Return the prompt form that the model of a folder was trained on; the newest for one without a word list."""
     words = Vocabulary.load(folder)
     return words.form if words is not None else PROMPT_FORMS[-1]
+
+
+def random_order(rng: random.Random) -> ResponseOrder:
+    """Return where the action of an answer stands; half of all begin with it."""
+    return ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
+
+
+def choose_one(tasks: Sequence[Task], rng: random.Random) -> Task:
+    """Return a task about something in view seven times of ten, where there are both."""
+    visible = [task for task in tasks if task.seen is not None]
+    hidden = [task for task in tasks if task.seen is None]
+    return rng.choice(visible if visible and (not hidden or rng.random() < 0.7) else hidden)
 
 
 def prompt(task: Task, order: ResponseOrder = ResponseOrder.REASON_FIRST, form: int = 2, guide: bool = False) -> str:

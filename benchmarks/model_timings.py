@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapters_training.exit_choice.report import machine
+from adapters_training.devices import machine
 from adapters_training.exit_choice.timing import time_forward
 from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from speculation.exits import ExitHeads, Head

@@ -8,7 +8,6 @@ writes, into the exits folder:
   exits.json, exits.safetensors   the reliability tables that the verifier uses, and the short list
   measured.json                   agreement, lead and cost of every exit, and this machine's times
   verdicts.safetensors            every exit's verdict in every verification; select-exits reads it
-  reliability.png                 confidence against agreement, a panel for each exit
 
 The short list are the most frequent tokens of the target's answers to further prompts, which are not measured.
 
@@ -27,10 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters_training.command import Command
-from adapters_training.devices import resolved
-from adapters_training.exit_choice.config import MeasureConfig
-from adapters_training.exit_choice.plots import plot_reliability
-from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine, report
+from adapters_training.devices import machine, resolved
+from adapters_training.exit_choice.report import MeasureConfig, Measured, ShortListFigures, Spread, exit_figures, report
 from adapters_training.exit_choice.timing import time_forward
 from adapters_training.exit_choice.verdicts import Prompt, count_tokens, measure, short_list
 from adapters_training.sources import USER, BadRecord
@@ -42,8 +39,6 @@ from speculation.vlm.folder import find_model
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.settings import Quantisation
-
-PLOT_FILE = "reliability.png"
 
 
 def _run(config: MeasureConfig, _: argparse.Namespace) -> int:
@@ -130,8 +125,6 @@ def measure_into(
     heads.save(folder)
     verdicts.save(folder)
     measured.save(folder)
-    title = f"Exits' verdicts on drafts of {config.gamma} tokens, {measured.verifications} verifications"
-    plot_reliability(verdicts, title).savefig(folder / PLOT_FILE, dpi=110)
     return measured
 
 

@@ -4,17 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from adapters_training.exit_choice.config import MeasureConfig
+from adapters_training.devices import ModelConfig
 from adapters_training.exit_choice.timing import Clock, PassTimes
 from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import Head
 
 MEASURED_FILE = "measured.json"
+
+
+class MeasureConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured, and how the models are loaded (the draft model is never quantised)."""
+
+    target: Annotated[str, Meta(min_length=1, description="model folder (or hub name)")]
+    draft: Annotated[str, Meta(min_length=1, description="model folder of the draft, with the same tokenizer")]
+    exits: Annotated[str, Meta(min_length=1, description="folder of trained exits; the results go there")]
+    held_out: Annotated[tuple[str, ...], Meta(min_length=1, description="files and folders not trained on")]
+    images: Annotated[str, Meta(description="folder that image paths are relative to; none: their file's")] = ""
+    prompts: Annotated[int, Meta(ge=1, description="prompts to measure")] = 200
+    list_prompts: Annotated[int, Meta(ge=1, description="further prompts, whose answers make the short list")] = 100
+    coverage: Annotated[
+        float, Meta(ge=0.0, le=1.0, description="share of the target's tokens in the short list; 0: no short list")
+    ] = 0.99
+    gamma: Annotated[int, Meta(ge=1, le=64, description="tokens a draft")] = 4
+    max_tokens: Annotated[int, Meta(ge=1, description="tokens an answer")] = 96
+    capacity: Annotated[int, Meta(ge=16, description="cache slots: image, prompt, answer and drafts must fit")] = 1024
+    repeats: Annotated[int, Meta(ge=1, description="forwards that are timed")] = 50
+    seed: Annotated[int, Meta(ge=0, description="which records and wordings")] = 0
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,11 +69,11 @@ class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_rate: float
     """Share of the places at which its likeliest token was the target's."""
     confidence: float
-    """Mean of its verdicts'."""
+    """Mean confidence of its verdicts."""
     calibration_error: float
     """Mean gap between confidence and agreement over ten bins."""
     lead_s: float
-    """Its layer's output before the final verdict."""
+    """How long before the final verdict its layer's output is there."""
     cost_s: float
     """What it adds to a verification."""
 
@@ -61,7 +83,7 @@ class ShortListFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tokens: int
     asked: float
-    """Coverage that was asked for."""
+    """Coverage that was asked for, 0..1."""
     covered: float
     """Share of the measured answers' tokens that it has."""
     nbytes: int
@@ -72,9 +94,9 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     settings: MeasureConfig
     target: str
-    """Fingerprint."""
+    """Fingerprint of the target."""
     draft: str
-    """Fingerprint."""
+    """Fingerprint of the draft model."""
     machine: str
     clock: Clock
     num_layers: int
@@ -108,16 +130,6 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Return the figures of a head's exits, ascending, all of them or those at `layers`."""
         wanted = None if layers is None else set(layers)
         return [each for each in self.exits if each.head is head and (wanted is None or each.layer in wanted)]
-
-
-def machine(device: str = "cpu") -> str:
-    """Return what the figures were measured on."""
-    import torch
-
-    from vlm_nav_simulation.speed import host
-
-    gpu = f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
-    return f"{host()} at the end{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
 def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...]:

@@ -2,8 +2,8 @@
 
 Train exits after all candidate layers at once (command exits), measure them (command measure-exits), then select.
 A right exit gives the edge a head start of as long as the final verdict still takes, gamma T_p at most; a later exit
-adds something only where no earlier one was right; every exit's own time delays the verdict. The exact formula stands
-in adapters_training/exit_choice/selection.py. The search is exact, on the candidates' verdicts in every verification.
+adds something only where no earlier one was right; every exit's own time delays the verdict. The formula stands in
+adapters_training/exit_choice/exact_search.py. The search is exact, on the candidates' verdicts in every verification.
 
 Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
 config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
@@ -32,8 +32,8 @@ import msgspec
 from msgspec import Meta
 
 from adapters_training.command import Command
+from adapters_training.exit_choice.exact_search import Candidates, Choice, first_right, select
 from adapters_training.exit_choice.report import Measured
-from adapters_training.exit_choice.selection import Candidates, Choice, first_right, select
 from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import ExitFiles, Head
 from speculation.profiles import DeviceProfile, load_profile
@@ -89,7 +89,7 @@ class Times:
 
     @property
     def round_s(self) -> float:
-        """One round of `sd`: draft, up, verification, down."""
+        """How long one round of `sd` takes: draft, up, verification, down."""
         return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,12 +30,6 @@ class Clock(str, Enum):
 
     WALL = "wall"
     PROCESSOR = "processor"
-
-
-def clock_of(vlm: Vlm) -> Clock:
-    """Return the clock that forwards of this model are timed by."""
-    alone = vlm.device.type == "cpu" and torch.get_num_threads() == 1
-    return Clock.PROCESSOR if alone else Clock.WALL
 
 
 @dataclass(frozen=True)
@@ -68,71 +61,56 @@ class PassTimes:
         return float(np.median(self.exits[head][layer]))
 
 
+class Timer:
+    """Tells the time of the clock by which forwards of a model are timed, once its devices are done."""
+
+    def __init__(self, vlm: Vlm) -> None:
+        # One thread on a CPU is timed by the processor's clock.
+        alone = vlm.device.type == "cpu" and torch.get_num_threads() == 1
+        self.clock = Clock.PROCESSOR if alone else Clock.WALL
+        self._devices = vlm.devices
+
+    def now(self) -> float:
+        """Return the time, seconds."""
+        # A GPU works on after a call returns; what is timed must be done.
+        synchronise(*self._devices)
+        return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
+
+
 @torch.no_grad()
 def time_forward(
-    vlm: Vlm, heads: ExitHeads | None = None, *, drafted: int = 4, context: int = 128, repeats: int = 30, seed: int = 0
+    vlm: Vlm, heads: ExitHeads | None = None, *, drafted: int = 4, context: int = 128, repeats: int = 30
 ) -> PassTimes:
     """Time forwards over a root and `drafted` tokens behind `context` others (random ones; the work is the same).
 
     Exits are timed in the same forwards, with the full head and with the short list where they have one, so that
     whatever else the machine does falls on both. A few forwards before the first are not counted.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     cache = _filled(vlm, context, context + drafted + 1, rng)
-    tokens = [int(token) for token in rng.integers(0, vlm.vocabulary, drafted + 1)]
-    timed = _Pass(vlm, cache, tokens, heads)
-    runs = [timed.run() for _ in range(WARM_UP + repeats)][WARM_UP:]
-    kinds = timed.kinds
-    layers = heads.layers if heads is not None else ()
-    exits = {head: {layer: np.array([run.exits[head, layer] for run in runs]) for layer in layers} for head in kinds}
-    return PassTimes(timed.clock, np.array([run.layers for run in runs]), np.array([run.head for run in runs]), exits)
-
-
-@dataclass(frozen=True)
-class _Run:
-    layers: list[float]
-    head: float
-    exits: dict[tuple[Head, int], float]
-
-
-class _Pass:
-    """One forward, again and again."""
-
-    def __init__(self, vlm: Vlm, cache: KVCache, tokens: Sequence[int], heads: ExitHeads | None) -> None:
-        self._vlm, self._cache, self._tokens, self._heads = vlm, cache, tokens, heads
-        self._rule = Greedy()
-        self.clock = clock_of(vlm)
-        self.kinds = [Head.FULL] if heads is not None else []
-        if heads is not None and heads.short_list is not None:
-            self.kinds.append(Head.SHORT)
-
-    def run(self) -> _Run:
-        cache, drafted = self._cache, self._tokens[1:]
-        parents = range(ROOT, len(drafted) - 1)
-        chunk = draft_chunk(cache, 0, self._tokens[0], drafted, parents)
-        layers: list[float] = []
-        exits: dict[tuple[Head, int], float] = {}
+    root, *tokens = (int(token) for token in rng.integers(0, vlm.vocabulary, drafted + 1))
+    parents, rule, timer, runs = range(ROOT, len(tokens) - 1), Greedy(), Timer(vlm), WARM_UP + repeats
+    kinds = [] if heads is None else [Head.FULL, *([Head.SHORT] if heads.short_list is not None else [])]
+    layers, head_s = np.zeros((runs, vlm.num_layers)), np.zeros(runs)
+    exits = {kind: {layer: np.zeros(runs) for layer in heads.layers} for kind in kinds} if heads else {}
+    for run in range(runs):
         hidden = torch.empty(0)
-        started = self._now()
-        for output in forward_layers(self._vlm, cache, [chunk]):
-            layers.append(self._now() - started)
+        chunk = draft_chunk(cache, 0, root, tokens, parents)
+        started = timer.now()
+        for output in forward_layers(vlm, cache, [chunk]):
+            layers[run, output.layer] = timer.now() - started
             hidden = output.hidden[0]
-            if self._heads is not None and output.layer in self._heads.layers:
-                for head in self.kinds:
-                    begun = self._now()
-                    logits = to_numpy(self._heads.logits(output.layer, hidden, head))
-                    self._heads.judge(self._rule, drafted, parents, logits, head)
-                    exits[head, output.layer] = self._now() - begun
-            started = self._now()
-        self._rule.judge(drafted, parents, to_numpy(final_logits(self._vlm, hidden)))
-        head_s = self._now() - started
+            if heads is not None and output.layer in heads.layers:
+                for kind in kinds:
+                    begun = timer.now()
+                    heads.judge(rule, tokens, parents, to_numpy(heads.logits(output.layer, hidden, kind)), kind)
+                    exits[kind][output.layer][run] = timer.now() - begun
+            started = timer.now()
+        rule.judge(tokens, parents, to_numpy(final_logits(vlm, hidden)))
+        head_s[run] = timer.now() - started
         cache.truncate(0, cache.length[0])
-        return _Run(layers, head_s, exits)
-
-    def _now(self) -> float:
-        # A GPU works on after a call returns; what is timed must be done.
-        synchronise(*self._vlm.devices)
-        return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
+    counted = {kind: {layer: each[WARM_UP:] for layer, each in found.items()} for kind, found in exits.items()}
+    return PassTimes(timer.clock, layers[WARM_UP:], head_s[WARM_UP:], counted)
 
 
 def _filled(vlm: Vlm, context: int, capacity: int, rng: np.random.Generator) -> KVCache:

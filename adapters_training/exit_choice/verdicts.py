@@ -17,22 +17,21 @@ import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from torch import Tensor
 
+from adapters_training.speculative_decoding import SpeculativeDecoder, Verification, cut
 from speculation.acceptance import Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
 from speculation.progress import progress
 from speculation.sampling import Greedy
-from speculation.vlm.cache import CacheFull, KVCache
-from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
-from speculation.vlm.inputs import prepare
+from speculation.vlm.cache import CacheFull
+from speculation.vlm.forward import to_numpy
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 
 RECORDS_FILE = "verdicts.safetensors"
 BINS = 10
-"""Of confidence."""
+"""Bins of confidence."""
 Prompt = tuple[str, bytes | None]
 """An instruction, and a JPEG or none."""
 
@@ -62,22 +61,14 @@ class HeadVerdicts:
             )
         return tables
 
-    def binned(self, index: int) -> list[tuple[float, float, int]]:
-        """Return mean confidence, agreement and count of exit `index` in each bin of confidence that has verdicts."""
-        spoke = self.spoke[index]
-        confidence = self.confidence[index, spoke].astype(np.float64)
-        agreed = self.agreed[index, spoke]
-        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-        inside = [place == each for each in range(BINS)]
-        return [
-            (float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()
-        ]
-
     def calibration_error(self, index: int) -> float:
-        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement, by count."""
-        rows = self.binned(index)
-        total = sum(count for _, _, count in rows)
-        return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
+        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement over bins."""
+        spoke = self.spoke[index]
+        confidence, agreed = self.confidence[index, spoke].astype(np.float64), self.agreed[index, spoke]
+        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+        inside = [place == each for each in range(BINS) if (place == each).any()]
+        gaps = [abs(float(confidence[one].mean() - agreed[one].mean())) * int(one.sum()) for one in inside]
+        return sum(gaps) / max(1, len(confidence))
 
 
 @dataclass(frozen=True)
@@ -89,9 +80,9 @@ class Verdicts:
     committed: npt.NDArray[np.int64]
     """[V], how many tokens the target committed."""
     tokens: npt.NDArray[np.int32]
-    """Which ones, one verification behind the other."""
+    """The tokens that it committed, one verification behind the other."""
     ended: npt.NDArray[np.bool_]
-    """[V], whether they ended the answer, so that nothing was left to draft."""
+    """[V], whether the tokens ended the answer, so that nothing was left to draft."""
 
     def covered(self, ids: npt.NDArray[np.int64]) -> float:
         """Return the share of the target's tokens that a short list of `ids` has."""
@@ -159,24 +150,19 @@ def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity:
 
 
 def measure(
-    vlm: Vlm, heads: ExitHeads, draft: Vlm | None, prompts: Sequence[Prompt], *, gamma: int = 4, max_tokens: int = 96,
-    capacity: int = 1024,
-) -> Verdicts:  # fmt: skip
+    vlm: Vlm, heads: ExitHeads, draft: Vlm, prompts: Sequence[Prompt], *, gamma: int, max_tokens: int, capacity: int
+) -> Verdicts:
     """Decode every prompt as mode `sd` does, greedily, and record every exit's verdict in every verification.
 
-    Without a draft model nothing is drafted, and an exit's verdict is its next token. Exits judge with the full
-    head and, where they have one, the short list. Raises ValueError for a draft model with another tokenizer, a gamma
-    or capacity that does not fit, or no prompts.
+    Exits judge with the full head and, where they have one, the short list. Raises ValueError for a draft model with
+    another tokenizer or a capacity that does not fit.
     """
-    if draft is not None and draft.tokenizer_fingerprint != vlm.tokenizer_fingerprint:
-        raise ValueError(f"{draft.folder} and {vlm.folder} have different tokenizers; they are no pair")
-    if gamma < (draft is not None) or max_tokens < 1 or not prompts:
-        raise ValueError(f"gamma {gamma}, {max_tokens} tokens, {len(prompts)} prompts: give at least 1 of each")
     recorder = _Recorder(heads, vlm.eos)
-    answerer = _Answerer(vlm, draft, gamma, max_tokens, capacity, recorder)
+    decoder = SpeculativeDecoder(vlm, draft, gamma, max_tokens, capacity, heads.layers)
     with _room():
         for text, image in progress(prompts, desc="verdicts", unit="prompt"):
-            answerer.answer(text, image)
+            for verification in decoder.answer(text, image):
+                recorder.record(verification)
     return recorder.verdicts()
 
 
@@ -186,26 +172,6 @@ def _room() -> Iterator[None]:
         yield
     except CacheFull as error:
         raise ValueError(f"{error}; give a larger --capacity") from None
-
-
-def cut(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens up to the first end token, that included."""
-    end = next((index for index, token in enumerate(tokens) if token in eos), len(tokens))
-    return tuple(tokens[: end + 1])
-
-
-def propose(session: VlmSession, gamma: int, eos: Sequence[int]) -> list[int]:
-    """Return the draft model's greedy continuation of its root: `gamma` tokens, fewer where it ends the answer.
-
-    All of them but the last are fed, as nodes 0, 1, ... of the session. Raises CacheFull.
-    """
-    tokens: list[int] = []
-    logits = session.root_logits()
-    while True:
-        tokens.append(int(np.argmax(logits)))
-        if len(tokens) == gamma or tokens[-1] in eos:
-            return tokens
-        (logits,) = session.extend([tokens[-1]], [len(tokens) - 2])
 
 
 @dataclass
@@ -221,41 +187,38 @@ class _Recorder:
     def __post_init__(self) -> None:
         self.rule = Greedy()
         self.kinds = [Head.FULL, *([Head.SHORT] if self.heads.short_list is not None else [])]
-        self.given: dict[Head, list[list[Verdict | None]]] = {kind: [] for kind in self.kinds}
+        self.confidence: dict[Head, list[list[float]]] = {kind: [] for kind in self.kinds}
         self.right: dict[Head, list[list[bool]]] = {kind: [] for kind in self.kinds}
         self.hits = {kind: np.zeros(len(self.heads.layers)) for kind in self.kinds}
 
-    def record(self, tokens: Sequence[int], hidden: dict[int, Tensor], logits: npt.NDArray[np.floating]) -> Verdict:
-        """Record one verification: the draft, each exit layer's output, the target's logits. Returns the verdict."""
-        parents = range(ROOT, len(tokens) - 1)
-        final = self.rule.judge(tokens, parents, logits)
-        truth = self._commits(tokens, final)
+    @torch.no_grad()
+    def record(self, found: Verification) -> None:
+        """Record one verification."""
+        tokens, parents = found.tokens, range(ROOT, len(found.tokens) - 1)
+        truth = self._commits(tokens, found.verdict)
         for kind in self.kinds:
-            given: list[Verdict | None] = []
+            confidence: list[float] = []
             right: list[bool] = []
             for index, layer in enumerate(self.heads.layers):
-                own = to_numpy(self.heads.logits(layer, hidden[layer], kind))
+                own = to_numpy(self.heads.logits(layer, found.hidden[layer], kind))
                 verdict = self.heads.judge(self.rule, tokens, parents, own, kind)
-                given.append(verdict)
+                confidence.append(np.nan if verdict is None else verdict.confidence)
                 right.append(verdict is not None and self._commits(tokens, verdict) == truth)
                 self.hits[kind][index] += sum(a == b for a, b in zip(self._likeliest(own, kind), truth, strict=False))
-            self.given[kind].append(given)
+            self.confidence[kind].append(confidence)
             self.right[kind].append(right)
         self.committed.append(len(truth))
         self.tokens += truth
         self.ended.append(truth[-1] in self.eos)
-        return final
 
     def verdicts(self) -> Verdicts:
         """Return all that was recorded."""
         by_head = {}
         for kind in self.kinds:
-            given = self.given[kind]
-            confidence = [[0.0 if verdict is None else verdict.confidence for verdict in row] for row in given]
-            spoke = [[verdict is not None for verdict in row] for row in given]
+            confidence = np.array(self.confidence[kind], dtype=np.float32).T
             by_head[kind] = HeadVerdicts(
-                np.ascontiguousarray(np.array(confidence, dtype=np.float32).T),
-                np.ascontiguousarray(np.array(spoke).T),
+                np.ascontiguousarray(np.nan_to_num(confidence, nan=0.0)),
+                np.ascontiguousarray(~np.isnan(confidence)),
                 np.ascontiguousarray(np.array(self.right[kind]).T),
                 (self.hits[kind] / max(1, len(self.tokens))).astype(np.float32),
             )
@@ -269,49 +232,3 @@ class _Recorder:
         best = logits.argmax(-1)
         short = self.heads.short_list
         return [int(token) for token in (short.ids[best] if kind is Head.SHORT and short is not None else best)]
-
-
-class _Answerer:
-    """Decodes prompts with one row of the target and one session of the draft model."""
-
-    def __init__(
-        self, vlm: Vlm, draft: Vlm | None, gamma: int, max_tokens: int, capacity: int, recorder: _Recorder
-    ) -> None:
-        self._vlm, self._gamma, self._max_tokens, self._recorder = vlm, gamma, max_tokens, recorder
-        self._session = VlmSession(draft, capacity) if draft is not None else None
-        self._cache = KVCache(vlm, 1, capacity)
-
-    @torch.no_grad()
-    def answer(self, text: str, image: bytes | None) -> None:
-        """Decode one prompt to its end."""
-        inputs = prepare(self._vlm, text, image)
-        root = prefill(self._vlm, self._cache, 0, inputs)
-        if self._session is not None:
-            self._session.begin(text, image)
-        committed = 0
-        while committed < self._max_tokens and root not in self._vlm.eos:
-            drafted = propose(self._session, self._gamma, self._vlm.eos) if self._session is not None else []
-            verdict = self._verify(root, drafted)
-            new = [*(drafted[node] for node in verdict.path), verdict.token]
-            committed += len(new)
-            if set(new) & set(self._vlm.eos):
-                return
-            root = new[-1]
-            if self._session is not None:
-                fed = min(len(verdict.path), self._session.node_count)
-                self._session.commit(range(fed), new[fed])
-                for token in new[fed + 1 :]:
-                    self._session.commit((), token)
-
-    def _verify(self, root: int, tokens: Sequence[int]) -> Verdict:
-        first = self._cache.length[0]
-        chunk = draft_chunk(self._cache, 0, root, tokens, range(ROOT, len(tokens) - 1))
-        hidden: dict[int, Tensor] = {}
-        last = torch.empty(0)
-        for output in forward_layers(self._vlm, self._cache, [chunk]):
-            last = output.hidden[0]
-            if output.layer in self._recorder.heads.layers:
-                hidden[output.layer] = last
-        verdict = self._recorder.record(tokens, hidden, to_numpy(final_logits(self._vlm, last)))
-        self._cache.keep(0, [first, *(first + 1 + node for node in verdict.path)])
-        return verdict

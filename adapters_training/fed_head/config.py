@@ -1,7 +1,4 @@
-"""Every setting of a fed head's training. The recipe is EAGLE-3's (arXiv 2503.01840, Sec. 3.2 and 4), where it names
-one: the target's own distribution as what is learned, several depths of a draft unrolled. It keeps the features on one
-machine and at the target's width; their bytes, the bottleneck and the rounding in training are this project's.
-"""
+"""Settings of a fed head's training."""
 
 from __future__ import annotations
 
@@ -15,7 +12,12 @@ from speculation.wire import MAX_DRAFT_TOKENS, MAX_PROMPT_FEATURES
 
 
 class FedHeadConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of one training of a fed head."""
+    """Settings of one training of a fed head.
+
+    The recipe is EAGLE-3's (arXiv 2503.01840, Sec. 3.2 and 4), where it names one: the target's own distribution as
+    what is learned, several depths of a draft unrolled. It keeps the features on one machine and at the target's width;
+    their bytes, the bottleneck and the rounding in training are this project's.
+    """
 
     layers: Annotated[
         tuple[int, ...], Meta(description="layers that make a feature, from 0; none: an early, a middle and a late one")

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from adapters_training.frozen_target.batches import Batch
-from adapters_training.frozen_target.target import outputs
+from adapters_training.frozen_target.hidden_states import outputs
 from adapters_training.packing import IGNORE
+from adapters_training.tensors import TensorFields
 from speculation.vlm.load import Vlm
 
 
 @dataclass(frozen=True)
-class Runs:
+class Runs(TensorFields):
     """R answers, each behind the last tokens of its prompt; entries lie on the left, padding behind them."""
 
     tokens: Tensor
@@ -28,11 +29,6 @@ class Runs:
     """Output of the last layer [R, n, hidden], before the final norm: what the target makes of each entry."""
     rows: Tensor
     """Row of the batch that each answer is of, [R], ascending."""
-
-    def to(self, device: torch.device) -> Runs:
-        """Return the runs on a device."""
-        hidden = [each.to(device) for each in self.hidden]
-        return Runs(self.tokens.to(device), hidden, self.labels.to(device), self.last.to(device), self.rows.to(device))
 
 
 def spans(labels: Tensor, positions: Tensor, prompt_tokens: int) -> Iterator[tuple[int, int, int, int]]:

@@ -1,4 +1,20 @@
-"""Train bottleneck and head together on a frozen target: the target's own distribution, at every depth of a draft."""
+"""Train a fed head for a target model of your own: a draft of one layer that continues from the target's features.
+
+It sees no image: all that it knows of frame and prompt is in the target's hidden states, at most 256 bytes a token.
+The target is frozen; bottleneck and head learn together, from the target's own distribution, along its own answers.
+
+data (any mix, local files): as for `exits`. Best are the target's own answers: folders of `adapters_training answers`.
+writes: fed_head.json, fed_encoder.safetensors (for the verifier), fed_head.safetensors (for the robot), config.yaml
+  (every setting as it was used), results.json (tokens a verification on held-out answers), tensorboard/.
+
+A killed run goes on when it is started again with the same words, and ends with the same weights. Several GPUs or
+nodes: `accelerate launch -m adapters_training fed-head ...` (or torchrun).
+
+examples:
+  python -m adapters_training answers --model models/target --data out/data --out out/answers --frames 6000
+  python -m adapters_training fed-head --config config/fed_head/embedded_pair.yaml --target models/target \\
+      --data out/answers --held-out out/held-out-answers --draft models/draft --out models/fed_head --dry-run
+"""
 
 from __future__ import annotations
 
@@ -10,14 +26,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from adapters_training.fed_head.acceptance import Drafter, HeadDrafter, ModelDrafter, measure
 from adapters_training.fed_head.config import FedHeadConfig
-from adapters_training.fed_head.kept import KeptRuns
+from adapters_training.fed_head.hidden_state_cache import CachedRuns
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.frozen_target.batches import Batch, Maker
-from adapters_training.frozen_target.memory import ACTIVATIONS, LOGIT_COPIES
-from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
+from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer, Prepared
+from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.trainer import StepLosses
 from speculation.features import SCALE_BYTES
@@ -88,22 +104,19 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
     smaller = "--context, --batch, --depths, --head-tokens, --short-list or --width"
     dry: ClassVar[Mapping[str, Any]] = {"kept": ""}
 
-    def __init__(self, prepared: Prepared[FedHeadConfig]) -> None:
-        """Make a head, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        torch.manual_seed(prepared.config.seed)
-        shape, device = shape_of(prepared), prepared.vlm.device
+    def build(self, config: FedHeadConfig) -> nn.Module:
+        torch.manual_seed(config.seed)
+        shape, device = shape_of(self.prepared), self.vlm.device
         self.encoder, self.head = FeatureEncoder(shape).to(device), FedHead(shape).to(device)
-        take_words(prepared.vlm, self.head)
-        super().__init__(prepared, nn.ModuleDict({"encoder": self.encoder, "head": self.head}))
+        take_words(self.vlm, self.head)
+        return nn.ModuleDict({"encoder": self.encoder, "head": self.head})
 
     @staticmethod
     def layers_of(config: FedHeadConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
-        """See `FrozenTrainer.layers_of`."""
         return feeding_layers(config.layers, int(text["num_hidden_layers"]))
 
     @staticmethod
     def memory_of(config: FedHeadConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
-        """See `FrozenTrainer.memory_of`."""
         hidden, vocabulary = int(text["hidden_size"]), int(text["vocab_size"])
         width, tokens = config.width or hidden, config.batch * config.context
         listed = min(config.short_list, vocabulary)
@@ -115,16 +128,13 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Trainer.settings`."""
         return super().settings | {"short list tokens": list(self.head.config.short_list)}
 
     def maker(self) -> Maker[Batch | Runs | None]:
-        """See `FrozenTrainer.maker`."""
         config = self.prepared.config
-        return KeptRuns(self.prepared, config.prompt_tokens) if config.kept else self.prepared.maker
+        return CachedRuns(self.prepared) if config.kept else self.prepared.maker
 
     def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
-        """See `Trainer.learn`."""
         depths, device = self.config.depths, self.vlm.device
         weights = torch.tensor([self.config.depth_weight**depth for depth in range(depths)], device=device)
         total = StepLosses(torch.zeros(depths, 2, dtype=torch.float64))
@@ -150,11 +160,10 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
             return gather(self.vlm, batch.to(self.vlm.device), self.prepared.layers, self.config.prompt_tokens)
 
     def loss_of(self, means: Tensor) -> float:
-        """See `Trainer.loss_of`; the first depth's, which the others follow."""
+        # The first depth's, which the others follow.
         return float(means[0, 0])
 
     def figures(self, means: Tensor) -> dict[str, float]:
-        """See `Trainer.figures`."""
         kinds = ("cross-entropy", "right")
         return {
             f"{kind}/depth_{depth}": value
@@ -163,7 +172,6 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
         }
 
     def finish(self, config: FedHeadConfig, folder: Path) -> dict[str, Any]:
-        """See `FrozenTrainer.finish`."""
         device = str(self.vlm.device)
         draft = load_vlm(config.draft, config.model(device, "float32")) if config.draft else None
         modules = self.encoder, self.head
@@ -171,7 +179,13 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
             module.requires_grad_(False).eval()
             round_weights(module)  # before they are measured: those that are measured are those that are served
         batches = self.prepared.held_out(config.held_out_samples)
-        found = measure(self.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
+        depths = max(config.gamma, SHOWN_DEPTHS)
+        head = HeadDrafter(self.vlm, *modules, depths, config.head_tokens)
+        drafters: dict[str, Drafter] = {"head": head}
+        if draft is not None:
+            drafters["draft"] = ModelDrafter(self.vlm, draft, depths, config.prompt_tokens)
+        found = measure(self.vlm, drafters, batches, config.gamma, self.prepared.layers, config.prompt_tokens)
+        found["head"] |= head.figures
         shape = save(folder, *modules)
         return {
             "weights of the head": sum(weight.numel() for weight in self.head.parameters()),
@@ -182,12 +196,10 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
         }
 
     def load(self, folder: Path) -> None:
-        """See `FrozenTrainer.load`."""
         load_encoder(folder, self.vlm)
         load_head(folder, self.vlm.tokenizer_fingerprint)
 
     def described(self, results: Mapping[str, Any]) -> str:
-        """See `FrozenTrainer.described`."""
         head, bottleneck = results["weights of the head"] / 1e6, results["weights of the bottleneck"] / 1e6
         return (
             f"a head of {head:.2f} M weights with {results['short list']:,} tokens, features of layers "
@@ -197,7 +209,7 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> Sequence[str]:
-        """See `FrozenTrainer.table`: how often drafted tokens are right by depth, and tokens a verification."""
+        """Return how often drafted tokens are right by depth, and tokens a verification."""
         depths = range(1, results["gamma"] + 1)
         lines = [
             f"{results['tokens']:,} held-out tokens, of which the target itself chooses {results['own']:.1%}",
@@ -221,3 +233,6 @@ def take_words(vlm: Vlm, head: FedHead) -> None:
         output = vlm.model.lm_head
         if type(output) is nn.Linear and type(output.weight.data) is Tensor:
             head.list_head.weight.copy_(output.weight[ids].float())
+
+
+COMMAND = training_command("fed-head", "train a draft head that a frozen target feeds", __doc__, FedTrainer)

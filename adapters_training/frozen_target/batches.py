@@ -15,16 +15,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from adapters_training.encoding import Encoded, Encoder
 from adapters_training.packing import IGNORE, Packer
-from adapters_training.records import Frame
 from adapters_training.sources import BadRecord
 from adapters_training.sources.mixture import Mixture
 from adapters_training.sources.shards import ShardFolder
+from adapters_training.tensors import TensorFields
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import Vlm
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorFields):
     """B rows of N tokens."""
 
     ids: Tensor
@@ -36,30 +36,13 @@ class Batch:
     mask: Tensor | None
     """bool [B, 1, N, N], or None for causal."""
     pixels: Tensor | None
-    """Of all images, or None."""
+    """The patches of all images, or None."""
     grids: Tensor | None
-    """Of all images, or None."""
+    """How many patches each image has: time, rows, columns; or None."""
     truncated: int = 0
     """Rows that were cut."""
     problems: tuple[str, ...] = ()
     """Records that were passed over."""
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch on a device."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Batch:
-        """Return the batch in memory that a GPU copies from while it computes (a `DataLoader` calls this)."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        def changed(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else change(tensor)
-
-        return Batch(
-            change(self.ids), change(self.labels), change(self.positions), changed(self.mask),
-            changed(self.pixels), changed(self.grids), self.truncated, self.problems,
-        )  # fmt: skip
 
 
 B_co = TypeVar("B_co", covariant=True)
@@ -100,15 +83,15 @@ class PackedFrames:
 
     def __init__(self, frames: Mixture, vlm: Vlm, questions: int, augment: bool) -> None:
         """Raises ValueError where frames and target do not fit each other."""
-        self._folders = [source for source in frames.sources if isinstance(source, ShardFolder)]
-        if len(self._folders) < len(frames.sources):
+        folders = [source for source in frames.sources if isinstance(source, ShardFolder)]
+        if len(folders) < len(frames.sources):
             raise ValueError("--packed takes folders of simulator shards only; leave it out for other data")
         vocabulary = Vocabulary.load(vlm.folder)
         if vocabulary is None:
             raise ValueError(
                 f"--packed needs a target that knows the simulator's objects: {vlm.folder} has no objects.json"
             )
-        words = {word for folder in self._folders for word in folder.words}
+        words = {word for folder in folders for word in folder.words}
         unknown = sorted(
             f"{colour} {kind}" for colour, kind in words
             if colour not in vocabulary.colours or kind not in vocabulary.classes
@@ -117,25 +100,19 @@ class PackedFrames:
             raise ValueError(
                 f"the data ask for {', '.join(unknown[:3])}, which {vlm.folder}/objects.json does not know"
             )
-        self._vlm, self._augment = vlm, augment
+        self._frames, self._vlm, self._augment = frames, vlm, augment
         self._packer = Packer(vlm.tokenizer, vocabulary, questions)
 
     def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
         """Return a batch of `count` frames."""
-        frames = [self._frame(number(place)) for place in range(first, first + count)]
+        places = [self._frames.place(number(place)) for place in range(first, first + count)]
+        frames = [folder.frame(index) for folder, index in places if isinstance(folder, ShardFolder)]
         packed = self._packer.batch(frames, random.Random(f"{seed}/{first}"), augment=self._augment)
         pixels, grid = self._vlm.processor.patchify(packed.images)
         grids = torch.tensor([grid] * count)
         return Batch(
             packed.ids, packed.labels, packed.positions, packed.mask, torch.from_numpy(pixels), grids
         )  # fmt: skip
-
-    def _frame(self, index: int) -> Frame:
-        for folder in self._folders:
-            if index < sum(folder.blocks):
-                return folder.frame(index)
-            index -= sum(folder.blocks)
-        raise IndexError(index)
 
 
 def collate(rows: Sequence[Encoded], pad: int, problems: tuple[str, ...] = ()) -> Batch:

@@ -11,18 +11,17 @@ import torch
 from transformers import AutoTokenizer
 
 from adapters_training import devices
+from adapters_training.data_parallel import Replicas
 from adapters_training.encoding import Encoder
-from adapters_training.frozen_target import memory
 from adapters_training.frozen_target.batches import Batch, Conversations, Maker, PackedFrames, Plan
 from adapters_training.frozen_target.config import Dtype, FrozenTargetConfig
-from adapters_training.frozen_target.trainer import F, FrozenTrainer, Prepared
-from adapters_training.replicas import Replicas
+from adapters_training.frozen_target.trainer import ADAM_BYTES, F, FrozenTrainer, Need, Prepared
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE
-from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
+from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config, stored_tensors, weight_files
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.memory import text_config
+from speculation.vlm.memory import available_bytes, gigabytes, text_config, weight_bytes
 
 HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""
@@ -46,7 +45,15 @@ def prepare(kind: type[FrozenTrainer[F]], config: F) -> Prepared[F]:
         if mixture.has_images and described["model_type"] not in SEEING:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
     weights, step = kind.memory_of(config, text, len(layers), dtype)
-    need = memory.check(folder, config, weights, step, str(device), dtype, kind.made, kind.smaller)
+    target = weight_bytes(stored_tensors(weight_files(folder)), dtype, config.quantisation)
+    need = Need(target, weights * ADAM_BYTES, step)
+    free = available_bytes(str(device))
+    if need.total > free:
+        raise ValueError(
+            f"too little memory: training {kind.made} of {folder} needs about {gigabytes(need.total)} (target "
+            f"{gigabytes(need.target)}, {kind.made} {gigabytes(need.learning)}, a step {gigabytes(need.step)}), "
+            f"{device} has {gigabytes(free)} free; try --dtype bfloat16, or less {kind.smaller}"
+        )
     vlm = load_vlm(folder, config.model(str(device), dtype))
     numbers, kept = _split(data, held_out)
     plan = Plan(len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, replicas.size)

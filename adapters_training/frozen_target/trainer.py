@@ -13,14 +13,36 @@ from torch import nn
 from tqdm import tqdm
 
 from adapters_training import devices
-from adapters_training.frozen_target import memory
+from adapters_training.data_parallel import Replicas
 from adapters_training.frozen_target.batches import Batch, Maker, Plan, Run
 from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
-from adapters_training.replicas import Replicas
 from adapters_training.trainer import StepLosses, Trainer
 from speculation.vlm.load import Vlm
 
 F = TypeVar("F", bound=FrozenTargetConfig)
+
+PROGRAM = 700e6
+"""Python, torch and what they load."""
+ADAM_BYTES = 16
+"""Bytes of a float32 weight that learns: itself, its gradient and two moments."""
+LOGIT_COPIES = 6
+"""Float32 copies of one exit's logits at the worst moment: logits, log-probabilities and gradients of either side."""
+ACTIVATIONS = 24
+"""Float32 numbers of its width that a decoder layer in training keeps for a token: input, projections, feed-forward."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of the target's weights, of what learns with its optimiser, and of one step."""
+
+    target: float
+    learning: float
+    step: float
+
+    @property
+    def total(self) -> float:
+        """Bytes that are needed in all, the program included."""
+        return self.target + self.learning + self.step + PROGRAM
 
 
 @dataclass(frozen=True)
@@ -38,7 +60,7 @@ class Prepared(Generic[F]):
     plan: Plan
     maker: Maker[Batch]
     held_out: Callable[[int], Iterator[Batch]]
-    need: memory.Need
+    need: Need
 
     def autocast(self) -> Any:
         """Return the context in which the target multiplies in bfloat16 where the settings say so."""
@@ -58,9 +80,10 @@ class FrozenTrainer(Trainer[F]):
     dry: ClassVar[Mapping[str, Any]] = {}
     """Settings that a dry run leaves out."""
 
-    def __init__(self, prepared: Prepared[F], modules: nn.Module) -> None:
-        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
+    def __init__(self, prepared: Prepared[F]) -> None:
+        """Make what learns, or take up the checkpoint in the output folder; ValueError if it is of another run."""
         self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
+        modules = self.build(prepared.config)
         self._run = Run(prepared.plan, self.maker(), prepared.config.seed, prepared.replicas.rank)
         super().__init__(prepared.config, prepared.replicas, {"weights": modules})
 
@@ -73,6 +96,10 @@ class FrozenTrainer(Trainer[F]):
     @abstractmethod
     def memory_of(config: Any, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
         """Return how many weights learn, and about how many bytes a step takes."""
+
+    @abstractmethod
+    def build(self, config: F) -> nn.Module:
+        """Return the weights that learn, as they begin. Raises ValueError for a target that they do not suit."""
 
     @abstractmethod
     def finish(self, config: F, folder: Path) -> dict[str, Any]:
@@ -96,11 +123,10 @@ class FrozenTrainer(Trainer[F]):
         return self.prepared.maker
 
     def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
-        """See `Trainer.stream`."""
         return self._run.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
 
     def planned(self, found: Mapping[str, Any] | None) -> int:
-        """See `Trainer.planned`; what --minutes came to when the run was begun stays."""
+        # What --minutes came to when the run was begun stays.
         config = self.prepared.config
         if config.steps or not config.minutes:
             return config.steps or self.prepared.plan.steps(config.epochs)
@@ -108,7 +134,6 @@ class FrozenTrainer(Trainer[F]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Trainer.settings`."""
         config, plan = self.prepared.config, self.prepared.plan
         chosen = {name: value for name, value in msgspec.to_builtins(config).items() if name not in FREE}
         return chosen | {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,7 @@ def train(
     process but the first. Raises ValueError, in one sentence, for what cannot be trained, OSError for a full disk, and
     TrainingFailed where the loss has risen: nothing is written then.
     """
-    create: Any = kind
-    trainer: FrozenTrainer[F] = create(prepared or prepare(kind, config))
+    trainer = kind(prepared or prepare(kind, config))
     trainer.is_trial, first = is_trial, trainer.replicas.is_first
     used = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=trainer.prepared.layers)
     if first:
@@ -98,13 +96,13 @@ def dry_run(kind: type[FrozenTrainer[F]], config: F) -> str:
 
     Nothing is left on disk; of several processes the first one gets the line. Raises ValueError as `train` does.
     """
-    prepared, create = prepare(kind, config), kind
+    prepared = prepare(kind, config)
     with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
         small = msgspec.structs.replace(
             config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, **kind.dry
         )
-        own: Any = replace(prepared, config=small)
-        trial: FrozenTrainer[F] = create(own)  # type: ignore[call-arg]
+        own = replace(prepared, config=small)
+        trial = kind(own)
         seconds = trial.seconds_a_step()
         results = train(kind, small, own, is_trial=True)
         if not results:
@@ -129,40 +127,38 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def run_command(kind: type[FrozenTrainer[F]], config: F, options: Any) -> int:
-    """Do a dry run, or train unless that was done, and print what came of it.
+def training_command(name: str, text: str, about: str | None, kind: type[FrozenTrainer[Any]]) -> Command[Any]:
+    """Return the command of a training."""
 
-    Raises ValueError where --out holds what other settings made and --overwrite was not given.
-    """
-    if options.dry_run:
-        line = dry_run(kind, config)
-        print(line, end="\n" if line else "")
+    def run(config: Any, options: argparse.Namespace) -> int:
+        """Do a dry run, or train unless that was done, and print what came of it.
+
+        Raises ValueError where --out holds what other settings made and --overwrite was not given.
+        """
+        if options.dry_run:
+            line = dry_run(kind, config)
+            print(line, end="\n" if line else "")
+            return 0
+        results, out = finished_results(config), Path(config.out)
+        if results is not None:
+            print(f"{out} holds {kind.made} of these settings already; delete the folder to train anew")
+        elif (out / kind.file).exists() and not (out / CHECKPOINT_FILE).exists() and not options.overwrite:
+            raise ValueError(
+                f"--out {out} holds {kind.made} of other settings; choose another folder, or add --overwrite"
+            )
+        results = results or train(kind, config)
+        if results:
+            print("\n".join(kind.table(results)))
         return 0
-    results, out = finished_results(config), Path(config.out)
-    if results is not None:
-        print(f"{out} holds {kind.made} of these settings already; delete the folder to train anew")
-    elif (out / kind.file).exists() and not (out / CHECKPOINT_FILE).exists() and not options.overwrite:
-        raise ValueError(f"--out {out} holds {kind.made} of other settings; choose another folder, or add --overwrite")
-    results = results or train(kind, config)
-    if results:
-        print("\n".join(kind.table(results)))
-    return 0
-
-
-def training_command(
-    name: str, text: str, about: str | None, kind: type[FrozenTrainer[Any]], flags: Mapping[str, str] | None = None,
-    run: Callable[[type[FrozenTrainer[Any]], Any, argparse.Namespace], int] = run_command,
-) -> Command[Any]:  # fmt: skip
-    """Return the command of a training: `flags` are options of its own, `run` does what they ask for."""
 
     def guarded(config: Any, options: argparse.Namespace) -> int:
         try:
-            return run(kind, config, options)
+            return run(config, options)
         except torch.OutOfMemoryError:
             raise ValueError(f"the GPU ran out of memory: give less {kind.smaller}") from None
 
-    all_flags = {
+    flags = {
         "dry-run": "two steps, a measurement, and how long all of it takes",
         "overwrite": f"replace {kind.made} of other settings in --out",
     }
-    return Command(name, text, about, kind.kind, guarded, all_flags | dict(flags or {}))
+    return Command(name, text, about, kind.kind, guarded, flags)

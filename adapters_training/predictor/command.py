@@ -8,11 +8,6 @@ example, for the pair in models/ (frames that neither model was trained on):
   python -m adapters_training predictor log --data out/fresh --out out/drafts
   python -m adapters_training predictor train --drafts out/drafts --out models/draft --report out/predictor
 
-the same for a draft that is often wrong, for which it is worth more:
-  python -m adapters_training predictor weaken --out out/weak
-  python -m adapters_training predictor log --draft out/weak --data out/fresh --out out/weak-drafts
-  python -m adapters_training predictor train --drafts out/weak-drafts --out out/weak
-
 time: log takes about a third of a second of one CPU core a frame with the pair in models/ (4 minutes for 600 frames)
 and goes on at the last finished shard after a kill; train takes seconds, keeps nothing on the way and gives the same
 weights whenever it is begun again. --dry-run does the same work on little in well under a minute.
@@ -23,35 +18,22 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from adapters_training.command import Command, Group
 from adapters_training.devices import resolved
 from adapters_training.predictor.drafts import LogConfig, digest, log, read, split
 from adapters_training.predictor.fit import FitConfig, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
-from adapters_training.predictor.plots import Shown, plot
-from adapters_training.predictor.weaken import weaken
 from speculation.profiles import load_profile
 from speculation.vlm.load import load_vlm
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
-RESULTS_FILE, PLOT_FILE = "predictor_results.json", "predictor.png"
+RESULTS_FILE = "predictor_results.json"
 MLP, CONFIDENCE = "mlp", "confidence"
 """The predictor, and the draft's own top-1 probability, which needs no fit."""
-
-
-class WeakenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a draft is made worse."""
-
-    draft: Annotated[Path, Meta(description="model folder")] = Path("models/draft")
-    out: Annotated[Path, Meta(description="new model folder")]
-    noise: Annotated[float, Meta(gt=0, description="in deviations of each matrix")] = 1.0
-    seed: Annotated[int, Meta(ge=0, description="of the noise")] = 0
 
 
 def _log(config: LogConfig, options: argparse.Namespace) -> int:
@@ -78,15 +60,14 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     known = drafts.of(parts[0] | parts[1])
     predictor = fit(training, validation, config)
     rows: dict[str, Quality] = {}
-    shown: dict[str, Shown] = {}
     outcomes: dict[str, dict[str, float]] = {}
     for name, ask in ((MLP, predictor.probabilities), (CONFIDENCE, lambda rows: rows[:, 0])):
         threshold = config.threshold
         if threshold is None:
             threshold = choose_threshold(known, ask(known.features), config.gamma, timings)
-        rows[name], shown[name] = quality(test, ask, threshold), Shown(ask(test.features), threshold)
-        outcomes[name] = asdict(replay(test, shown[name].chances, threshold, config.gamma, timings))
-    outcomes["never stopping"] = asdict(replay(test, shown[CONFIDENCE].chances, 0.0, config.gamma, timings))
+        rows[name] = quality(test, ask, threshold)
+        outcomes[name] = asdict(replay(test, ask(test.features), threshold, config.gamma, timings))
+    outcomes["never stopping"] = asdict(replay(test, test.features[:, 0], 0.0, config.gamma, timings))
     notes: dict[str, Any] = {
         "family": MLP,
         "drafts": digest(drafts),
@@ -97,7 +78,7 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     }
     replace(predictor, threshold=rows[MLP].threshold).save(config.out, notes)
     report = config.report or config.out
-    plot(report / PLOT_FILE, test, shown, config.gamma, timings)
+    report.mkdir(parents=True, exist_ok=True)
     results = {
         "drafts": drafts.header | {"digest": digest(drafts)},
         "split": {name: len(set(part.scene.tolist())) for name, part in
@@ -110,7 +91,7 @@ def _train(config: FitConfig, options: argparse.Namespace) -> int:
     }  # fmt: skip
     (report / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(_table(rows, outcomes))
-    print(f"exported to {config.out}; results and plot in {report}")
+    print(f"exported to {config.out}; results in {report}")
     return 0
 
 
@@ -134,12 +115,6 @@ def _table(rows: dict[str, Quality], outcomes: dict[str, dict[str, float]]) -> s
     )  # fmt: skip
 
 
-def _weaken(config: WeakenConfig, _: argparse.Namespace) -> int:
-    weaken(config.draft, config.out, config.noise, config.seed)
-    print(f"{config.out}: {config.draft} with noise of {config.noise:g} deviations, seed {config.seed}")
-    return 0
-
-
 COMMAND = Group("predictor", "train the network that predicts where the edge should stop drafting", __doc__, (
     Command(
         "log", "decode frames with the pair and keep what became of every draft token",
@@ -152,13 +127,7 @@ COMMAND = Group("predictor", "train the network that predicts where the edge sho
         "Fits an MLP on three fifths of the scenes, calibrates on one, measures on one, beside the draft's own top-1 "
         "probability. The threshold is the one with the least time plus waste among those that cost no time, when all "
         "but the last fifth's drafts are replayed with a profile's times. Writes predictor.json and "
-        f"predictor.safetensors; into --report {RESULTS_FILE} and {PLOT_FILE}.",
+        f"predictor.safetensors; into --report {RESULTS_FILE}.",
         FitConfig, _train, {"dry-run": f"{DRY_EPOCHS} epochs"},
-    ),
-    Command(
-        "weaken", "make a copy of a draft that is often wrong, to measure predictors with",
-        "Adds seeded noise to the decoder's matrices. Log and train for it as for any draft: its fingerprint is "
-        "another one.",
-        WeakenConfig, _weaken,
     ),
 ))  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,12 +22,10 @@ from adapters_training import wording
 from adapters_training.devices import ModelConfig
 from adapters_training.files import replacing
 from adapters_training.records import Task, read_shard, shards
+from adapters_training.speculative_decoding import SpeculativeDecoder
 from speculation.predictor import FEATURES, features
 from speculation.progress import progress
-from speculation.sampling import Greedy
 from speculation.vlm.load import Vlm
-from speculation.vlm.session import VlmSession
-from speculation.wire import ROOT
 
 ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024
@@ -87,8 +85,7 @@ def log(draft: Vlm, target: Vlm, config: LogConfig) -> Drafts:
     only, so that the result is that of an unbroken run. Raises ValueError for models that are no pair, for a folder
     without shards and for one whose drafts were logged differently.
     """
-    if draft.tokenizer_fingerprint != target.tokenizer_fingerprint:
-        raise ValueError(f"{draft.folder} and {target.folder} have different tokenizers; a pair shares one")
+    decoder = SpeculativeDecoder(target, draft, config.gamma, config.max_tokens, CAPACITY)
     out, paths = config.out, shards(config.data)
     if not paths:
         raise ValueError(f"no frames in {config.data}: run 'python -m adapters_training data' first")
@@ -99,14 +96,15 @@ def log(draft: Vlm, target: Vlm, config: LogConfig) -> Drafts:
     for old in sorted(out.glob(_PATTERN)):
         _check_header(old, header)
     shares = [len(range(place, config.frames, len(paths))) for place in range(len(paths))]
-    decoder = _Decoder(draft, target, config)
+    form = wording.form_of(target.folder)
     with progress(total=config.frames, unit="frame", desc="drafts", mininterval=2.0) as bar:
         for path, share in zip(paths, shares, strict=True):
             file = out / f"drafts-{path.stem}.npz"
             if not file.exists():
-                _write(file, _log_shard(decoder, path, share, config.seed, bar), header)
-            else:
-                bar.update(share)
+                _write(
+                    file, _log_shard(decoder, form, path, random.Random(f"{config.seed}/{path.name}"), share), header
+                )
+            bar.update(share)
     return read(out)
 
 
@@ -131,84 +129,29 @@ def read(folder: Path) -> Drafts:
     return Drafts(**{name: np.concatenate([part[name] for part in parts]) for name in _ARRAYS}, header=header)
 
 
-class _Decoder:
-    """Draft and target in one process, in turn, as mode sd: gamma tokens, a greedy verification, and so on."""
-
-    def __init__(self, draft: Vlm, target: Vlm, config: LogConfig) -> None:
-        self._draft, self._target = VlmSession(draft, CAPACITY), VlmSession(target, CAPACITY)
-        self.form = wording.form_of(target.folder)
-        self._ends = frozenset(target.eos)
-        self._config = config
-        self._rule = Greedy()
-
-    def run(self, prompt: str, jpeg: bytes) -> Iterator[tuple[list[npt.NDArray[np.float64]], int]]:
-        """Yield, for each draft of one answer, the features of its tokens and how many of them stood."""
-        draft, target = self._draft, self._target
-        draft.begin(prompt, jpeg)
-        target.begin(prompt, jpeg)
-        room = self._config.max_tokens
-        while room > 1:
-            tokens, rows = self._propose(min(self._config.gamma, room - 1))
-            parents = list(range(ROOT, len(tokens) - 1))
-            behind = target.extend(tokens, parents)
-            verdict = self._rule.judge(tokens, parents, np.vstack([target.root_logits()[None], behind]))
-            accepted = len(verdict.path)
-            yield rows, accepted
-            committed = [*tokens[:accepted], verdict.token]
-            if self._ends & set(committed):
-                return
-            room -= len(committed)
-            for session in (draft, target):
-                session.commit(verdict.path, verdict.token)
-
-    def _propose(self, gamma: int) -> tuple[list[int], list[npt.NDArray[np.float64]]]:
-        tokens: list[int] = []
-        rows: list[npt.NDArray[np.float64]] = []
-        logits = self._draft.root_logits()
-        while True:
-            rows.append(features(logits, len(tokens) + 1))
-            tokens.append(int(np.argmax(logits)))
-            if len(tokens) == gamma or tokens[-1] in self._ends:
-                # Fed as well, so that draft and target commit the same path.
-                self._draft.extend(tokens[-1:], [len(tokens) - 2])
-                return tokens, rows
-            logits = self._draft.extend(tokens[-1:], [len(tokens) - 2])[0]
-
-
-def _log_shard(decoder: _Decoder, path: Path, share: int, seed: int, bar: Any) -> dict[str, Any]:
-    rng = random.Random(f"{seed}/{path.name}")
+def _log_shard(decoder: SpeculativeDecoder, form: int, path: Path, rng: random.Random, share: int) -> dict[str, Any]:
+    """Return the arrays of the drafts about `share` frames of a shard."""
     frames = read_shard(path)
     rows: list[npt.NDArray[np.float64]] = []
-    labels: list[int] = []
-    numbers: list[int] = []
-    scenes: list[int] = []
+    columns: list[tuple[int, int, int]] = []
     number = 0
     asked = [index for index, frame in enumerate(frames) if frame.tasks]
     for index in sorted(rng.sample(asked, min(share, len(asked)))):
-        task = _choose([task for task in frames[index].tasks if wording.fits(task, decoder.form)], rng)
+        task = _choose([task for task in frames[index].tasks if wording.fits(task, form)], rng)
         scene = scene_of(path, index, len(frames))
-        for drafted, accepted in decoder.run(
-            task.prompt or wording.prompt(task, form=decoder.form), frames[index].jpeg
-        ):
-            rows += drafted
-            labels += _labels(len(drafted), accepted)
-            numbers += [number] * len(drafted)
-            scenes += [scene] * len(drafted)
+        for found in decoder.answer(task.prompt or wording.prompt(task, form=form), frames[index].jpeg):
+            rows += [features(logits, depth) for depth, logits in enumerate(found.draft_logits, start=1)]
+            labels = [ACCEPTED] * len(found.verdict.path) + [REJECTED] + [UNLABELLED] * len(found.tokens)
+            columns += [(label, number, scene) for label in labels[: len(found.tokens)]]
             number += 1
-        bar.update()
-    columns = (np.array(labels, np.int64), np.array(numbers, np.int64), np.array(scenes, np.int64))
-    return dict(zip(_ARRAYS, (np.array(rows).reshape(-1, len(FEATURES)), *columns), strict=True))
+    label, draft, scenes = np.array(columns, np.int64).reshape(-1, 3).T
+    return dict(zip(_ARRAYS, (np.array(rows).reshape(-1, len(FEATURES)), label, draft, scenes), strict=True))
 
 
 def _choose(tasks: list[Task], rng: random.Random) -> Task:
     """Half of the questions are about something in view, where there is something: most of a frame's tasks are not."""
     seen = [task for task in tasks if task.seen is not None]
     return rng.choice(seen if seen and rng.random() < 0.5 else tasks)
-
-
-def _labels(drafted: int, accepted: int) -> list[int]:
-    behind = [REJECTED, *[UNLABELLED] * drafted]
-    return [*[ACCEPTED] * accepted, *behind][:drafted]
 
 
 def scene_of(path: Path, index: int, count: int) -> int:

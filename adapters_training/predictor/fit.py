@@ -31,7 +31,7 @@ class FitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     drafts: Annotated[Path, Meta(description="folder of 'predictor log'")]
     out: Annotated[Path, Meta(description="folder to export to; the edge looks beside its draft")]
-    report: Annotated[Path | None, Meta(description="folder for results and plot; none: --out")] = None
+    report: Annotated[Path | None, Meta(description="folder for the results; none: --out")] = None
     profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
     gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold")] = 4
     threshold: Annotated[

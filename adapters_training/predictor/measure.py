@@ -23,9 +23,9 @@ class Timings:
     """What a draft costs in mode sd, seconds."""
 
     draft_s: float
-    """A token."""
+    """Seconds that a draft token takes."""
     fixed_s: float
-    """Round trip and verification."""
+    """Seconds that round trip and verification take."""
 
     @classmethod
     def of(cls, profile: DeviceProfile) -> Timings:
@@ -138,17 +138,11 @@ def auc(chances: Rows, truth: npt.NDArray[np.bool_]) -> float:
     return float((ranks[truth].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
 
 
-def calibration(chances: Rows, labels: Rows) -> list[tuple[float, float, int]]:
-    """Return (mean chance, share accepted, tokens) for bins of equally many tokens, least likely first."""
-    order = np.argsort(chances, kind="stable")
-    parts = [part for part in np.array_split(order, BINS) if len(part)]
-    return [(float(chances[part].mean()), float(labels[part].mean()), len(part)) for part in parts]
-
-
 def calibration_error(chances: Rows, labels: Rows) -> float:
-    """Return the mean distance of chance and share over `calibration`'s bins, weighted by their tokens."""
-    bins = calibration(chances, labels)
-    return sum(count * abs(chance - share) for chance, share, count in bins) / max(1, len(labels))
+    """Return the mean distance of mean chance and share accepted over bins of equally many tokens."""
+    bins = [part for part in np.array_split(np.argsort(chances, kind="stable"), BINS) if len(part)]
+    gaps = [len(part) * abs(float(chances[part].mean()) - float(labels[part].mean())) for part in bins]
+    return sum(gaps) / max(1, len(labels))
 
 
 def _call_s(probabilities: Callable[[Rows], Rows], rows: Rows, calls: int) -> float:

@@ -1,7 +1,21 @@
-"""Run the stages of a recipe in their order, so that the same command goes on where a killed one was."""
+"""Make the embedded pair by one command: rooms, target, draft, exits, fed head, predictor and the target's pass costs.
+
+Each stage is one of this package's other commands with an output of its own under --out. A killed recipe goes on when
+it is started again with the same words: finished stages of the same settings are passed over, the one that was running
+goes on at its own checkpoint. A stage of other settings is never mixed with new ones: it is named, and --from makes it
+anew with all that builds on it. OUT/recipe.json has every stage's seconds and machine.
+
+examples:
+  python -m adapters_training recipe --config config/embedded_pair.yaml --out out/pair --plan
+  python -m adapters_training recipe --config config/embedded_pair.yaml --out out/pair --export models
+  python -m adapters_training recipe --config config/embedded_pair.yaml --out out/try --quick
+
+time: --plan prints it; hours on two CPU cores.
+"""
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -9,25 +23,29 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
-from adapters_training.devices import cores
+from adapters_training import devices
+from adapters_training.devices import Device, cores, machine
 from adapters_training.files import replacing
-from adapters_training.recipe.stages import SETTINGS, Plan, Stage
+from adapters_training.recipe.stages import Plan, Stage
 from speculation.processes import terminable
+from speculation.settings import path_flag
 
-RECORD_FILE, LOCK_FILE, STAMPS, LOGS = "recipe.json", "lock", "stamps", "logs"
+RECORD_FILE, LOCK_FILE, STAMPS, LOGS, SETTINGS = "recipe.json", "lock", "stamps", "logs", "settings"
+WEIGHTS = ".safetensors"
 POLL_SECONDS = 0.1
-NOTE_SECONDS = 30.0
-"""A killed run loses at most so much of the time that it has taken."""
 END_SECONDS = 30.0
 """How long a stage has to end by itself when the recipe is interrupted."""
+STOPPED = 130
+"""Exit status of an interrupted command, as shells have it."""
 
 
 class Stamp(msgspec.Struct):
@@ -59,75 +77,83 @@ def state(plan: Plan, stage: Stage) -> str:
         return "to do"
     if stamp.identity != stage.identity:
         return "other settings"
-    there = all((plan.out / folder).is_dir() for folder in stage.folders)
-    return "done" if stamp.done and there else "begun"
+    return "done" if stamp.done and (not stage.has_folder or (plan.out / stage.name).is_dir()) else "begun"
 
 
-def table(plan: Plan, gpu: bool) -> list[str]:
+def table(plan: Plan) -> list[str]:
     """Return a line for each stage: its state, and how long it took or is expected to take."""
     lines = [f"{'stage':16s} {'state':14s} {'minutes':>8s}  command"]
     left = 0.0
     for stage in plan.stages:
         now, stamp = state(plan, stage), stamp_of(plan, stage)
-        took = now == "done" and stamp is not None
-        seconds = stamp.seconds if took and stamp is not None else stage.seconds
-        left += 0.0 if took else seconds
-        mark = "" if took else "~"
-        lines.append(f"{stage.name:16s} {now:14s} {mark + f'{seconds / 60:.1f}':>8s}  {' '.join(stage.command)}")
-    lines.append(f"about {left / 60:.0f} minutes are left, at the speeds of earlier runs on two shared CPU cores")
-    if gpu:
-        lines.append("on a GPU nothing was measured yet: recipe.json will have its times")
+        if now == "done" and stamp is not None:
+            minutes = f"{stamp.seconds / 60:.1f}"
+        else:
+            minutes = f"~{stage.minutes:.1f}"
+            left += stage.minutes
+        lines.append(f"{stage.name:16s} {now:14s} {minutes:>8s}  {' '.join(words_of(plan, stage))}")
+    lines.append(f"about {left:.0f} minutes are left, at the speeds of earlier runs on two shared CPU cores")
     return lines
 
 
 @dataclass
 class _Running:
-    """A stage at work."""
+    """A stage at work; its output goes to a file `log`, or to the terminal."""
 
     stage: Stage
     stamp: Stamp
-    head: str
     process: subprocess.Popen[bytes]
     log: Path | None
-    """Where its output goes; None: to the terminal."""
     before: float
-    """Seconds of its earlier runs."""
+    """How many seconds its earlier runs took."""
     begun: float
 
-    def note(self, plan: Plan) -> None:
+    def note_end(self, plan: Plan, where: str) -> None:
         self.stamp.seconds = self.before + time.monotonic() - self.begun
+        self.stamp.machine, self.stamp.done = where, self.process.returncode == 0
         _note(plan, self.stage, self.stamp)
 
 
-def run(plan: Plan, machine: Callable[[], str], first: str = "", jobs: int = 1) -> None:
+def run(plan: Plan, describe: Callable[[], str], first: str = "", jobs: int = 1) -> None:
     """Run all stages that are not done; `first` names one that is made anew, with all that build on it.
 
-    Up to `jobs` stages that take one core run side by side, each with its output in a file. `machine` describes this
-    machine as it is now.
-    Raises ValueError, in one sentence, for a stage of other settings and for one that fails; what ran beside it ends,
-    and goes on with the next call.
+    Up to `jobs` stages that take one core run side by side, each with its output in a file. `describe` returns what
+    this machine is and does. Raises ValueError, in one sentence, for a stage of other settings and for one that fails;
+    what ran beside it ends, and goes on with the next call.
     """
     plan.out.mkdir(parents=True, exist_ok=True)
     with _alone(plan.out) as lock, terminable():
         if first:
             _clear(plan, plan.named(first))
-        heads = {stage.name: f"[{place}/{len(plan.stages)}] {stage.name}" for place, stage in enumerate(plan.stages, 1)}
-        waiting = _unfinished(plan, heads)
+        waiting = _unfinished(plan)
         running: list[_Running] = []
         try:
             while waiting or running:
                 while (stage := _next(waiting, running, jobs)) is not None:
                     waiting.remove(stage)
-                    threads = max(1, cores() // jobs) if jobs > 1 and stage.beside else 0
-                    running.append(_start(plan, stage, heads[stage.name], lock, machine, threads))
-                ended = _ended(plan, running)
-                running = [each for each in running if each not in ended]
-                _finish(plan, ended, machine)
+                    running.append(_start(plan, stage, lock, describe(), jobs))
+                time.sleep(POLL_SECONDS)
+                for each in [each for each in running if each.process.poll() is not None]:
+                    running.remove(each)
+                    each.note_end(plan, describe())
+                    _report_end(plan, each)
         finally:
-            _stop(plan, running, machine)
+            for each in running:
+                each.process.terminate()
+            for each in running:
+                try:
+                    each.process.wait(END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    each.process.kill()
+                    each.process.wait()
+                each.note_end(plan, describe())
 
 
-def _unfinished(plan: Plan, heads: Mapping[str, str]) -> list[Stage]:
+def _head(plan: Plan, stage: Stage) -> str:
+    return f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.name}"
+
+
+def _unfinished(plan: Plan) -> list[Stage]:
     """Return the stages that are to run, in their order. Raises ValueError for one of other settings."""
     unfinished = []
     for stage in plan.stages:
@@ -136,7 +162,7 @@ def _unfinished(plan: Plan, heads: Mapping[str, str]) -> list[Stage]:
             raise ValueError(f"{plan.out / stage.name} is {_difference(stage, stamp)}: give --from {stage.name} to "
                              "make it and all that builds on it anew, or another --out")  # fmt: skip
         if now == "done" and stamp is not None:
-            print(f"{heads[stage.name]}: done before, {stamp.seconds / 60:.1f} minutes", flush=True)
+            print(f"{_head(plan, stage)}: done before, {stamp.seconds / 60:.1f} minutes", flush=True)
         else:
             unfinished.append(stage)
     return unfinished
@@ -145,84 +171,63 @@ def _unfinished(plan: Plan, heads: Mapping[str, str]) -> list[Stage]:
 def _next(waiting: Sequence[Stage], running: Sequence[_Running], jobs: int) -> Stage | None:
     """Return the stage to start now: the first whose inputs are there and that may run beside those at work."""
     missing = {stage.name for stage in (*waiting, *(each.stage for each in running))}
+    beside = len(running) < jobs and all(each.stage.is_single_core for each in running)
     for stage in waiting:
-        fits = not running or (len(running) < jobs and stage.beside and all(each.stage.beside for each in running))
+        fits = not running or (beside and stage.is_single_core)
         if fits and not any(before.name in missing for before in stage.after):
             return stage
     return None
 
 
-def _start(
-    plan: Plan, stage: Stage, head: str, lock: int, machine: Callable[[], str], threads: int
-) -> _Running:  # fmt: skip
-    """Start a stage; with `threads` so many are its share of the machine, and its output goes to a file."""
+def _start(plan: Plan, stage: Stage, lock: int, where: str, jobs: int) -> _Running:
+    """Start a stage; one that may run beside others has its share of the machine and writes its output to a file."""
     begun = state(plan, stage) == "begun"
-    log = plan.out / LOGS / f"{stage.name}.log" if threads else None
-    print(f"{head}: {'goes on' if begun else 'begins'}, about {stage.seconds / 60:.1f} minutes on two CPU cores in all"
-          f"{f'; its output: {log}' if log is not None else ''}", flush=True)  # fmt: skip
-    path = plan.out / SETTINGS / f"{stage.name}.yaml"
+    log = plan.out / LOGS / f"{stage.name}.log" if jobs > 1 and stage.is_single_core else None
+    print(f"{_head(plan, stage)}: {'goes on' if begun else 'begins'}, about {stage.minutes:.1f} minutes on two CPU "
+          f"cores in all{f'; its output: {log}' if log is not None else ''}", flush=True)  # fmt: skip
+    path = _settings_path(plan, stage)
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.yaml.encode(stage.file))
-    fresh, known = Stamp(stage.identity, dict(stage.settings), machine()), stamp_of(plan, stage)
+    path.write_bytes(msgspec.yaml.encode(plan.settings_of(stage)))
+    fresh, known = Stamp(stage.identity, dict(stage.settings), where), stamp_of(plan, stage)
     stamp = known if known is not None and begun else fresh
     stamp.done = False
     stamp.runs += 1
     _note(plan, stage, stamp)
     # What a stage starts holds the lock too, so that no second recipe runs beside one that a dead recipe left.
     if log is None:
-        process = subprocess.Popen(command_of(stage), pass_fds=(lock,))
+        process = subprocess.Popen(command_of(plan, stage), pass_fds=(lock,))
     else:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as file:
-            share = os.environ | {"OMP_NUM_THREADS": str(threads)}
-            process = subprocess.Popen(command_of(stage), stdout=file, stderr=file, pass_fds=(lock,), env=share)
-    return _Running(stage, stamp, head, process, log, stamp.seconds, time.monotonic())
+            share = os.environ | {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
+            process = subprocess.Popen(command_of(plan, stage), stdout=file, stderr=file, pass_fds=(lock,), env=share)
+    return _Running(stage, stamp, process, log, stamp.seconds, time.monotonic())
 
 
-def _ended(plan: Plan, running: Sequence[_Running]) -> list[_Running]:
-    """Return the stages that have ended, once there is one."""
-    noted = time.monotonic()
-    while not (ended := [each for each in running if each.process.poll() is not None]):
-        time.sleep(POLL_SECONDS)
-        if time.monotonic() - noted >= NOTE_SECONDS:
-            noted = time.monotonic()
-            for each in running:
-                each.note(plan)
-    return ended
+def _report_end(plan: Plan, ended: _Running) -> None:
+    """Print that a stage is done. Raises ValueError for one that failed."""
+    if not ended.stamp.done:
+        where = "above" if ended.log is None else f"in {ended.log}"
+        raise ValueError(f"stage {ended.stage.name} ended with status {ended.process.returncode}, its message stands "
+                         f"{where}; the same command goes on there")  # fmt: skip
+    print(f"{_head(plan, ended.stage)}: done, {ended.stamp.seconds / 60:.1f} minutes", flush=True)
 
 
-def _finish(plan: Plan, ended: Sequence[_Running], machine: Callable[[], str]) -> None:
-    """Note how stages ended. Raises ValueError for one that failed, once all are noted."""
-    for each in ended:
-        each.stamp.machine, each.stamp.done = machine(), each.process.returncode == 0
-        each.note(plan)
-        if each.stamp.done:
-            print(f"{each.head}: done, {each.stamp.seconds / 60:.1f} minutes", flush=True)
-    for each in ended:
-        if not each.stamp.done:
-            where = "above" if each.log is None else f"in {each.log}"
-            raise ValueError(f"stage {each.stage.name} ended with status {each.process.returncode}, its message stands "
-                             f"{where}; the same command goes on there")  # fmt: skip
+def words_of(plan: Plan, stage: Stage) -> list[str]:
+    """Return the words of a stage's command; where it runs depends on the machine."""
+    words = [*stage.command.split(), "--config", str(_settings_path(plan, stage))]
+    if stage.command == "data":
+        words += ["--processes", str(cores())]
+    elif "device" in stage.kind.__struct_fields__ and stage.command != "profile-verifier":
+        words += ["--device", "cuda" if plan.gpus else "cpu"]
+    return words
 
 
-def _stop(plan: Plan, running: Sequence[_Running], machine: Callable[[], str]) -> None:
-    """End what still runs; its next run goes on there."""
-    for each in running:
-        each.process.terminate()
-    for each in running:
-        try:
-            each.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            each.process.kill()
-            each.process.wait()
-        each.stamp.machine = machine()
-        each.note(plan)
-
-
-def command_of(stage: Stage) -> list[str]:
+def command_of(plan: Plan, stage: Stage) -> list[str]:
     """Return the command line of a stage."""
-    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(stage.processes)]
-    return [sys.executable, *(several if stage.processes > 1 else []), "-m", "adapters_training", *stage.command]
+    processes = plan.processes_of(stage)
+    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *(several if processes > 1 else []), "-m", "adapters_training", *words_of(plan, stage)]
 
 
 def _note(plan: Plan, stage: Stage, stamp: Stamp) -> None:
@@ -234,7 +239,7 @@ def _note(plan: Plan, stage: Stage, stamp: Stamp) -> None:
     known = [(each, stamp_of(plan, each)) for each in plan.stages]
     rows = [
         {"stage": each.name, "seconds": round(found.seconds, 1), "runs": found.runs, "done": found.done,
-         "machine": found.machine, "command": " ".join(each.command)}
+         "machine": found.machine, "command": " ".join(words_of(plan, each))}
         for each, found in known if found is not None and found.identity == each.identity
     ]  # fmt: skip
     with replacing(plan.out / RECORD_FILE) as file:
@@ -243,26 +248,28 @@ def _note(plan: Plan, stage: Stage, stamp: Stamp) -> None:
 
 def _clear(plan: Plan, first: Stage) -> None:
     """Remove what a stage has made, and all that builds on it."""
-    gone = [first.name]
+    gone = {first}
     for stage in plan.stages:
-        if stage.name != first.name and not any(each.name in gone for each in stage.after):
-            continue
-        gone.append(stage.name)
-        for folder in stage.folders:
-            shutil.rmtree(plan.out / folder, ignore_errors=True)
-        _stamp_path(plan, stage).unlink(missing_ok=True)
+        if stage in gone or gone & set(stage.after):
+            gone.add(stage)
+            shutil.rmtree(plan.out / stage.name, ignore_errors=True)
+            _stamp_path(plan, stage).unlink(missing_ok=True)
 
 
 def _difference(stage: Stage, stamp: Stamp) -> str:
-    own: dict[str, Any] = json.loads(msgspec.json.encode(stage.settings))
-    for name in sorted({*own, *stamp.settings}):
-        if own.get(name) != stamp.settings.get(name):
-            return f"of other settings ({name}: {stamp.settings.get(name)} there, {own.get(name)} now)"
-    return "made of something else (an earlier stage or the code's sizes were others)"
+    for name in sorted({*stage.settings, *stamp.settings}):
+        if stage.settings.get(name) != stamp.settings.get(name):
+            there, now = stamp.settings.get(name), stage.settings.get(name)
+            return f"of other settings ({name}: {there} there, {now} now)"
+    return "made of something else (an earlier stage was another)"
 
 
 def _stamp_path(plan: Plan, stage: Stage) -> Path:
     return plan.out / STAMPS / f"{stage.name}.json"
+
+
+def _settings_path(plan: Plan, stage: Stage) -> Path:
+    return plan.out / SETTINGS / f"{stage.name}.yaml"
 
 
 @contextmanager
@@ -275,25 +282,17 @@ def _alone(out: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-WEIGHTS = ".safetensors"
-EXIT_FILES = ("exits.json", "exits.safetensors", "measured.json", "selection.json")
-FED_FILES = ("fed_head.json", "fed_encoder.safetensors", "fed_head.safetensors", "results.json")
-DRAFT_FILES = ("predictor.json", "predictor.safetensors")
-COST_FILES = ("pass_cost.json", "pass_cost.png")
-
-
 def shipped(plan: Plan) -> dict[str, list[Path]]:
-    """Return the files that ship, by folder. Raises ValueError where one is not there."""
-    parts: dict[str, Sequence[Path]] = {
-        "target": [*sorted(plan.model(plan.target).glob("*")), *_within(plan.folder(plan.pass_cost), COST_FILES)],
-        "draft": [*sorted(plan.model(plan.draft).glob("*")), *_within(plan.folder(plan.predictor), DRAFT_FILES)],
-        "exits": _within(plan.folder(plan.exits), EXIT_FILES),
-        "fed_head": _within(plan.folder(plan.fed_head), FED_FILES),
-    }
-    for path in (path for part in parts.values() for path in part):
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: run the recipe to its end before --export")
-    return {name: list(part) for name, part in parts.items()}
+    """Return the files that ship, by folder. Raises ValueError where there are none of a name."""
+    parts: dict[str, list[Path]] = {}
+    for name, patterns in plan.recipe.ships.items():
+        parts[name] = []
+        for pattern in map(plan.placed, patterns):
+            found = sorted(path for path in Path(pattern).parent.glob(Path(pattern).name) if path.is_file())
+            if not found:
+                raise ValueError(f"{pattern} is missing: run the recipe to its end before --export")
+            parts[name] += found
+    return parts
 
 
 def export(plan: Plan, folder: Path) -> str:
@@ -323,5 +322,47 @@ def export(plan: Plan, folder: Path) -> str:
     return f"{folder}: {', '.join(parts)}; {weights:.1f} MB of weights, {sum(sizes.values()) / 1e6:.1f} MB in all"
 
 
-def _within(folder: Path, names: Sequence[str]) -> list[Path]:
-    return [folder / name for name in names]
+def add_command(commands: Any) -> None:
+    """Register `recipe`."""
+    line = commands.add_parser(
+        "recipe", help="make the whole embedded pair, stage by stage", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    line.add_argument("--config", type=path_flag, required=True, help="YAML file of the recipe")
+    line.add_argument("--out", type=path_flag, required=True, help="folder for the stages' outputs; the same goes on")
+    line.add_argument("--device", choices=[each.value for each in Device], default=Device.AUTO.value,
+                      help="auto: all GPUs of this machine where it has any (default: %(default)s)")  # fmt: skip
+    line.add_argument("--jobs", type=int, default=1, metavar="N",
+                      help="stages that need one core run side by side, N at once, their output in OUT/logs "
+                      "(default: %(default)s)")  # fmt: skip
+    line.add_argument("--plan", action="store_true", help="print the stages, their state and minutes; run nothing")
+    line.add_argument("--quick", action="store_true", help="make everything tiny: to try the way, of no use")
+    line.add_argument("--from", dest="first", default="", metavar="STAGE",
+                      help="remove what this stage and all that build on it have made, and make it anew")  # fmt: skip
+    line.add_argument("--export", type=path_flag, metavar="FOLDER", help="at the end copy what ships into this folder")
+    line.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run or plan the recipe. Raises ValueError, in one sentence, for what cannot be run."""
+    if options.quick and options.export:
+        raise ValueError("--quick makes models of no use: leave --export out")
+    if options.jobs < 1:
+        raise ValueError(f"--jobs is {options.jobs}; give at least 1")
+    device = devices.chosen(Device(options.device))
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    plan = Plan(options.config, options.out, gpus, options.quick)
+    if options.plan:
+        if options.first:
+            plan.named(options.first)
+        print("\n".join(table(plan)))
+        return 0
+    try:
+        run(plan, lambda: machine(str(device)), options.first, options.jobs)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on")
+        return STOPPED
+    if options.export:
+        print(export(plan, options.export))
+        print(f"the sample bag: python -m vlm_nav_evaluation record --out {options.export / 'sample_bag'}")
+    return 0

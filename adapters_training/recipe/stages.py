@@ -1,101 +1,112 @@
-"""A recipe as stages: which command makes what out of what, with which settings, and how long that took before."""
+"""A recipe: a YAML file that lists commands of this package as stages, each with its settings.
+
+    stages:
+      data: {command: data, scenes: 1300}
+      target: {command: pair, torchrun: 2, data: ["{data}"], export: "{target}/model", ...}
+    ships:
+      target: ["{target}/model/*"]
+
+`{NAME}` is the folder of a stage, OUT/NAME, which a command with a setting `out` is given. `expected_minutes` is how
+long a stage takes on two CPU cores, `torchrun` its processes on a CPU, `config` a file of settings, relative to the
+recipe, that its own override. `ships` are the files of each folder that --export writes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from adapters_training.data import HELD_OUT_SEED, SCENES_PER_SHARD
-from adapters_training.devices import cores
-from adapters_training.exit_choice.config import MeasureConfig
-from adapters_training.recipe.config import Answers, Recipe, Rooms, Section
-from adapters_training.records import CELLS
-from adapters_training.shapes import DRAFT, IMAGE_SIZE, ROPE_THETA, TARGET
+from adapters_training import settings
+from adapters_training.all_commands import by_words
 
-FRAME_S = 0.026
-"""Processor seconds of a frame of `data`. These figures are of earlier runs on two shared CPU cores: for a plan, no
-measurement of this machine."""
-TARGET_FRAME_S, DRAFT_FRAME_S = 0.31, 0.24
-"""Seconds of a frame of a step of `pair`, each process with frames of its own; the draft's with a teacher."""
-ANSWER_S, PROMPT_S, EXIT_FRAME_S = 0.14, 0.33, 0.28
-"""Seconds of an answer, of a prompt of `measure-exits` or a frame of `predictor log`, of a frame of a step of
-`exits`."""
-FED_STEP_S, KEPT_FRAME_S = 0.5, 0.07
-"""Seconds of a step of `fed-head`, and of a frame that the target reads before them."""
-SETTINGS = "settings"
-"""Folder of the stages' settings."""
-PASS_COST_S, SHORT_S = 720.0, 10.0
-"""Seconds of `profile-verifier`, and of the stages that take seconds."""
+_FOLDER = re.compile(r"\{([\w-]+)\}")
+ALONE = ("data", "profile-verifier")
+"""Commands that take all cores, or measure the machine; others without `torchrun` take one core."""
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "data": {"scenes": 25, "frames_per_scene": 2},
+    # An untrained target gives no answer to learn from, so that the pair begins as the shipped one.
+    "processor": {"like": "models/target"},
+    "pair": {"steps": 2, "batch_frames": 2, "questions": 2, "vision_share": 0.0, "ground_share": 0.0,
+             "learning_rate": 1e-6},
+    "answers": {"frames": 12, "questions": 2},
+    "exits": {"steps": 2, "batch": 2, "minutes": 0.0, "held_out_samples": 4},
+    "measure-exits": {"prompts": 6, "list_prompts": 4, "repeats": 3},
+    "select-exits": {"budget": 1.0},
+    "fed-head": {"steps": 2, "batch": 2, "minutes": 0.0, "held_out_samples": 4, "depths": 2},
+    "predictor log": {"frames": 20},
+    "predictor train": {"epochs": 5},
+    "profile-verifier": {"quick": True, "runs": 1, "warm_up": 0, "bootstraps": 10},
+}  # fmt: skip
+"""Settings of each command with which a recipe goes through every stage in minutes; what comes of it is of no use."""
 
 
-@dataclass(frozen=True)
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a recipe's file holds."""
+
+    stages: dict[str, dict[str, Any]]
+    ships: dict[str, list[str]]
+    weights_mb: Annotated[float, Meta(gt=0)] = 32
+    """All weights that ship, at most; 1 MB is 1,000,000 bytes."""
+
+
+@dataclass(frozen=True, eq=False)
 class Stage:
     """One command of a recipe."""
 
     name: str
-    command: tuple[str, ...]
-    """Its words, behind `python -m adapters_training`."""
+    command: str
+    """The words that follow `python -m adapters_training`."""
     settings: Mapping[str, Any]
-    """What decides what it makes, besides what comes from `after`."""
+    """What its command is given; folders stand there as `{NAME}`."""
     after: tuple[Stage, ...]
     """The stages whose outputs it reads."""
-    seconds: float
-    """About how long it takes on two CPU cores."""
-    file: Section
-    """Settings that its command reads from a YAML file."""
-    processes: int = 1
-    """Of `torchrun`; 1: without."""
-
-    makes: tuple[str, ...] | None = None
-    """Folders that it makes; None: one of its own name."""
-    beside: bool = False
-    """Whether it takes one core and may run beside others that do."""
+    minutes: float
+    processes: int
+    kind: type[msgspec.Struct]
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        """Folders that it makes, under the recipe's."""
-        return (self.name,) if self.makes is None else self.makes
+    def has_folder(self) -> bool:
+        """Whether it makes a folder of its own."""
+        return "out" in self.kind.__struct_fields__
+
+    @property
+    def is_single_core(self) -> bool:
+        """Whether it may run beside others that take one core."""
+        return self.processes == 1 and self.command not in ALONE
 
     # Kept: asked anew of every stage behind it, its time doubles with each training that builds on the one before.
     @cached_property
     def identity(self) -> str:
-        """Names settings and numbers in the code, of this stage and of all that it builds on."""
-        known = {"name": self.name, "settings": dict(self.settings), "numbers": numbers(),
-                 "after": [stage.identity for stage in self.after]}  # fmt: skip
+        """Names the settings of this stage and of all that it builds on."""
+        known = {"name": self.name, "command": self.command, "settings": dict(self.settings),
+                 "processes": self.processes, "after": [stage.identity for stage in self.after]}  # fmt: skip
         return hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def numbers() -> dict[str, Any]:
-    """Return the constants of the code with which all of a pair must be made."""
-    return {
-        "target": asdict(TARGET), "draft": asdict(DRAFT), "rope theta": ROPE_THETA, "image size": IMAGE_SIZE,
-        "cells": CELLS, "scenes a shard": SCENES_PER_SHARD, "held-out seed": HELD_OUT_SEED,
-    }  # fmt: skip
-
-
 class Plan:
-    """The stages of a recipe in a folder, in their order; `devices` is how many GPUs there are, 0: the CPU."""
+    """The stages of a recipe in a folder, in their order; `gpus` is how many GPUs there are, 0: the CPU."""
 
-    def __init__(self, recipe: Recipe, out: Path, devices: int) -> None:
-        self.recipe, self.out, self._gpus = recipe, out, devices
-        self._device = ("--device", "cuda" if devices else "cpu")
+    def __init__(self, path: Path, out: Path, gpus: int = 0, quick: bool = False) -> None:
+        """Read a recipe and check it. Raises ValueError, naming file, stage and setting."""
+        self.recipe = settings.make(Recipe, settings.read_file(path), str(path))
+        self.out, self.gpus = out, gpus
         self.stages: list[Stage] = []
-        self._make()
-
-    def model(self, stage: Stage) -> Path:
-        """Return where a training of target or draft exports its model."""
-        return self.out / stage.name / "model"
-
-    def folder(self, stage: Stage) -> Path:
-        """Return the folder of what a stage makes."""
-        return self.out / stage.name
+        for name, values in self.recipe.stages.items():
+            stage = self._stage(path, name, values, quick)
+            self.stages.append(stage)
+            settings.make(stage.kind, self.settings_of(stage), f"{path}, stage {name}")
+        for patterns in self.recipe.ships.values():
+            for pattern in patterns:
+                self._check_names(f"{path}, ships", pattern)
 
     def named(self, name: str) -> Stage:
         """Return a stage. Raises ValueError for a name that no stage has."""
@@ -104,116 +115,52 @@ class Plan:
                 return stage
         raise ValueError(f"no stage is named {name}; there are {', '.join(stage.name for stage in self.stages)}")
 
-    def _make(self) -> None:
-        recipe = self.recipe
-        data = self._rooms("data", recipe.data)
-        held_out = self._rooms("held-out", recipe.held_out, held_out=True)
-        like = {"like": recipe.processor_of} if recipe.processor_of else {}
-        self._processor = self._add("processor", "processor", {"processor_of": recipe.processor_of}, like, (), SHORT_S)
-        self.target = self._pair("target", "target", recipe.target, [data], None)
-        walks = [data]
-        for number in range(1, recipe.rounds + 1):
-            first = recipe.walk.first_seed + (number - 1) * recipe.walk.scenes
-            rooms = msgspec.structs.replace(recipe.walk, first_seed=first)
-            walks.append(self._rooms(f"walk-{number}", rooms, (self.target,), walker=str(self.model(self.target))))
-            repeated = [data, *(walk for walk in walks[1:] for _ in range(recipe.walk_times))]
-            self.target = self._pair(f"target-{number}", "target", recipe.walked_target, repeated, self.target)
-        teacher = self.target if recipe.taught else None
-        alone = self._pair("draft", "draft", recipe.draft, walks, None, teacher)
-        answered = self._answers("answers", recipe.distil_answers, data)
-        self.draft = self._pair("distil", "draft", recipe.distil, [answered], alone, self.target)
-        target, draft, held = str(self.model(self.target)), str(self.model(self.draft)), str(self.folder(held_out))
+    def settings_of(self, stage: Stage) -> dict[str, Any]:
+        """Return the settings of a stage's command, with paths for the names of folders."""
+        given: dict[str, Any] = {name: self.placed(value) for name, value in stage.settings.items()}
+        if stage.has_folder:
+            given["out"] = str(self.out / stage.name)
+        processes = self.processes_of(stage)
+        if "batch_frames" in given and processes != stage.processes:
+            # As many frames a step as all processes on a CPU would take.
+            given["batch_frames"] = max(1, round(given["batch_frames"] * stage.processes / processes))
+        return given
 
-        section = recipe.exits
-        exits = self._add(
-            "exits", "exits", section,
-            section | {"target": target, "data": [str(self.folder(each)) for each in walks], "held_out": [held]},
-            (self.target, *walks, held_out), section.get("steps", 400) * section.get("batch", 1) * EXIT_FRAME_S,
-            on_device=True, beside=True,
-        )  # fmt: skip
-        section = recipe.measure_exits
-        plain = {each.name: each.default for each in msgspec.structs.fields(MeasureConfig)} | section
-        measured = self._add(
-            "measure-exits", "measure-exits", section,
-            section | {"target": target, "draft": draft, "exits": str(self.folder(exits)), "held_out": [held]},
-            (exits, self.draft, held_out), (plain["prompts"] + plain["list_prompts"]) * PROMPT_S,
-            on_device=True, beside=True, makes=(),
-        )  # fmt: skip
-        section = msgspec.to_builtins(recipe.select_exits)
-        self.exits = self._add("select-exits", "select-exits", section, section | {"exits": str(self.folder(exits))},
-                               (measured,), SHORT_S, beside=True)  # fmt: skip
+    def processes_of(self, stage: Stage) -> int:
+        """Return with how many processes of `torchrun` a stage runs here."""
+        return self.gpus if self.gpus and stage.processes > 1 else stage.processes
 
-        answers = self._answers("fed-answers", recipe.fed_answers, data)
-        judged = self._answers("fed-held-out", recipe.fed_held_out, held_out)
-        section = recipe.fed_head
-        self.fed_head = self._add(
-            "fed-head", "fed-head", section,
-            section | {"target": target, "data": [str(self.folder(answers))], "held_out": [str(self.folder(judged))],
-                       "draft": draft, "kept": str(self.out / "kept")},
-            (answers, judged, self.draft),
-            section.get("steps", 1200) * FED_STEP_S + recipe.fed_answers.frames * KEPT_FRAME_S,
-            on_device=True, beside=True, makes=("fed-head", "kept"),
-        )  # fmt: skip
+    def placed(self, value: Any) -> Any:
+        """Return a text, or a list of them, with paths for the names of folders; anything else as it is."""
+        if isinstance(value, str):
+            return _FOLDER.sub(lambda found: str(self.out / found[1]), value)
+        return [self.placed(each) for each in value] if isinstance(value, list) else value
 
-        wanted = recipe.predictor
-        logged = {"frames": wanted.frames, "gamma": wanted.gamma}
-        drafts = self._add(
-            "drafts", "predictor log", logged, logged | {"draft": draft, "target": target, "data": held},
-            (self.draft, self.target, held_out), wanted.frames * PROMPT_S, on_device=True, beside=True,
-        )  # fmt: skip
-        fitted = {"drafts": str(self.folder(drafts)), "profile": wanted.profile, "epochs": wanted.epochs}
-        self.predictor = self._add("predictor", "predictor train", msgspec.to_builtins(wanted), fitted, (drafts,),
-                                   SHORT_S, beside=True)  # fmt: skip
-        # pass costs are measured on a machine that has nothing else to do
-        self.pass_cost = self._add("pass-cost", "profile-verifier", recipe.pass_cost,
-                                   recipe.pass_cost | {"target": target}, (self.target,), PASS_COST_S)  # fmt: skip
+    def _stage(self, path: Path, name: str, values: Mapping[str, Any], quick: bool) -> Stage:
+        where, commands = f"{path}, stage {name}", by_words()
+        own = dict(values)
+        command, minutes, processes = own.pop("command", ""), own.pop("expected_minutes", 0.0), own.pop("torchrun", 1)
+        if command not in commands:
+            raise ValueError(f"{where}: command is {command!r}; give one of {', '.join(commands)}")
+        if not isinstance(minutes, (int, float)) or not isinstance(processes, int) or processes < 1:
+            raise ValueError(f"{where}: expected_minutes is {minutes!r} and torchrun {processes!r}; give numbers")
+        if "config" in own:
+            own = settings.read_file(path.parent / own.pop("config")) | own
+        if quick:
+            own |= QUICK.get(command, {})
+            processes = 1
+            if command == "pair":
+                own.setdefault("start_from", f"models/{own.get('role')}")
+        # Where a stage runs is no setting of it.
+        for option in ("device", "out"):
+            own.pop(option, None)
+        before = self._check_names(where, json.dumps(own), name)
+        return Stage(name, command, own, tuple(before), minutes, processes, commands[command].kind)
 
-    def _add(
-        self, name: str, command: str, known: Section, file: Section, after: Sequence[Stage], seconds: float, *,
-        words: Sequence[str] = (), on_device: bool = False, beside: bool = False, processes: int = 1,
-        makes: tuple[str, ...] | None = None,
-    ) -> Stage:  # fmt: skip
-        """Append a stage: `known` decides what it makes, `file` are its command's settings."""
-        path = self.out / SETTINGS / f"{name}.yaml"
-        line = (*command.split(), "--config", str(path), *words, *(self._device if on_device else ()))
-        # a GPU is one for all stages
-        beside = beside and not self._gpus
-        if name != "measure-exits":
-            file = file | {"out": str(self.out / name)}
-        stage = Stage(name, line, known, tuple(after), seconds, file, processes, makes, beside)
-        self.stages.append(stage)
-        return stage
-
-    def _rooms(self, name: str, rooms: Rooms, after: tuple[Stage, ...] = (), **given: Any) -> Stage:
-        known: Section = msgspec.to_builtins(rooms)
-        file = {key: value for key, value in known.items() if key != "options"} | {"processes": cores()} | given
-        seconds = rooms.scenes * rooms.frames_per_scene * (ANSWER_S if after else FRAME_S) / cores()
-        return self._add(name, "data", known, file, after, seconds, words=rooms.options)
-
-    def _pair(
-        self, name: str, role: str, section: Section, data: Sequence[Stage], start: Stage | None,
-        teacher: Stage | None = None,
-    ) -> Stage:  # fmt: skip
-        given: Section = {
-            "role": role, "data": [str(self.folder(each)) for each in data],
-            "processor": str(self.folder(self._processor)), "export": str(self.out / name / "model"),
-        }  # fmt: skip
-        if start is not None:
-            given["start_from"] = str(self.folder(start) / "checkpoint.pt")
-        if teacher is not None:
-            given["teacher"] = str(self.model(teacher))
-        processes, frames = self.recipe.processes, int(section.get("batch_frames", 10))
-        seconds = section.get("steps", 5000) * frames * (TARGET_FRAME_S if role == "target" else DRAFT_FRAME_S)
-        if self._gpus:
-            # as many frames a step as all processes on a CPU would take
-            processes, frames = self._gpus, max(1, round(frames * processes / self._gpus))
-        given["batch_frames"] = frames
-        after = (*data, self._processor, *(stage for stage in (start, teacher) if stage is not None))
-        known = section | {"processes": self.recipe.processes, "role": role}
-        return self._add(name, "pair", known, section | given, after, seconds, on_device=True, processes=processes)
-
-    def _answers(self, name: str, answers: Answers, data: Stage) -> Stage:
-        known: Section = msgspec.to_builtins(answers)
-        given = known | {"model": str(self.model(self.target)), "data": str(self.folder(data))}
-        seconds = answers.frames * answers.questions * ANSWER_S
-        return self._add(name, "answers", known, given, (self.target, data), seconds, on_device=True, beside=True)
+    def _check_names(self, where: str, text: str, own: str = "") -> list[Stage]:
+        """Return the stages that a text names. Raises ValueError for one that does not come before."""
+        names = set(_FOLDER.findall(text)) - {own}
+        unknown = names - {stage.name for stage in self.stages}
+        if unknown:
+            raise ValueError(f"{where}: {', '.join(sorted(unknown))} is no stage before it")
+        return [stage for stage in self.stages if stage.name in names]

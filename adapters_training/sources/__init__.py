@@ -69,29 +69,42 @@ class LeftOut:
     index: int | None = None
 
 
-class Spool:
-    """JPEGs that wait in a temporary file, so that long recordings fill no memory. Read it after `flush`."""
+class AnsweredFrames:
+    """A source of recorded frames, each with a question and an answer; `add` them, then `flush`.
+
+    Their JPEGs wait in a temporary file, so that long recordings fill no memory.
+    """
+
+    has_images = True
 
     def __init__(self) -> None:
+        self.problems = list[str]()
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the source
-        self._places: list[tuple[int, int]] = []
+        self._places = list[tuple[int, int]]()
+        self._said = list[tuple[str, str, str]]()
 
-    def __len__(self) -> int:
-        return len(self._places)
+    @property
+    def blocks(self) -> list[int]:
+        """The number of frames: they are one block."""
+        return [len(self._said)]
 
-    def add(self, jpeg: bytes) -> None:
-        """Append a JPEG."""
+    def add(self, jpeg: bytes, where: str, prompt: str, answer: str) -> None:
+        """Append a frame; `where` names it in messages."""
         self._places.append((self._file.tell(), len(jpeg)))
         self._file.write(jpeg)
+        self._said.append((where, prompt, answer))
 
     def flush(self) -> None:
         """Make what was added readable."""
         self._file.flush()
 
-    def __getitem__(self, index: int) -> bytes:
+    def sample(self, index: int, rng: random.Random) -> Sample:
+        """Return frame `index` with what was asked and answered about it."""
+        where, prompt, answer = self._said[index]
         begin, length = self._places[index]
         # Not seek and read: processes that load data share one file position.
-        return os.pread(self._file.fileno(), length, begin)
+        jpeg = os.pread(self._file.fileno(), length, begin)
+        return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, jpeg)
 
 
 class Source(Protocol):
@@ -102,8 +115,10 @@ class Source(Protocol):
     """
 
     problems: list[str]
-    blocks: list[int]
     has_images: bool
+
+    @property
+    def blocks(self) -> list[int]: ...
 
     def sample(self, index: int, rng: random.Random) -> Sample:
         """Return record `index`; what it leaves to chance is sampled from `rng`. Raises BadRecord."""

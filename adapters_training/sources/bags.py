@@ -8,13 +8,11 @@ bag has none, or the target needs the guide, it is made anew and lists what was 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapters_training.sources import ASSISTANT, USER, Sample, Spool, Turn
+from adapters_training.sources import AnsweredFrames
 from adapters_training.sources.rosbag2 import BagReader, unseen_videos
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.language.prompts import NavigationAction, compose, parse_answer
@@ -23,46 +21,29 @@ ANSWER = "spec_vlm_nav_interfaces/msg/DecodingStats"
 TEXT = "std_msgs/msg/String"
 
 
-@dataclass(frozen=True)
-class _Answer:
-    prompt: str
-    text: str
-
-
-class RecordedBag:
-    """The answered frames of a bag. Their JPEGs wait in a temporary file, so a long bag fills no memory.
+class RecordedBag(AnsweredFrames):
+    """The answered frames of a bag.
 
     `guide` explains the robot to a target that was not trained on its actions. What a bag that was cut off has lost is
     one of its `problems`. Raises ValueError, in a sentence, for what is no bag or is damaged within.
     """
 
-    has_images = True
-
     def __init__(self, path: Path, guide: bool = False) -> None:
-        self.path, self.problems = path, list[str]()
-        self._guide = guide
-        self._frames = Spool()
-        self._answers: list[_Answer] = []
+        super().__init__()
+        self.path, self._guide = path, guide
         with BagReader(path) as bag:
             self.problems += bag.problems
             answers = self._read_answers(bag)
             self._read_frames(bag, answers)
             if answers:
                 self.problems += unseen_videos(bag)
-        self._frames.flush()
+        self.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")
-        self.blocks = [len(self._frames)]
 
-    def sample(self, index: int, rng: random.Random) -> Sample:
-        """Return frame `index` with what was asked and answered about it."""
-        answer = self._answers[index]
-        turns = (Turn(USER, answer.prompt), Turn(ASSISTANT, answer.text))
-        return Sample(turns, f"{self.path}: answer {index + 1}", self._frames[index])
-
-    def _read_answers(self, bag: BagReader) -> dict[int, _Answer]:
+    def _read_answers(self, bag: BagReader) -> dict[int, tuple[str, str]]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
-        answers: dict[int, _Answer] = {}
+        answers: dict[int, tuple[str, str]] = {}
         asked = {} if self._guide else self._read_prompts(bag)
         instruction, goal, done = "", -1, list[NavigationAction]()
         for topic, message in _messages(bag, lambda topic, kind: kind == ANSWER or _is_instruction(topic, kind)):
@@ -79,7 +60,7 @@ class RecordedBag:
             if message.goal != goal:
                 goal, done = message.goal, []
             prompt = asked.get(_stamp(message)) or compose(instruction, done, guide=self._guide)
-            answers[_stamp(message)] = _Answer(prompt, message.answer.strip())
+            answers[_stamp(message)] = prompt, message.answer.strip()
             action = parse_answer(message.answer).action
             if action is not None:
                 done.append(action)
@@ -96,7 +77,7 @@ class RecordedBag:
                 self.problems.append(f"{self.path}: a prompt on {topic} is no JSON with stamp_ns and prompt: {error!r}")
         return prompts
 
-    def _read_frames(self, bag: BagReader, answers: dict[int, _Answer]) -> None:
+    def _read_frames(self, bag: BagReader, answers: dict[int, tuple[str, str]]) -> None:
         """Move every answer that has a frame from `answers` to this source's records."""
         for topic, message in _messages(bag, lambda _, kind: kind in (COMPRESSED, RAW)):
             stamp = _stamp(message)
@@ -108,8 +89,7 @@ class RecordedBag:
                 self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic}: {error}")
                 answers.pop(stamp)
                 continue
-            self._frames.add(jpeg)
-            self._answers.append(answers.pop(stamp))
+            self.add(jpeg, f"{self.path}: answer {self.blocks[0] + 1}", *answers.pop(stamp))
 
 
 def _messages(bag: BagReader, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Any]]:

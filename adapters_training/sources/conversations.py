@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import codecs
 import json
+import mmap
 import os
 import random
-import re
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,9 +30,8 @@ ROLES = {
     "bing": ASSISTANT, "model": ASSISTANT, "system": SYSTEM,
 }  # fmt: skip
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-CHUNK = 1 << 20
-MAX_RECORD_BYTES = 64 << 20
-"""A JSON array is read record by record; one that does not end within this is taken for a broken file."""
+HEAD = 1 << 12
+"""Bytes within which an array's bracket stands."""
 
 
 class _Said(msgspec.Struct):
@@ -61,28 +59,40 @@ class _Record(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Record)
 
 
+def json_line(question: str, answer: str, **more: str) -> str:
+    """Return a question and its answer as a line that `ConversationFile` reads."""
+    turns = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
+    return json.dumps(more | {"conversations": turns}, ensure_ascii=False) + "\n"
+
+
 class ConversationFile:
     """The usable records of one JSON or JSON lines file. Only where they stand in the file is held in memory.
 
     `images` is the folder that image paths are relative to; `forbidden` are texts that no turn may contain (a
-    tokenizer's special tokens: in a conversation they would end it). Raises ValueError for an unreadable file.
+    tokenizer's special tokens: in a conversation they would end it). Raises ValueError for a file that cannot be
+    read, or an array that is no JSON.
     """
 
     def __init__(self, path: Path, images: Path | None = None, forbidden: tuple[str, ...] = ()) -> None:
         self.path, self.problems = path, list[str]()
         self.has_images = False
         self._images, self._forbidden = images or path.parent, forbidden
+        data = _mapped(path)
+        begin = len(codecs.BOM_UTF8) if data[:3] == codecs.BOM_UTF8 else 0
+        is_array = data[begin : begin + HEAD].lstrip().startswith(b"[")
+        self._kind = "record " if is_array else ""
         places: list[tuple[int, int, int]] = []
-        with _open(path) as file:
-            self._array = _is_array(file)
-            for number, begin, length, raw in _json_array(file) if self._array else _json_lines(file):
+        try:
+            for number, place, raw in (_json_array if is_array else _json_lines)(data, begin):
                 try:
                     sample = self._check(self._parse(raw, number))
                 except BadRecord as problem:
                     self.problems.append(str(problem))
                     continue
                 self.has_images |= sample.image is not None
-                places.append((number, begin, length))
+                places.append((number, place, len(raw)))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"data file {path} is no JSON array: {error}") from None
         self._places = np.array(places, dtype=np.int64).reshape(-1, 3)
         self.blocks = [len(places)]
         self._descriptor = -1
@@ -99,7 +109,7 @@ class ConversationFile:
             os.close(self._descriptor)
 
     def _parse(self, raw: bytes, number: int) -> Sample:
-        where = f"{self.path}:{'record ' if self._array else ''}{number}"
+        where = f"{self.path}:{self._kind}{number}"
         try:
             record = _decoder.decode(raw)
         except msgspec.MsgspecError as error:
@@ -164,86 +174,31 @@ def _text(content: str | list[_Part]) -> str:
     return "".join(part.text or "" for part in content if part.type == "text")
 
 
-def _open(path: Path) -> Any:
+def _mapped(path: Path) -> bytes | mmap.mmap:
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            # An empty file cannot be mapped.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
     except OSError as error:
         raise ValueError(f"data file {path} cannot be read: {error.strerror}") from None
 
 
-def _is_array(file: Any) -> bool:
-    head = file.read(CHUNK).lstrip(codecs.BOM_UTF8).lstrip()
-    file.seek(0)
-    return bool(head.startswith(b"["))
-
-
-def _json_lines(file: Any) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield (line number, offset, length, bytes) of every line that is not empty."""
-    begin = 0
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            mark = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
-            yield number, begin + mark, len(line) - mark, line[mark:]
-        begin += len(line)
-
-
-def _json_array(file: Any) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield (record number from 1, offset, length, bytes) of the elements of a JSON array, a piece of it at a time.
-
-    What is no JSON cannot be stepped over: there the file ends, with a record that decodes to that complaint.
-    """
-    scan = json.JSONDecoder()
-    pieces = _Text(file)
-    pieces.skip(_OPENING)
+def _json_lines(data: bytes | mmap.mmap, begin: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (line number, offset, bytes) of every line that is not empty."""
     for number in count(1):
-        pieces.skip(_BETWEEN)
-        if pieces.text.startswith("]", pieces.at):
+        if begin >= len(data):
             return
-        stop = -1
-        while stop < 0:
-            try:
-                _, stop = scan.raw_decode(pieces.text, pieces.at)
-            except (ValueError, RecursionError):
-                if not pieces.more():
-                    rest = pieces.take(min(len(pieces.text), pieces.at + 200))
-                    yield number, pieces.begin, 0, rest or b'{"the array does not end": '
-                    return
-        begin, raw = pieces.begin, pieces.take(stop)
-        yield number, begin, len(raw), raw
+        end = data.find(b"\n", begin) + 1 or len(data)
+        if data[begin:end].strip():
+            yield number, begin, data[begin:end]
+        begin = end
 
 
-_OPENING = re.compile(r"\s*\[")
-_BETWEEN = re.compile(r"[\s,]*")
-
-
-class _Text:
-    """A window on a file's text: `at` is where reading goes on in `text`, `begin` the same place in bytes."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
-        self.begin = file.seek(len(codecs.BOM_UTF8) if mark else 0)
-        self.text, self.at = self._decoder.decode(file.read(CHUNK)), 0
-
-    def skip(self, pattern: re.Pattern[str]) -> None:
-        """Go behind what matches, if anything, reading on where it reaches the window's end."""
-        while True:
-            match = pattern.match(self.text, self.at)
-            if match is not None:
-                self.take(match.end())
-            if self.at < len(self.text) or not self.more():
-                return
-
-    def more(self) -> bool:
-        """Read on; False at the file's end or where one record grows too large."""
-        rest = self.text[self.at :]
-        piece = b"" if len(rest) > MAX_RECORD_BYTES else self._file.read(max(CHUNK, len(rest)))
-        self.text, self.at = rest + self._decoder.decode(piece), 0
-        return bool(piece)
-
-    def take(self, stop: int) -> bytes:
-        """Return the bytes up to `stop` and go there."""
-        raw = self.text[self.at : stop].encode("utf-8", "surrogateescape")
-        self.at, self.begin = stop, self.begin + len(raw)
-        return raw
+def _json_array(data: bytes | mmap.mmap, begin: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (record number from 1, offset, bytes) of the elements of a JSON array. Raises msgspec.DecodeError."""
+    records = msgspec.json.decode(memoryview(data)[begin:], type=list[msgspec.Raw])
+    for number, record in enumerate(map(bytes, records), start=1):
+        # What stands between two elements is in neither, so that the next place of these bytes is theirs.
+        begin = data.find(record, begin)
+        yield number, begin, record
+        begin += len(record)

@@ -13,9 +13,7 @@ controller was given (joint positions, velocities), not which of this project's 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -24,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from adapters_training.sources import ASSISTANT, USER, LeftOut, Sample, Shot, Spool, Turn
+from adapters_training.sources import AnsweredFrames, LeftOut, Shot
 from speculation.extras import need
 from speculation.images import file_jpeg, pixels_jpeg
 from speculation.language.prompts import compose
@@ -68,7 +66,7 @@ class _Episode:
     number: int
     length: int
     data: tuple[int, int]
-    """Chunk and file of its rows."""
+    """Chunk and file in which its rows stand."""
     tasks: tuple[str, ...]
     video: tuple[int, int] | None
     from_s: float
@@ -107,7 +105,7 @@ class LeRobotData:
 
     @property
     def seconds(self) -> float:
-        """Time of all episodes, one after the other."""
+        """How long all episodes take, one after the other."""
         return self.count / self._info.fps
 
     def shots(self) -> Iterator[Shot | LeftOut]:
@@ -127,18 +125,23 @@ class LeRobotData:
                         if path in lost:
                             continue
                         if video is None or video.path != path:
-                            video = _opened(video, path, 0.5 / self._info.fps)
-                        jpeg = partial(_frame, video, episode.from_s + seconds)
-                except _Lost as error:
-                    lost.add(error.path)
-                    yield LeftOut(f"{error}; the frames in it are left out")
-                    continue
+                            if video is not None:
+                                video.close()
+                            try:
+                                video = _Video(path, 0.5 / self._info.fps)
+                            except ValueError as error:
+                                video = None
+                                lost.add(path)
+                                yield LeftOut(f"{error}; the frames in it are left out")
+                                continue
+                        jpeg = partial(video.jpeg, episode.from_s + seconds)
                 except ValueError as error:
                     yield LeftOut(str(error), index)
                     continue
                 stamp_ns = round((episode.start_s + seconds) * 1e9)
                 answer = str(row.get(ANSWER) or "").strip()
-                yield Shot(index, stamp_ns, jpeg, self._task(row, episode), answer)
+                task = self._tasks.get(row.get("task_index", -1), next(iter(episode.tasks), "")).strip()
+                yield Shot(index, stamp_ns, jpeg, task, answer)
         finally:
             if video is not None:
                 video.close()
@@ -154,12 +157,8 @@ class LeRobotData:
 
     def _read_tasks(self) -> dict[int, str]:
         path = self.folder / TASKS
-        if not path.exists():
-            return {}
-        with _opened_table(path) as table:
-            text = next((name for name in ("task", _NAMELESS) if name in table.schema_arrow.names), "task")
-            rows = _columns(path, table, ["task_index", text]).to_pylist()
-        return {int(row["task_index"]): str(row[text]) for row in rows if row["task_index"] is not None}
+        rows = _rows_of(path, ["task_index"], ("task", _NAMELESS)) if path.exists() else iter(())
+        return {row["task_index"]: str(row.get("task") or row.get(_NAMELESS) or "") for row in rows}
 
     def _read_episodes(self) -> dict[int, _Episode]:
         paths = sorted((self.folder / EPISODES).glob("*/*.parquet"))
@@ -169,11 +168,7 @@ class LeRobotData:
         place = f"videos/{self.camera}/"
         if self._in_video:
             names += [f"{place}{name}" for name in ("chunk_index", "file_index", "from_timestamp")]
-        entries: list[tuple[Path, dict[str, Any]]] = []
-        for path in paths:
-            with _opened_table(path) as table:
-                more = ["tasks"] if "tasks" in table.schema_arrow.names else []
-                entries += [(path, row) for row in _columns(path, table, names + more).to_pylist()]
+        entries = [(path, row) for path in paths for row in _rows_of(path, names, ["tasks"])]
         episodes: dict[int, _Episode] = {}
         count = 0
         for path, row in sorted(entries, key=lambda entry: entry[1]["episode_index"] or 0):
@@ -203,12 +198,9 @@ class LeRobotData:
             end = index + sum(episode.length for episode in episodes)
             path = self.folder / self._info.data_path.format(chunk_index=place[0], file_index=place[1])
             try:
-                with _opened_table(path) as table:
-                    _check_columns(path, table, names)
-                    for batch in _batches(path, table, names):
-                        for row in batch.to_pylist():
-                            yield index, row
-                            index += 1
+                for row in _rows_of(path, names):
+                    yield index, row
+                    index += 1
             except ValueError as error:
                 numbers = f"{episodes[0].number} to {episodes[-1].number}"
                 yield index, LeftOut(f"{error}; what was not read of episodes {numbers} is left out")
@@ -225,9 +217,6 @@ class LeRobotData:
         if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
             raise ValueError(f"timestamp of a frame of episode {episode.number} is {seconds!r}; seconds are needed")
         return episode, float(seconds)
-
-    def _task(self, row: dict[str, Any], episode: _Episode) -> str:
-        return self._tasks.get(row.get("task_index", -1), next(iter(episode.tasks), "")).strip()
 
     def _video_path(self, episode: _Episode) -> str:
         assert episode.video is not None
@@ -252,14 +241,12 @@ class LeRobotData:
             raise ValueError(f"{self.camera}: {error}") from None
 
 
-class LeRobotAnswers:
+class LeRobotAnswers(AnsweredFrames):
     """The answered frames of a data set, as training data: those with a text in the feature `answer`.
 
     `forbidden` are texts that no turn may contain (special tokens); `guide` explains the robot to a target that was not
     trained on its actions. Raises ValueError, in one sentence, for a data set that cannot be read or has no answers.
     """
-
-    has_images = True
 
     def __init__(self, folder: Path, guide: bool = False, forbidden: tuple[str, ...] = ()) -> None:
         data = LeRobotData(folder)
@@ -269,17 +256,17 @@ class LeRobotAnswers:
                 f"'python -m adapters_training walk-answers --model TARGET --data {folder} --out OUT' and give "
                 "OUT/conversations.jsonl"
             )
-        self.folder, self.problems = folder, list[str]()
-        self._frames, self._words = Spool(), list[tuple[int, str, str]]()
+        super().__init__()
         for shot in data.shots():
             if isinstance(shot, LeftOut):
                 self.problems.append(f"{folder}: {shot.reason}")
-            elif problem := self._add(shot, guide, forbidden):
-                self.problems.append(f"{folder}: frame {shot.index}{problem}")
-        self._frames.flush()
-        self.blocks = [len(self._frames)]
+            else:
+                where = f"{folder}: frame {shot.index}"
+                if problem := self._take(shot, where, guide, forbidden):
+                    self.problems.append(f"{where}{problem}")
+        self.flush()
 
-    def _add(self, shot: Shot, guide: bool, forbidden: tuple[str, ...]) -> str:
+    def _take(self, shot: Shot, where: str, guide: bool, forbidden: tuple[str, ...]) -> str:
         """Keep a frame with its words, or return why it is left out."""
         if not shot.answer or not shot.instruction:
             return f" has no {ANSWER if shot.instruction else 'task'}"
@@ -287,25 +274,10 @@ class LeRobotAnswers:
         if found is not None:
             return f": the text contains the special token {found}"
         try:
-            self._frames.add(shot.jpeg())
+            self.add(shot.jpeg(), where, compose(shot.instruction, guide=guide), shot.answer)
         except ValueError as error:
             return f": {error}"
-        self._words.append((shot.index, compose(shot.instruction, guide=guide), shot.answer))
         return ""
-
-    def sample(self, index: int, rng: random.Random) -> Sample:
-        """Return answered frame `index`: its task and the answer about it."""
-        number, prompt, answer = self._words[index]
-        turns = (Turn(USER, prompt), Turn(ASSISTANT, answer))
-        return Sample(turns, f"{self.folder}: frame {number}", self._frames[index])
-
-
-class _Lost(ValueError):
-    """A video that cannot be read at all."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"video {path} cannot be read: {reason}")
-        self.path = path
 
 
 class _Video:
@@ -323,26 +295,27 @@ class _Video:
         try:
             self._container: Any = av.open(path)
         except self._errors as error:
-            raise _Lost(path, _words_of(error)) from None
+            raise ValueError(f"video {path} cannot be read: {_words_of(error)}") from None
         if not self._container.streams.video:
             self.close()
-            raise _Lost(path, "it has no video stream")
+            raise ValueError(f"video {path} cannot be read: it has no video stream")
         self._stream: Any = self._container.streams.video[0]
 
     def close(self) -> None:
         """Close the file. Frames that were not asked for cannot be read any more."""
         self._container.close()
 
-    def at(self, seconds: float) -> Any:
-        """Return the decoded frame that is shown at a time of the video. Raises ValueError where none can be read."""
+    def jpeg(self, seconds: float) -> bytes:
+        """Return the frame that is shown at a time of the video. Raises ValueError where none can be read."""
         try:
-            return self._at(seconds)
+            frame = self._at(seconds)
         except self._errors as error:
             # The next one is sought anew: behind a damaged part frames may be good again.
             self._decoder = self._frame = None
             raise ValueError(
                 f"video {self.path} has no readable frame at {seconds:.3f} s: {_words_of(error)}"
             ) from None
+        return pixels_jpeg(frame.to_ndarray(format="rgb24"))
 
     def _at(self, seconds: float) -> Any:
         shown = self._frame.time if self._frame is not None else None
@@ -359,16 +332,6 @@ class _Video:
         if self._frame.time > seconds + self._tolerance_s:
             raise ValueError(f"the next is at {self._frame.time:.3f} s")
         return self._frame
-
-
-def _opened(before: _Video | None, path: str, tolerance_s: float) -> _Video:
-    if before is not None:
-        before.close()
-    return _Video(path, tolerance_s)
-
-
-def _frame(video: _Video, seconds: float) -> bytes:
-    return pixels_jpeg(video.at(seconds).to_ndarray(format="rgb24"))
 
 
 def _words_of(error: Exception) -> str:
@@ -398,47 +361,24 @@ def _read_info(path: Path) -> _Info:
     return info
 
 
-@contextmanager
-def _opened_table(path: Path) -> Iterator[Any]:
-    """Open a parquet file. Raises ValueError, naming it, where that fails."""
+def _rows_of(path: Path, names: list[str], others: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file with these columns, and `others` where it has them.
+
+    Raises ValueError, naming the file, where it cannot be read or lacks a column.
+    """
     import pyarrow
     from pyarrow import parquet
 
     if not path.is_file():
         raise ValueError(f"{path} is missing")
     try:
-        table = parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {_words_of(error)}") from None
-    with table:
-        yield table
-
-
-def _check_columns(path: Path, table: Any, names: list[str]) -> None:
-    missing = [name for name in names if name not in table.schema_arrow.names]
-    if missing:
-        raise ValueError(f"{path} has no column {', '.join(missing)}; it has {', '.join(table.schema_arrow.names)}")
-
-
-def _columns(path: Path, table: Any, names: list[str]) -> Any:
-    import pyarrow
-
-    _check_columns(path, table, names)
-    try:
-        return table.read(columns=names)
+        with parquet.ParquetFile(path) as table:
+            there = table.schema_arrow.names
+            missing = [name for name in names if name not in there]
+            if missing:
+                raise ValueError(f"{path} has no column {', '.join(missing)}; it has {', '.join(there)}")
+            columns = names + [name for name in others if name in there]
+            for batch in table.iter_batches(batch_size=_ROWS, columns=columns):
+                yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read: {_words_of(error)}") from None
-
-
-def _batches(path: Path, table: Any, names: list[str]) -> Iterator[Any]:
-    import pyarrow
-
-    batches = table.iter_batches(batch_size=_ROWS, columns=names)
-    while True:
-        try:
-            batch = next(batches, None)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise ValueError(f"{path} is damaged: {_words_of(error)}") from None
-        if batch is None:
-            return
-        yield batch

@@ -49,9 +49,13 @@ class Mixture:
 
     def sample(self, index: int, rng: random.Random) -> Sample:
         """Return record `index`. Raises BadRecord for one that cannot be read after all."""
+        source, number = self.place(index)
+        return source.sample(number, rng)
+
+    def place(self, index: int) -> tuple[Source, int]:
+        """Return the source of record `index`, and its number there."""
         which = int(np.searchsorted(self._ends, index, side="right"))
-        first = self._ends[which - 1] if which else 0
-        return self.sources[which].sample(index - first, rng)
+        return self.sources[which], index - (self._ends[which - 1] if which else 0)
 
     def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return the numbers of all records as an epoch takes them: blocks shuffled, then a few blocks together."""
@@ -67,11 +71,16 @@ class Mixture:
     def report(self, name: str) -> None:
         """Print on standard error how many records there are, and which were left out and why."""
         problems = self.problems
-        for problem in problems[:SHOWN_PROBLEMS]:
-            print(f"left out: {problem}", file=sys.stderr)
-        if len(problems) > SHOWN_PROBLEMS:
-            print(f"left out: {len(problems) - SHOWN_PROBLEMS} more", file=sys.stderr)
+        report_left_out(problems)
         print(f"{name}: {len(self):,} records, {len(problems):,} left out", file=sys.stderr)
+
+
+def report_left_out(problems: Sequence[str]) -> None:
+    """Print the first problems on standard error, and how many there are more."""
+    for problem in problems[:SHOWN_PROBLEMS]:
+        print(f"left out: {problem}", file=sys.stderr)
+    if len(problems) > SHOWN_PROBLEMS:
+        print(f"left out: {len(problems) - SHOWN_PROBLEMS} more", file=sys.stderr)
 
 
 def open_mixture(

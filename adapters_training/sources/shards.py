@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from adapters_training import wording
-from adapters_training.packing import ACTION_FIRST_SHARE
-from adapters_training.records import WINDOW, Frame, Task, read_shard, shards
+from adapters_training.records import WINDOW, Frame, read_shard, shards
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
-from speculation.language.prompts import ResponseOrder
 
 EMPTY_KEPT = 3
 """Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
@@ -61,17 +59,16 @@ class ShardFolder:
         frame = self.frame(index)
         where = f"{self.folder}: frame {index}"
         answered = [task for task in frame.tasks if task.answer]
-        fitting = [task for task in frame.tasks if wording.fits(task, self._form)]
-        visible = [task for task in fitting if task.seen is not None]
-        hidden = [task for task in fitting if task.seen is None]
-        pool = answered or (visible if visible and (not hidden or rng.random() < 0.7) else hidden)
-        task = rng.choice(pool)
-        prompt, answer = (task.prompt, task.answer) if task.answer else self._words(frame, task, rng)
+        if answered:
+            task = rng.choice(answered)
+        else:
+            task = wording.choose_one([task for task in frame.tasks if wording.fits(task, self._form)], rng)
+        prompt, answer = task.prompt, task.answer
+        if not answer:
+            order = wording.random_order(rng)
+            prompt = wording.prompt(task, order, self._form, self._guide)
+            answer = wording.answer(frame, task, rng, order)
         return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, frame.jpeg)
-
-    def _words(self, frame: Frame, task: Task, rng: random.Random) -> tuple[str, str]:
-        order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
-        return wording.prompt(task, order, self._form, self._guide), wording.answer(frame, task, rng, order)
 
     def _shard(self, index: int) -> list[Frame]:
         if index not in self._cache:

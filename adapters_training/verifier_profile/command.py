@@ -23,12 +23,11 @@ from pathlib import Path
 import msgspec
 
 from adapters_training.command import Command
-from adapters_training.exit_choice.report import machine
+from adapters_training.devices import machine
 from adapters_training.files import replacing
-from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
 from adapters_training.verifier_profile.fit import folds_r2, intervals, quality
-from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ImageTimes, Profiler
+from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ImageTimes, ProfileConfig, Profiler
 from adapters_training.verifier_profile.plots import Measured, plot
 from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
 from speculation.pass_cost import COEFFICIENTS, Load, PassCost

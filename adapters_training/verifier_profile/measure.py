@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Annotated
 
 import numpy as np
 import torch
+from msgspec import Meta
 
-from adapters_training.exit_choice.timing import Clock, clock_of
-from adapters_training.verifier_profile.config import ProfileConfig
+from adapters_training.exit_choice.timing import Timer
 from adapters_training.verifier_profile.configurations import Configuration
 from speculation.pass_cost import Floats
 from speculation.progress import progress
@@ -33,13 +32,32 @@ from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.speed import synchronise
+from speculation.vlm.settings import ModelSettings
 
 WORDS = 40
 """Tokens of words around an image."""
 IMAGE_SIDES = ((4, 4), (8, 8), (8, 12), (16, 16), (16, 24), (24, 32), (32, 48))
 """Rows and columns of merged patches."""
 QUICK_SIDES = IMAGE_SIDES[:3]
+
+
+class ProfileConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured, and how the model is loaded. Each field is an option and a line of a YAML file."""
+
+    target: Annotated[str, Meta(min_length=1, description="model folder (or hub name)")]
+    out: Annotated[str, Meta(description="folder for the file and its plot; none: the model's")] = ""
+    warm_up: Annotated[int, Meta(ge=0, le=1000, description="passes of each configuration before those that count")] = (
+        10
+    )
+    runs: Annotated[
+        int, Meta(ge=1, le=1000, description="passes of each configuration, of which the median counts")
+    ] = 3
+    bootstraps: Annotated[int, Meta(ge=10, le=100_000, description="resamplings for the 95 % intervals")] = 1000
+    seed: Annotated[int, Meta(ge=0, description="of tokens and random configurations")] = 0
+    quick: Annotated[
+        bool,
+        Meta(description="a tenth of the configurations at a quarter of the length, 1 warm-up: to try it, not to use"),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -58,9 +76,9 @@ class Profiler:
 
     def __init__(self, vlm: Vlm, config: ProfileConfig) -> None:
         self._vlm, self._config = vlm, config
-        self.clock = clock_of(vlm)
+        self._timer = Timer(vlm)
+        self.clock = self._timer.clock
         self._rng = np.random.default_rng(config.seed)
-        self._fed: set[bytes] = set()
 
     def passes(self, configurations: Sequence[Configuration]) -> Floats:
         """Return the median seconds of each configuration [n], measured in a random order."""
@@ -105,7 +123,6 @@ class Profiler:
                 tokens = self._tokens(new)
                 # As many runs as there are tokens differ, however short what is fed.
                 tokens[0] = (int(prompts[row][-1]) + run) % self._vlm.vocabulary
-                self._check_unique(prompts[row][:cached], tokens)
                 if cached:
                     chunks.append(draft_chunk(cache, row, int(tokens[0]), tokens[1:].tolist(), range(-1, new - 2)))
                 else:
@@ -125,22 +142,12 @@ class Profiler:
             to_numpy(final_logits(self._vlm, torch.cat(verified)))
 
     def _timed(self, work: Callable[[], object]) -> float:
-        began = self._now()
+        began = self._timer.now()
         work()
-        return self._now() - began
-
-    def _now(self) -> float:
-        synchronise(*self._vlm.devices)
-        return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
+        return self._timer.now() - began
 
     def _tokens(self, count: int) -> Ints:
         return self._rng.integers(0, self._vlm.vocabulary, count)
-
-    def _check_unique(self, cached: Ints, new: Ints) -> None:
-        prompt = hashlib.blake2b(cached.tobytes() + b"|" + new.tobytes(), digest_size=16).digest()
-        if prompt in self._fed:
-            raise RuntimeError("a prompt was fed twice: what a cache knows of it would make it look cheap")
-        self._fed.add(prompt)
 
     def _image_inputs(self, grid: Grid) -> Inputs:
         images = self._vlm.processor.images

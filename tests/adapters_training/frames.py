@@ -1,4 +1,4 @@
-"""Hand-made training frames: a coloured square somewhere, labelled as the simulator would label it."""
+"""A tiny shape, and hand-made training frames: a coloured square somewhere, labelled as the simulator would."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import cv2
 import numpy as np
 
 from adapters_training.records import CELLS, Frame, Seen, Task
+from adapters_training.shapes import Shape
+
+TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
+"""A model of the embedded pair's architecture."""
 
 
 def make_frame(rng: np.random.Generator, side: str = "left", action: str = "turn left medium") -> Frame:

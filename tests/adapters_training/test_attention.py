@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,19 +18,11 @@ from torch.nn import functional
 from adapters_training.attention import _products, for_training, layout
 from adapters_training.losses import read, see
 from adapters_training.packing import PADDING, Batch, Packer, packed_mask
-from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
+from adapters_training.shapes import Shape, build_model, known_objects
 from speculation.vlm.processing import Processor
-from tests.adapters_training.frames import make_frame
+from tests.adapters_training.frames import TINY, make_frame
 
-TINY = Shape(hidden=48, layers=2, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=2, vision_heads=2)
 GROUPED = replace(TINY, heads=4, kv_heads=2)
-
-
-@pytest.fixture(scope="module")
-def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
-    folder = tmp_path_factory.mktemp("processor")
-    write_processor(Path(folder), known_objects(), BLOCKERS)
-    return Processor.load(Path(folder))
 
 
 def batch(processor: Processor, frames: int = 3, answers: bool = True) -> Batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,20 +13,11 @@ from adapters_training.attention import for_training
 from adapters_training.devices import AUTO, Device, chosen, resolved, workers
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
+from adapters_training.shapes import build_model, known_objects
 from speculation.vlm.processing import Processor
 from speculation.vlm.settings import ModelSettings
 from tests import devices as lazy
-from tests.adapters_training.frames import make_frame
-
-TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
-
-
-@pytest.fixture(scope="module")
-def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
-    folder = Path(tmp_path_factory.mktemp("processor"))
-    write_processor(folder, known_objects(), BLOCKERS)
-    return Processor.load(folder)
+from tests.adapters_training.frames import TINY, make_frame
 
 
 def batch(processor: Processor) -> Batch:

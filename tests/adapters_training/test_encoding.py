@@ -10,7 +10,7 @@ import torch
 
 from adapters_training.encoding import Encoded, Encoder
 from adapters_training.frozen_target.batches import collate
-from adapters_training.frozen_target.target import read
+from adapters_training.frozen_target.hidden_states import read
 from adapters_training.packing import IGNORE
 from adapters_training.sources import BadRecord, Sample, Turn
 from speculation.images import pixels_jpeg

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import msgspec
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,18 +12,9 @@ from adapters_training.attention import for_training, layout
 from adapters_training.losses import read, see
 from adapters_training.packing import IGNORE, REASONS, Packer, choose, looks_alike, mirror
 from adapters_training.records import Seen, Task
-from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
+from adapters_training.shapes import build_model, known_objects
 from speculation.vlm.processing import Processor
-from tests.adapters_training.frames import make_frame
-
-TINY = Shape(hidden=48, layers=2, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=2, vision_heads=2)
-
-
-@pytest.fixture(scope="module")
-def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
-    folder = tmp_path_factory.mktemp("processor")
-    write_processor(Path(folder), known_objects(), BLOCKERS)
-    return Processor.load(Path(folder))
+from tests.adapters_training.frames import TINY, make_frame
 
 
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters_training.exits.config import ExitsConfig, Loss
+from adapters_training.exits import ExitsConfig, Loss
 from adapters_training.settings import add_options, read, read_file, write
 
 NEEDED = ["--target", "models/target", "--data", "a.json", "b c.json", "--out", "out"]

@@ -1,4 +1,4 @@
-"""Steps in which a process of a data-parallel training has no answer to learn from."""
+"""Learning rates, and steps in which a process of a data-parallel training has no answer to learn from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
-from adapters_training.replicas import Replicas
-from adapters_training.trainer import LearningConfig, StepLosses, Trainer
+from adapters_training.data_parallel import Replicas
+from adapters_training.trainer import END_SHARE, LearningConfig, Schedule, StepLosses, Trainer, learning_rate
 
 
 class TwoReplicas(Replicas):
@@ -77,3 +78,15 @@ def test_a_process_without_an_answer_learns_what_the_other_has_learned(tmp_path:
     assert without.counts.learned_tokens == 4
     assert without.used.weight.tolist() == [pytest.approx(alone.used.weight[0].tolist())]
     assert torch.equal(without.unused.weight, alone.unused.weight)
+
+
+def test_learning_rates() -> None:
+    settings = LearningConfig(out="o", steps=10, learning_rate=1.0)
+    assert [learning_rate(settings, step, 10) for step in (0, 9)] == [1.0, 1.0]
+    warm = msgspec.structs.replace(settings, warmup_steps=4)
+    assert [learning_rate(warm, step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
+    linear = msgspec.structs.replace(settings, schedule=Schedule.LINEAR)
+    assert [learning_rate(linear, step, 10) for step in (0, 5, 10)] == [1.0, 0.5, END_SHARE]
+    assert learning_rate(linear, 5, 10) < learning_rate(warm, 5, 10)
+    cosine = msgspec.structs.replace(settings, schedule=Schedule.COSINE)
+    assert learning_rate(cosine, 10, 10) == pytest.approx(END_SHARE)

@@ -11,16 +11,14 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.exit_choice import select as command
+from adapters_training.exit_choice.exact_search import select
 from adapters_training.exit_choice.report import Measured
-from adapters_training.exit_choice.selection import select
 from adapters_training.exit_choice.timing import Clock
 from adapters_training.exit_choice.verdicts import Verdicts
 from adapters_training.records import write_shard
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
-
-PNG = b"\x89PNG"
 
 
 def main_of(command: str, **options: object) -> int:
@@ -69,7 +67,6 @@ def test_measured_exits_are_served_with_their_tables(measured: Path, tiny_target
     leads = [each.lead_s for each in found.of(Head.FULL)]
     assert leads == sorted(leads, reverse=True) and leads[0] < found.verify_s.max
     assert found.clock is Clock.PROCESSOR
-    assert (measured / "reliability.png").read_bytes().startswith(PNG)
 
 
 def test_measured_again_gives_the_same_verdicts(
@@ -126,7 +123,6 @@ def test_the_times_of_a_profile_or_of_this_machine(measured: Path, tmp_path: Pat
         ({"out": "same"}, "the candidates would be lost"),
         ({"least": 4, "most": 3}, "--least 4 and --most 3"),
         ({"budget": 1e-6, "exit_cost": 0.01}, "no 3 exits fit into --budget 1e-06 of a verification, 0 do"),
-        ({"exit_cost": 1.5}, "setting exit_cost is '1.5'"),
         ({"draft_ms": 0}, "T_p 0 s"),
         ({"profile": "moon"}, "unknown device profile 'moon'"),
         ({"gamma": 0}, "gamma 0"),
@@ -160,8 +156,6 @@ def test_exits_must_be_measured_before_they_are_selected(
     ("changes", "sentence"),
     [
         ({"prompts": 9}, "has 8 usable records, 12 are needed"),
-        ({"coverage": 1.5}, "setting coverage is '1.5'"),
-        ({"gamma": 0}, "setting gamma is '0'"),
         ({"exits": "nowhere"}, "has no exits.json"),
         ({"held_out": "nowhere"}, "--held-out nowhere does not exist"),
         ({"capacity": 32}, "give a larger --capacity"),
@@ -181,8 +175,6 @@ def test_what_cannot_be_measured_is_one_sentence(
 
 def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
     judged = Verdicts.load(measured).by_head[Head.FULL]
-    rows = judged.binned(0)
-    assert sum(count for _, _, count in rows) == judged.spoke[0].sum()
     confidence, agreed = judged.confidence[0].astype(float), judged.agreed[0]
     gaps = 0.0
     for low in range(10):

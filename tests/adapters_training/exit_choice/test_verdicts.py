@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, cut, measure, short_list
+from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, measure, short_list
+from adapters_training.speculative_decoding import cut
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
 from speculation.vlm.forward import to_numpy
@@ -112,13 +113,6 @@ def test_the_targets_own_answers_are_committed(target: Vlm, verdicts: Verdicts) 
     assert verdicts.ended.sum() == sum(token in target.eos for token in said)
 
 
-def test_without_a_draft_every_verdict_is_one_token(target: Vlm, heads: ExitHeads) -> None:
-    verdicts = measure(target, heads, None, prompts(1), max_tokens=TOKENS, capacity=CAPACITY, gamma=0)
-    assert (verdicts.committed == 1).all() and len(verdicts.committed) <= TOKENS
-    full = verdicts.by_head[Head.FULL]
-    np.testing.assert_allclose(full.token_rate, full.agreed.mean(axis=1), atol=1e-6)
-
-
 def test_tables_count_what_was_said(verdicts: Verdicts) -> None:
     for judged in verdicts.by_head.values():
         tables = judged.tables(verdicts.layers, bins=3)
@@ -143,13 +137,11 @@ def test_verdicts_are_kept_in_a_file(verdicts: Verdicts, tmp_path: Path) -> None
 
 
 def test_what_cannot_be_measured_is_one_sentence(target: Vlm, draft: Vlm, heads: ExitHeads, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="give at least 1 of each"):
-        measure(target, heads, draft, [], gamma=GAMMA)
     with pytest.raises(ValueError, match="give a larger --capacity"):
-        measure(target, heads, draft, prompts(1), gamma=GAMMA, capacity=24)
+        measure(target, heads, draft, prompts(1), gamma=GAMMA, max_tokens=TOKENS, capacity=24)
     stranger = load_vlm(tiny_model(tmp_path, layers=1, vocabulary=300), dtype="float64")
     with pytest.raises(ValueError, match="different tokenizers"):
-        measure(target, heads, stranger, prompts(1), gamma=GAMMA)
+        measure(target, heads, stranger, prompts(1), gamma=GAMMA, max_tokens=TOKENS, capacity=CAPACITY)
 
 
 @given(

@@ -14,12 +14,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from adapters_training.encoding import Encoded
+from adapters_training.fed_head.acceptance import HeadDrafter, measure
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.runs import gather, spans
 from adapters_training.fed_head.training import FedTrainer, feeding_layers
 from adapters_training.frozen_target import preparation, training
@@ -30,28 +29,16 @@ from adapters_training.settings import make
 from adapters_training.trainer import CHECKPOINT_FILE
 from edge_drafter import DraftingConfig, StepRequest
 from speculation.fed.encoder import FeatureEncoder
-from speculation.fed.files import ENCODER_FILE, HEAD_FILE, fingerprint, load_encoder, load_head
+from speculation.fed.files import fingerprint, load_encoder, load_head
 from speculation.fed.head import FedHead
 from speculation.vlm.inputs import prepare as prepare_inputs
 from speculation.vlm.load import Vlm, load_vlm
-from tests.adapters_training.exits.targets import chats
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 from tests.edge_drafter.fakes import Weather
-from tests.models import tiny_text_model
 from tests.pair import Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 
 train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chats(tmp_path_factory.mktemp("data") / "chat.json")
 
 
 def config(target: Path, data: Path, out: Path, **changes: Any) -> FedHeadConfig:
@@ -62,16 +49,6 @@ def config(target: Path, data: Path, out: Path, **changes: Any) -> FedHeadConfig
         "depths": 3, "prompt_tokens": 4, "gamma": 3,
     }  # fmt: skip
     return make(FedHeadConfig, values | changes)
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return {f"{name}/{key}": each for name in (ENCODER_FILE, HEAD_FILE)
-            for key, each in load_file(str(out / name)).items()}  # fmt: skip
-
-
-def equal(left: Path, right: Path) -> bool:
-    first, second = weights(left), weights(right)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def own_answers(vlm: Vlm, count: int) -> Batch:
@@ -98,7 +75,8 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
     )  # fmt: skip
     encoder, head = FeatureEncoder(shape), FedHead(shape)
     batch, gamma = own_answers(target, 12), 3
-    before = measure(target, encoder, head, [batch], gamma)
+    drafters = {"head": HeadDrafter(target, encoder, head, gamma, 64)}
+    before = measure(target, drafters, [batch], gamma, shape.layers, shape.prompt_tokens)
     runs = gather(target, batch, shape.layers, shape.prompt_tokens)
     assert runs is not None
     learning = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=5e-3)
@@ -106,7 +84,7 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         learning.zero_grad()
         (depth_losses(target, encoder, head, runs, gamma, 64)[:, 0].sum() / 36).backward()
         learning.step()
-    after = measure(target, encoder, head, [batch], gamma)
+    after = measure(target, drafters, [batch], gamma, shape.layers, shape.prompt_tokens)
     assert before["own"] == after["own"] == 1.0 and after["tokens"] == 36
     assert before["head"]["tokens a verification"] < 1.5 < 2.5 < after["head"]["tokens a verification"]
     for module in (encoder, head):

@@ -9,7 +9,6 @@ import torch
 from adapters_training.fed_head.unroll import unroll
 from speculation.features import pack, unpack
 from speculation.fed.session import FedSession
-from speculation.wire import ROOT
 from tests.speculation.fed.heads import random_head, tiny_config
 
 CONFIG = tiny_config(rope_theta=50.0)
@@ -56,17 +55,6 @@ def test_nothing_looks_ahead(depth: int) -> None:
     before, after = unrolled([(tokens, features)])[depth][0], unrolled([(tokens, changed)])[depth][0]
     same = (before == after).all(-1)
     assert same[: 6 + depth].all() and not same[6 + depth :].any()
-
-
-def test_a_session_that_is_given_the_root_alone_agrees() -> None:
-    tokens, features = text(7, 4)
-    session = FedSession(HEAD)
-    session.begin("prompt", b"", tokens)
-    session.feed(tokens, 4, pack(features))
-    session.extend([5], [ROOT])
-    np.testing.assert_allclose(
-        unrolled([(tokens, features)], 1)[0][0, -1].numpy(), session.root_logits()[list(CONFIG.short_list)], atol=1e-9
-    )
 
 
 @pytest.mark.parametrize("begin", [0, 2, DEPTHS, 9])

@@ -10,47 +10,30 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
-from adapters_training.exits.training import ExitTrainer
+from adapters_training.exits import ExitTrainer
 from adapters_training.fed_head.training import FedTrainer
-from adapters_training.frozen_target import memory
+from adapters_training.frozen_target import preparation
 from adapters_training.frozen_target.preparation import prepare
 from adapters_training.frozen_target.training import train
 from adapters_training.settings import write
-from adapters_training.text_draft.training import TextDraftTrainer
+from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.trainer import CHECKPOINT_FILE
-from tests.adapters_training.exits.targets import chats
-from tests.adapters_training.exits.targets import config as of_exits
 from tests.adapters_training.fed_head.test_training import config as of_a_head
-from tests.adapters_training.text_draft.test_training import config as of_a_draft
-from tests.models import tiny_text_model
+from tests.adapters_training.targets import config as of_exits
+from tests.adapters_training.targets import weights
+from tests.adapters_training.test_text_draft import config as of_a_draft
 
 Config = Callable[..., Any]
 TRAININGS = {"exits": (ExitTrainer, of_exits), "fed-head": (FedTrainer, of_a_head),
              "text-draft": (TextDraftTrainer, of_a_draft)}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chats(tmp_path_factory.mktemp("data") / "chat.json")
-
-
 @pytest.fixture(params=TRAININGS)
 def command(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    files = sorted(out.glob("*.safetensors"))
-    return {f"{file.name}/{name}": weight for file in files for name, weight in load_file(str(file)).items()}
 
 
 def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
@@ -102,37 +85,35 @@ def test_a_checkpoint_of_other_settings_or_none_is_refused(
     command: str, llama: Path, chat: Path, tmp_path: Path
 ) -> None:
     kind, config = TRAININGS[command]
-    create: Any = kind
     prepared = prepare(kind, config(llama, chat, tmp_path, learning_rate=0.01))
-    trainer = create(prepared)
+    trainer = kind(prepared)
     trainer.save()
     with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.01 there, 0.02 now\)"):
-        create(replace(prepared, config=msgspec.structs.replace(prepared.config, learning_rate=0.02)))
+        kind(replace(prepared, config=msgspec.structs.replace(prepared.config, learning_rate=0.02)))
     trainer.checkpoint.write_bytes(b"half a checkpoint")
     with pytest.raises(ValueError, match="is no checkpoint .* delete it to begin anew"):
-        create(prepared)
+        kind(prepared)
 
 
 def test_minutes_become_steps_once(
     command: str, llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, config = TRAININGS[command]
-    create: Any = kind
     prepared = prepare(kind, config(llama, chat, tmp_path, steps=0, minutes=0.5))
     monkeypatch.setattr(kind, "seconds_a_step", lambda self: 0.25)
-    trainer = create(prepared)
+    trainer = kind(prepared)
     assert trainer.steps == 120
     trainer.save()
     monkeypatch.setattr(kind, "seconds_a_step", lambda self: 9.0)
-    assert create(prepared).steps == 120
+    assert kind(prepared).steps == 120
 
 
 def test_too_little_memory_is_known_before_the_weights_are_read(
     command: str, llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, config = TRAININGS[command]
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 1e6)
-    monkeypatch.setattr("adapters_training.frozen_target.preparation.load_vlm", None)
+    monkeypatch.setattr(preparation, "available_bytes", lambda device: 1e6)
+    monkeypatch.setattr(preparation, "load_vlm", None)
     with pytest.raises(ValueError, match=f"too little memory: training {kind.made} of .* has 1.0 MB free"):
         prepare(kind, config(llama, chat, tmp_path))
 
@@ -154,6 +135,5 @@ def test_what_cannot_be_trained_is_one_sentence(
     command: str, changes: dict[str, Any], sentence: str, llama: Path, chat: Path, tmp_path: Path
 ) -> None:
     kind, config = TRAININGS[command]
-    create: Any = kind
     with pytest.raises(ValueError, match=sentence):
-        create(prepare(kind, config(llama, chat, tmp_path, **changes)))
+        kind(prepare(kind, config(llama, chat, tmp_path, **changes)))

@@ -33,28 +33,24 @@ def drafts(*lengths: tuple[int, int]) -> Drafts:
     return Drafts(rows, label, np.array(numbers), np.array(numbers), {"gamma": 8})
 
 
-def test_a_draft_that_never_stops_costs_all_its_tokens() -> None:
-    some = drafts((4, 1), (4, 4))
-    outcome = replay(some, np.ones(8), 0.5, 4, TIMES)
-    committed = 1 + 4 + 2
-    assert outcome.token_s == pytest.approx((8 * 0.1 + 2 * 1.0) / committed)
-    assert outcome.wasted_s == pytest.approx(3 * 0.1 / committed)
-    assert (outcome.length, outcome.acceptance) == (4.0, 5 / 8)
-
-
-def test_a_prophet_wastes_one_forward_a_rejection() -> None:
-    some = drafts((4, 1), (4, 4), (3, 0))
-    outcome = replay(some, some.features[:, 0], 0.5, 4, TIMES)
-    assert outcome.length == pytest.approx((2 + 4 + 1) / 3)
-    assert outcome.wasted_s == pytest.approx(2 * 0.1 / (1 + 4 + 0 + 3))
-    assert replay(some, some.features[:, 0], 0.5, 1, TIMES).length == 1.0
-
-
-def test_a_false_alarm_costs_the_tokens_behind_it() -> None:
-    some = drafts((4, 4))
-    outcome = replay(some, np.array([1.0, 0.1, 1.0, 1.0]), 0.5, 4, TIMES)
-    assert (outcome.length, outcome.acceptance, outcome.wasted_s) == (2.0, 1.0, 0.0)
-    assert outcome.token_s == pytest.approx((2 * 0.1 + 1.0) / 3)
+@pytest.mark.parametrize(
+    ("logged", "chances", "gamma", "drafted", "accepted"),
+    [
+        ([(4, 1), (4, 4)], [1.0] * 8, 4, 8, 5),  # a draft that never stops costs all its tokens
+        ([(4, 1), (4, 4), (3, 0)], None, 4, 7, 5),  # a prophet wastes one forward a rejection
+        ([(4, 1), (4, 4), (3, 0)], None, 1, 3, 2),
+        ([(4, 4)], [1.0, 0.1, 1.0, 1.0], 4, 2, 2),  # a false alarm costs the tokens behind it
+    ],
+)
+def test_drafts_end_behind_the_first_token_below_the_threshold(
+    logged: list[tuple[int, int]], chances: list[float] | None, gamma: int, drafted: int, accepted: int
+) -> None:
+    some = drafts(*logged)
+    outcome = replay(some, some.features[:, 0] if chances is None else np.array(chances), 0.5, gamma, TIMES)
+    committed = accepted + len(logged)
+    assert outcome.token_s == pytest.approx((drafted * 0.1 + len(logged) * 1.0) / committed)
+    assert outcome.wasted_s == pytest.approx((drafted - accepted) * 0.1 / committed)
+    assert (outcome.length, outcome.acceptance) == pytest.approx((drafted / len(logged), accepted / drafted))
 
 
 def test_the_threshold_saves_waste_without_costing_time() -> None:

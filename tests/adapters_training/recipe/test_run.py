@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.recipe import run as runner
-from adapters_training.recipe.config import Recipe, load, quick
-from adapters_training.recipe.stages import Plan, Stage
+from adapters_training.recipe.stages import Plan
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "config" / "embedded_pair.yaml"
@@ -30,28 +30,52 @@ def here() -> str:
 
 WORK = """
 import pathlib, sys
-out, name, folders = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+out, name = pathlib.Path(sys.argv[1]), sys.argv[2]
 with (out / "order.txt").open("a") as file:
     file.write(name + "\\n")
-for folder in folders:
-    (out / folder).mkdir(exist_ok=True)
+(out / name).mkdir(exist_ok=True)
 if (out / "break").exists() and (out / "break").read_text() == name:
     sys.exit(3)
 """
-"""What stands in for every stage's command: it notes its name, makes its folders, and fails where it is asked to."""
+"""What stands in for every stage's command: it notes its name, makes its folder, and fails where it is asked to."""
 
 
 @pytest.fixture
-def recipe() -> Recipe:
-    return load(CONFIG)
+def recipe(tmp_path: Path) -> Path:
+    """Return a recipe of a few stages; `target` and `draft` need all cores."""
+    path = tmp_path / "recipe.yaml"
+    write(path)
+    return path
+
+
+def write(path: Path, **changes: dict[str, Any]) -> None:
+    """Write the recipe, with other settings of some stages."""
+    pair = {"command": "pair", "torchrun": 2, "processor": "{processor}", "steps": 600, "batch_frames": 6}
+    stages: dict[str, dict[str, Any]] = {
+        "data": {"command": "data", "scenes": 25},
+        "held_out": {"command": "data", "scenes": 25, "held_out": True},
+        "processor": {"command": "processor"},
+        "target": {**pair, "role": "target", "data": ["{data}"], "export": "{target}/model"},
+        "draft": {**pair, "role": "draft", "data": ["{data}"], "export": "{draft}/model"},
+        "answers": {"command": "answers", "model": "{target}/model", "data": "{data}"},
+        "exits": {"command": "exits", "target": "{target}/model", "data": ["{data}"]},
+        "measured": {"command": "measure-exits", "target": "{target}/model", "draft": "{draft}/model",
+                     "exits": "{exits}", "held_out": ["{held_out}"]},
+    }  # fmt: skip
+    stages = {name: values | changes.get(name, {}) for name, values in stages.items()}
+    ships = {"target": ["{target}/model/*"], "exits": ["{exits}/exits.*"]}
+    path.write_bytes(msgspec.yaml.encode({"stages": stages, "ships": ships, "weights_mb": 2}))
 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def command(stage: Stage) -> list[str]:
-        return [sys.executable, "-c", WORK, str(tmp_path), stage.name, *stage.folders]
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
+    works(monkeypatch, WORK, tmp_path)
 
-    monkeypatch.setattr(runner, "command_of", command)
+
+def works(monkeypatch: pytest.MonkeyPatch, work: str, out: Path) -> None:
+    """Let a program stand in for every stage's command."""
+    monkeypatch.setattr(runner, "command_of", lambda plan, stage: [sys.executable, "-c", work, str(out), stage.name])
 
 
 def ran(out: Path) -> list[str]:
@@ -66,8 +90,8 @@ def names(plan: Plan) -> list[str]:
     return [stage.name for stage in plan.stages]
 
 
-def test_a_broken_recipe_goes_on_and_a_finished_one_is_passed_over(recipe: Recipe, tmp_path: Path) -> None:
-    plan = Plan(recipe, tmp_path, 0)
+def test_a_broken_recipe_goes_on_and_a_finished_one_is_passed_over(recipe: Path, tmp_path: Path) -> None:
+    plan = Plan(recipe, tmp_path)
     (tmp_path / "break").write_text("draft")
     with pytest.raises(ValueError, match="stage draft ended with status 3"):
         runner.run(plan, here)
@@ -87,13 +111,12 @@ def test_a_broken_recipe_goes_on_and_a_finished_one_is_passed_over(recipe: Recip
 SLOW_WORK = """
 import pathlib, sys, time
 PAIR = {"answers", "exits"}
-out, name, folders = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+out, name = pathlib.Path(sys.argv[1]), sys.argv[2]
 def note(what):
     with (out / "order.txt").open("a") as file:
         file.write(f"{what}:{name}\\n")
 note("begins")
-for folder in folders:
-    (out / folder).mkdir(exist_ok=True)
+(out / name).mkdir(exist_ok=True)
 deadline = time.monotonic() + 60.0
 while name in PAIR and not all(f"begins:{each}\\n" in (out / "order.txt").read_text() for each in PAIR):
     if time.monotonic() > deadline:
@@ -108,11 +131,9 @@ if (out / "break").exists() and (out / "break").read_text() == name:
 """Two stages that may run side by side end only when both have begun, so that no load of the machine parts them."""
 
 
-def test_stages_of_one_core_run_side_by_side(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        runner, "command_of", lambda stage: [sys.executable, "-c", SLOW_WORK, str(tmp_path), stage.name, *stage.folders]
-    )
-    plan = Plan(recipe, tmp_path, 0)
+def test_stages_of_one_core_run_side_by_side(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works(monkeypatch, SLOW_WORK, tmp_path)
+    plan = Plan(recipe, tmp_path)
     runner.run(plan, here, jobs=2)
     at_work: set[str] = set()
     done: set[str] = set()
@@ -126,30 +147,25 @@ def test_stages_of_one_core_run_side_by_side(recipe: Recipe, tmp_path: Path, mon
         at_work.add(name)
         most = max(most, len(at_work))
         assert {stage.name for stage in plan.named(name).after} <= done
-        assert len(at_work) == 1 or all(plan.named(each).beside for each in at_work)
+        assert len(at_work) == 1 or all(plan.named(each).is_single_core for each in at_work)
     assert most == 2 and done == set(names(plan))
     assert all(row["done"] for row in json.loads((tmp_path / runner.RECORD_FILE).read_text()))
     logs = {path.stem: path.read_text() for path in (tmp_path / runner.LOGS).iterdir()}
-    assert set(logs) == {stage.name for stage in plan.stages if stage.beside}
+    assert set(logs) == {stage.name for stage in plan.stages if stage.is_single_core}
     assert logs["exits"] == "said by exits\n"
 
 
 def test_what_ran_beside_a_stage_that_failed_goes_on(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), here)
-    ran(tmp_path)
-    wait = "import time; time.sleep(600)"
-    monkeypatch.setattr(
-        runner, "command_of",
-        lambda stage: [sys.executable, "-c", "raise SystemExit(4)" if stage.name == "exits" else wait],
-    )  # fmt: skip
-    plan = Plan(recipe, tmp_path, 0)
+    plan = Plan(recipe, tmp_path)
+    runner.run(plan, here)
     for name in ("answers", "exits"):
         stamp = runner.stamp_of(plan, plan.named(name))
         assert stamp is not None
         stamp.done = False
         (tmp_path / runner.STAMPS / f"{name}.json").write_bytes(msgspec.json.encode(stamp))
+    works(monkeypatch, "import sys, time\nif sys.argv[2] == 'exits': sys.exit(4)\ntime.sleep(600)", tmp_path)
     with pytest.raises(ValueError, match=r"stage exits ended with status 4, its message stands in .*exits\.log"):
         runner.run(plan, here, jobs=2)
     assert runner.state(plan, plan.named("answers")) == "begun"
@@ -157,53 +173,41 @@ def test_what_ran_beside_a_stage_that_failed_goes_on(
     assert stamp is not None and stamp.runs == 2
 
 
-def test_a_gpu_is_for_one_stage_at_a_time(recipe: Recipe, tmp_path: Path) -> None:
-    assert not any(stage.beside for stage in Plan(recipe, tmp_path, 1).stages)
-
-
-def test_other_settings_are_refused_and_made_anew_with_all_that_builds_on_them(recipe: Recipe, tmp_path: Path) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), here)
+def test_other_settings_are_refused_and_made_anew_with_all_that_builds_on_them(recipe: Path, tmp_path: Path) -> None:
+    runner.run(Plan(recipe, tmp_path), here)
     ran(tmp_path)
-    plan = Plan(msgspec.structs.replace(recipe, distil=recipe.distil | {"steps": 9}), tmp_path, 0)
-    with pytest.raises(ValueError, match=r"of other settings \(steps: 600 there, 9 now\): give --from distil"):
+    write(recipe, draft={"steps": 9})
+    plan = Plan(recipe, tmp_path)
+    with pytest.raises(ValueError, match=r"of other settings \(steps: 600 there, 9 now\): give --from draft"):
         runner.run(plan, here)
     assert ran(tmp_path) == []
-    (tmp_path / "distil" / "old").touch()
+    (tmp_path / "draft" / "old").touch()
     (tmp_path / "target" / "old").touch()
-    runner.run(plan, here, "distil")
-    assert not (tmp_path / "distil" / "old").exists() and (tmp_path / "target" / "old").exists()
-    assert ran(tmp_path) == ["distil", "measure-exits", "select-exits", "fed-head", "drafts", "predictor"]
+    runner.run(plan, here, "draft")
+    assert not (tmp_path / "draft" / "old").exists() and (tmp_path / "target" / "old").exists()
+    assert ran(tmp_path) == ["draft", "measured"]
+    write(recipe, draft={"steps": 9}, data={"scenes": 50})
+    plan = Plan(recipe, tmp_path)
+    others = {stage.name for stage in plan.stages if runner.state(plan, stage) == "other settings"}
+    assert others == {"data", "target", "draft", "answers", "exits", "measured"}, "what a stage is made of counts"
 
 
-def test_what_an_earlier_stage_is_made_of_counts(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), here)
-    more = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, scenes=50))
-    states = {stage.name: runner.state(Plan(more, tmp_path, 0), stage) for stage in Plan(more, tmp_path, 0).stages}
-    assert states["data"] == states["target"] == states["pass-cost"] == "other settings"
-    assert states["held-out"] == states["processor"] == "done"
-    monkeypatch.setattr("adapters_training.recipe.stages.ROPE_THETA", 7.0)
-    plan = Plan(recipe, tmp_path, 0)
-    with pytest.raises(ValueError, match="data is made of something else"):
-        runner.run(plan, here)
-
-
-def test_another_device_passes_over_what_is_done(recipe: Recipe, tmp_path: Path) -> None:
-    runner.run(Plan(recipe, tmp_path, 0), here)
-    plan = Plan(recipe, tmp_path, 1)
+def test_another_device_passes_over_what_is_done(recipe: Path, tmp_path: Path) -> None:
+    runner.run(Plan(recipe, tmp_path), here)
+    plan = Plan(recipe, tmp_path, gpus=1)
     assert all(runner.state(plan, stage) == "done" for stage in plan.stages)
     target = plan.named("target")
-    assert target.processes == 1 and target.file["batch_frames"] == 12, "the frames of two processes on a CPU"
-    assert target.command[-2:] == ("--device", "cuda")
+    assert plan.processes_of(target) == 1
+    assert plan.settings_of(target)["batch_frames"] == 12, "the frames of two processes on a CPU"
+    assert runner.words_of(plan, target)[-2:] == ["--device", "cuda"]
 
 
 def test_an_interrupted_stage_ends_and_its_time_counts(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = "import pathlib, os, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
-    monkeypatch.setattr(runner, "command_of", lambda stage: [sys.executable, "-c", wait, str(tmp_path / "pid")])
-    plan = Plan(recipe, tmp_path, 0)
+    works(monkeypatch, wait, tmp_path / "pid")
+    plan = Plan(recipe, tmp_path)
 
     def interrupt() -> None:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
@@ -222,49 +226,36 @@ def test_an_interrupted_stage_ends_and_its_time_counts(
     assert runner.state(plan, plan.stages[0]) == "begun"
 
 
-def test_a_second_recipe_in_a_folder_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_second_recipe_in_a_folder_is_refused(recipe: Path, tmp_path: Path) -> None:
     with (tmp_path / runner.LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="still runs there"):
-            runner.run(Plan(recipe, tmp_path, 0), here)
-    runner.run(Plan(recipe, tmp_path, 0), here)
+            runner.run(Plan(recipe, tmp_path), here)
+    runner.run(Plan(recipe, tmp_path), here)
 
 
-def finished(plan: Plan, megabytes: int) -> None:
-    """Make all that ships, with weights of so many MB in the target."""
-    runner.run(plan, here)
-    for stage in (plan.target, plan.draft):
-        plan.model(stage).mkdir()
-        (plan.model(stage) / "config.json").write_text("{}")
-    (plan.model(plan.target) / "model.safetensors").write_bytes(bytes(megabytes * 1_000_000))
-    for stage, files in ((plan.exits, runner.EXIT_FILES), (plan.fed_head, runner.FED_FILES),
-                         (plan.predictor, runner.DRAFT_FILES), (plan.pass_cost, runner.COST_FILES)):  # fmt: skip
-        for name in files:
-            (plan.folder(stage) / name).write_bytes(b"new")
-
-
-def test_what_ships_is_copied_whole_and_only_below_the_limit(recipe: Recipe, tmp_path: Path) -> None:
+def test_what_ships_is_copied_whole_and_only_below_the_limit(recipe: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     (models / "target").mkdir(parents=True)
     (models / "target" / "stale.json").touch()
-    plan = Plan(msgspec.structs.replace(recipe, weights_mb=2), tmp_path, 0)
-    with pytest.raises(ValueError, match="data, held-out.* not done"):
+    plan = Plan(recipe, tmp_path)
+    with pytest.raises(ValueError, match="data, held_out.* not done"):
         runner.export(plan, models)
-    finished(plan, 3)
+    runner.run(plan, here)
+    (tmp_path / "target" / "model").mkdir()
+    (tmp_path / "target" / "model" / "config.json").write_text("{}")
+    weights = tmp_path / "target" / "model" / "model.safetensors"
+    weights.write_bytes(bytes(3_000_000))
+    with pytest.raises(ValueError, match=r"exits\.\* is missing"):
+        runner.export(plan, models)
+    (tmp_path / "exits" / "exits.json").touch()
     with pytest.raises(ValueError, match="the weights are 3.0 MB, more than weights_mb 2"):
         runner.export(plan, models)
     assert (models / "target" / "stale.json").exists()
-    (plan.model(plan.target) / "model.safetensors").write_bytes(bytes(1_000_000))
+    weights.write_bytes(bytes(1_000_000))
     assert "1.0 MB of weights" in runner.export(plan, models)
     found = {path.relative_to(models).as_posix() for path in models.rglob("*") if path.is_file()}
-    assert found == {
-        "target/config.json", "target/model.safetensors", "draft/config.json",
-        *(f"target/{name}" for name in runner.COST_FILES), *(f"draft/{name}" for name in runner.DRAFT_FILES),
-        *(f"exits/{name}" for name in runner.EXIT_FILES), *(f"fed_head/{name}" for name in runner.FED_FILES),
-    }  # fmt: skip
-    (plan.folder(plan.exits) / "exits.json").unlink()
-    with pytest.raises(ValueError, match="exits.json is missing"):
-        runner.export(plan, models)
+    assert found == {"target/config.json", "target/model.safetensors", "exits/exits.json"}
 
 
 def test_the_plan_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,7 +263,7 @@ def test_the_plan_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["recipe", "--config", str(CONFIG), "--out", str(out), "--device", "cpu", "--plan"]) == 0
     shown = capsys.readouterr().out
     assert not out.exists() and "minutes are left" in shown
-    assert all(f"\n{stage.name} " in shown for stage in Plan(load(CONFIG), out, 0).stages)
+    assert all(f"\n{stage.name} " in shown for stage in Plan(CONFIG, out).stages)
     assert main(["recipe", "--config", str(CONFIG), "--out", str(out), "--plan", "--from", "tea"]) == 2
     assert "no stage is named tea; there are data, held-out" in capsys.readouterr().err
     assert main(["recipe", "--config", str(CONFIG), "--out", str(out), "--quick", "--export", str(out)]) == 2
@@ -284,7 +275,7 @@ def test_a_quick_recipe_goes_through_every_stage(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "adapters_training", "recipe", "--config", str(CONFIG), "--out", str(tmp_path),
                "--quick", "--device", "cpu"]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True)
-    plan = Plan(quick(load(CONFIG)), tmp_path, 0)
+    plan = Plan(CONFIG, tmp_path, quick=True)
     assert all(runner.state(plan, stage) == "done" for stage in plan.stages)
     assert all(len(paths) > 1 for paths in runner.shipped(plan).values())
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.verifier_profile.command import PLOT_FILE, configurations
-from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import Configuration, Kind, training
-from adapters_training.verifier_profile.measure import Profiler
+from adapters_training.verifier_profile.measure import ProfileConfig, Profiler
 from speculation.cost_profile import COST_FILE, load_cost_profile
 from speculation.pass_cost import COEFFICIENTS, PassCost
 from speculation.vlm.cache import KVCache
@@ -65,22 +63,8 @@ def test_a_configuration_is_fed_as_it_says_and_never_twice(target: Vlm, monkeypa
     assert len(planned) == 10 + 3  # and the cached tokens of each row, once
 
 
-def test_a_prompt_that_was_fed_before_is_refused(target: Vlm) -> None:
-    profiler = Profiler(target, ProfileConfig(target="tiny"))
-    tokens = np.arange(4)
-    profiler._check_unique(tokens, tokens)
-    with pytest.raises(RuntimeError, match="twice"):
-        profiler._check_unique(tokens, tokens)
-
-
 def test_a_short_context_shortens_what_is_measured_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert configurations(training(), 4096, quick=False) == training()
     assert capsys.readouterr().out == ""
     assert max(each.longest for each in configurations(training(), 512, quick=False)) <= 512
     assert "at most (the paper's: 2000)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--runs", "0"), ("--bootstraps", "5"), ("--dtype", "int8")])
-def test_a_setting_that_cannot_be_is_named(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile-verifier", "--target", "models/target", flag, value]) == 2
-    assert flag.strip("-") in capsys.readouterr().err

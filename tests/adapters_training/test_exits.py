@@ -1,61 +1,47 @@
-"""Adapter trainings on tiny targets: they learn, only they learn, and a killed one ends as an unbroken one."""
+"""Trainings of exits on tiny targets: adapters learn, only they do, and what cannot be trained is one sentence."""
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from adapters_training.__main__ import main
-from adapters_training.course import TrainingFailed
-from adapters_training.exits.command import compare
-from adapters_training.exits.config import ExitsConfig
-from adapters_training.exits.training import ExitTrainer
+from adapters_training.exits import ExitTrainer
 from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.training import RESULTS_FILE, finished_results
-from adapters_training.settings import make, write
-from adapters_training.trainer import CHECKPOINT_FILE, END_SHARE, Schedule, learning_rate
+from adapters_training.loss_monitor import TrainingFailed
+from adapters_training.records import write_shard
+from adapters_training.settings import write
+from adapters_training.shapes import build_model, write_processor
+from adapters_training.trainer import CHECKPOINT_FILE
 from speculation.exits import WEIGHTS_FILE, ExitHeads
+from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import load_vlm
-from tests.adapters_training.exits.targets import chats, config
-from tests.models import tiny_text_model
+from speculation.vlm.processing import Processor
+from tests.adapters_training.frames import TINY, make_frame
+from tests.adapters_training.targets import chats, config, pictures, weights
 
 train, prepare = partial(training.train, ExitTrainer), partial(preparation.prepare, ExitTrainer)
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chats(tmp_path_factory.mktemp("data") / "chat.json")
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return dict(load_file(str(out / WEIGHTS_FILE)))
-
-
-def equal(left: Path, right: Path) -> bool:
-    first, second = weights(left), weights(right)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+SHORT = ("--device", "cpu", "--rank", "8", "--context", "96", "--batch", "2")
+WORDS = Vocabulary(("red", "blue"), ("ball", "chair"))
 
 
 def test_each_loss_lowers_what_it_is_about(llama: Path, chat: Path, tmp_path: Path) -> None:
-    settings = config(llama, chat, tmp_path / "exits", steps=80)
-    untrained = train(msgspec.structs.replace(settings, out=str(tmp_path / "none"), steps=1, learning_rate=1e-9))
-    results = compare(settings)
+    untrained = train(config(llama, chat, tmp_path / "none", steps=1, learning_rate=1e-9))
+    results = {loss: train(config(llama, chat, tmp_path / loss, steps=80, loss=loss)) for loss in ("ce", "kl")}
     for layer in (0, 1, 2):
         assert results["ce"]["cross-entropy"][layer] < 0.6 * untrained["cross-entropy"][layer]
         assert results["kl"]["divergence"][layer] < 0.9 * untrained["divergence"][layer]
@@ -129,32 +115,6 @@ def test_processes_that_prepare_data_change_nothing(llama: Path, chat: Path, tmp
     assert not torch.equal(alone[0][0].ids, alone[3][0].ids)
 
 
-def test_a_killed_process_leaves_a_run_that_goes_on(llama: Path, chat: Path, tmp_path: Path) -> None:
-    settings = config(llama, chat, tmp_path / "whole", steps=40)
-    train(settings)
-    killed = msgspec.structs.replace(settings, out=str(tmp_path / "killed"), checkpoint_seconds=0.0)
-    write(killed, tmp_path / "killed.yaml")
-    program = (
-        "import os, signal, sys\n"
-        "from adapters_training.__main__ import main\n"
-        "from adapters_training.exits.training import ExitTrainer\n"
-        "save = ExitTrainer.save\n"
-        "def kill(self):\n"
-        "    if self.step == 13: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    if self.step % 4 == 0: save(self)\n"
-        "ExitTrainer.save = kill\n"
-        "sys.exit(main(['exits', '--config', sys.argv[1]]))\n"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "killed.yaml")], cwd=ROOT, env=ENVIRONMENT, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    assert torch.load(tmp_path / "killed" / CHECKPOINT_FILE, weights_only=True)["step"] == 12
-    train(killed)
-    assert equal(tmp_path / "whole", tmp_path / "killed")
-
-
 def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, chat: Path, tmp_path: Path) -> None:
     settings = config(llama, chat, tmp_path / "one", steps=6, batch=2, accumulation=2)
     train(settings)
@@ -171,13 +131,89 @@ def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, ch
         torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
 
-def test_learning_rates() -> None:
-    settings = make(ExitsConfig, {"target": "t", "data": ["d"], "out": "o", "learning_rate": 1.0})
-    assert [learning_rate(settings, step, 10) for step in (0, 9)] == [1.0, 1.0]
-    warm = msgspec.structs.replace(settings, warmup_steps=4)
-    assert [learning_rate(warm, step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
-    linear = msgspec.structs.replace(settings, schedule=Schedule.LINEAR)
-    assert [learning_rate(linear, step, 10) for step in (0, 5, 10)] == [1.0, 0.5, END_SHARE]
-    assert learning_rate(linear, 5, 10) < learning_rate(warm, 5, 10)
-    cosine = msgspec.structs.replace(settings, schedule=Schedule.COSINE)
-    assert learning_rate(cosine, 10, 10) == pytest.approx(END_SHARE)
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a target of the embedded shape, beside it a folder `frames` of shards."""
+    folder = tmp_path_factory.mktemp("embedded")
+    write_processor(folder / "target", WORDS, ("wall",))
+    build_model(TINY, Processor.load(folder / "target").tokenizer, 0).save_pretrained(folder / "target")
+    (folder / "frames").mkdir()
+    rng = np.random.default_rng(0)
+    frames = [make_frame(rng, side) for side in ("left", "ahead", "right", "slightly left")] * 2
+    write_shard(folder / "frames" / "seeds-0000000-0000025.msgpack", frames)
+    return folder / "target"
+
+
+def exits(*words: object) -> int:
+    return main(["exits", *map(str, words)])
+
+
+def test_a_dry_run_says_what_the_whole_run_takes(
+    tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--target", tiny_target, "--data", pictures(tmp_path), "--out", tmp_path / "out", *SHORT)
+    assert exits(*words, "--dry-run") == 0
+    said = capsys.readouterr()
+    assert "dry run: 2 steps" in said.out and "exits saved and loaded. A full run: " in said.out
+    assert "= 10." in said.out and "3 exits of rank 8" in said.out and "s a step about" in said.out
+    assert "missing.png does not exist" in said.err and "data: 6 records, 1 left out" in said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_packed_frames_of_the_embedded_target(
+    embedded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--target", embedded, "--data", embedded.parent / "frames", "--held-out", embedded.parent / "frames",
+             "--out", tmp_path / "exits", "--rank", 4, "--packed", "--questions", 2, "--batch", 2, "--layers", "0,1",
+             "--loss", "kl", "--steps", 4, "--device", "cpu"]  # fmt: skip
+    assert exits(*words) == 0
+    assert "agreement with the last layer on" in capsys.readouterr().out
+    results = json.loads((tmp_path / "exits" / "results.json").read_text())
+    assert results["steps"] == 4 and set(results["agreement"]) == {"0", "1"}
+    assert (tmp_path / "exits" / "config.yaml").exists() and list((tmp_path / "exits" / "tensorboard").iterdir())
+    assert ExitHeads.load(tmp_path / "exits", load_vlm(embedded)).layers == (0, 1)
+    assert exits(*words) == 0
+    assert "holds exits of these settings already" in capsys.readouterr().out
+    assert exits(*words, "--loss", "ce") == 2
+    assert "holds exits of other settings; choose another folder, or add --overwrite" in capsys.readouterr().err
+    assert exits(*words, "--loss", "ce", "--overwrite") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"--target": "nowhere"}, "model folder nowhere does not exist"),
+        ({"--images": "nowhere"}, "--images nowhere is no folder"),
+        ({"--data": "VQA"}, "is a language model alone: give conversations of text"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    llama: Path, tmp_path: Path, changes: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if changes.get("--data") == "VQA":
+        changes = {"--data": str(pictures(tmp_path))}
+    words: dict[str, object] = {"--target": llama, "--data": chats(tmp_path / "chat.json"), "--out": tmp_path / "out"}
+    words |= {"--rank": 8, "--device": "cpu", **changes}
+    assert exits(*(word for pair in words.items() for word in pair)) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.splitlines()[-1].startswith("adapters_training exits: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_the_target_cannot_use_are_one_sentence(
+    embedded: Path, llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames, chat = embedded.parent / "frames", chats(tmp_path / "chat.json")
+    unknown = tmp_path / "frames"
+    unknown.mkdir()
+    frame = make_frame(np.random.default_rng(0))
+    task = type(frame.tasks[0])("pink", "ball", None, "stop", "search")
+    write_shard(unknown / "seeds-0000000-0000025.msgpack", [msgspec.structs.replace(frame, tasks=[task])])
+    cases: tuple[tuple[Path, Path, str], ...] = (
+        (embedded, chat, "--packed takes folders of simulator shards only"),
+        (embedded, unknown, "the data ask for pink ball, which"),
+    )
+    for target, data, sentence in cases:
+        assert exits("--target", target, "--data", data, "--held-out", frames, "--out", tmp_path / "out", "--packed",
+                     "--rank", 4, "--device", "cpu") == 2  # fmt: skip
+        assert sentence in capsys.readouterr().err

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -32,14 +31,15 @@ from speculation.vlm.memory import gigabytes
 PART = 64
 """Records of a part."""
 SETTINGS_FILE, RUNS = "kept.json", "runs"
-_DECIDE = ("packed", "questions", "batch", "context", "max_pixels", "seed", "dtype", "quantisation", "mixed_precision")
+_DECIDE = ("packed", "questions", "batch", "context", "max_pixels", "seed", "dtype", "quantisation", "mixed_precision",
+           "prompt_tokens")  # fmt: skip
 """Settings that decide what the target makes of a record, besides target, data and layers."""
 
 
-class KeptRuns:
+class CachedRuns:
     """A `Maker` of runs. Parts that are not there yet are computed first, by all processes of a training together."""
 
-    def __init__(self, prepared: Prepared[FedHeadConfig], prompt_tokens: int) -> None:
+    def __init__(self, prepared: Prepared[FedHeadConfig]) -> None:
         """Raises ValueError, in one sentence, for a folder of other settings and for a full disk."""
         self._folder = Path(prepared.config.kept)
         numbers = np.sort(prepared.plan.order(0))
@@ -47,8 +47,8 @@ class KeptRuns:
         self._place = {int(number): divmod(place, PART) for place, number in enumerate(numbers)}
         """Part and place in it, by the record's number."""
         self._open: dict[int, Any] = {}
-        self._claim(prepared, prompt_tokens)
-        self._compute(prepared, prompt_tokens)
+        self._claim(prepared)
+        self._compute(prepared)
         prepared.replicas.wait()
 
     def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Runs | None:
@@ -83,14 +83,13 @@ class KeptRuns:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}}  # a worker maps the files anew
 
-    def _claim(self, prepared: Prepared[FedHeadConfig], prompt_tokens: int) -> None:
+    def _claim(self, prepared: Prepared[FedHeadConfig]) -> None:
         config = msgspec.to_builtins(prepared.config)
         mine = {name: config[name] for name in _DECIDE} | {
             "target": prepared.vlm.fingerprint,
             "data": list(prepared.config.data),
             "records": prepared.plan.records,
             "layers": list(prepared.layers),
-            "prompt_tokens": prompt_tokens,
         }
         path = self._folder / SETTINGS_FILE
         if path.exists():
@@ -107,12 +106,12 @@ class KeptRuns:
                 file.write_text(json.dumps(mine, indent=1) + "\n")
         prepared.replicas.wait()
 
-    def _compute(self, prepared: Prepared[FedHeadConfig], prompt_tokens: int) -> None:
+    def _compute(self, prepared: Prepared[FedHeadConfig]) -> None:
         index, count = prepared.replicas.rank, prepared.replicas.size
         missing = [part for part in range(index, len(self._parts), count) if not self._path(part).exists()]
         for place, part in enumerate(progress(missing, unit="part", desc="target", hidden=index > 0)):
             with replacing(self._path(part)) as file:
-                save_file(self._part(prepared, part, prompt_tokens), str(file))
+                save_file(self._part(prepared, part), str(file))
             if not place:
                 self._check_room(self._path(part).stat().st_size * (len(missing) - 1))
 
@@ -125,41 +124,28 @@ class KeptRuns:
             )
 
     @torch.no_grad()
-    def _part(self, prepared: Prepared[FedHeadConfig], part: int, prompt_tokens: int) -> dict[str, Tensor]:
-        config, numbers = prepared.config, self._parts[part]
-        runs: list[tuple[int, int, int]] = []
+    def _part(self, prepared: Prepared[FedHeadConfig], part: int) -> dict[str, Tensor]:
+        """Return the tensors of a part: its entries one behind the other, and (record, begin, end) of each run."""
+        config, numbers, base = prepared.config, self._parts[part], part * PART
+        spans = list[tuple[int, int, int]]()
         columns: dict[str, list[Tensor]] = {"tokens": [], "labels": [], "outputs": []}
         end = 0
         for first in range(0, len(numbers), config.batch):
-            for row, parts in self._runs(prepared, part * PART, numbers, first, prompt_tokens):
-                for name, each in zip(columns, parts, strict=True):
-                    columns[name].append(each.cpu())
-                runs.append((first + row, end, end + len(parts[0])))
-                end += len(parts[0])
+            count = min(config.batch, len(numbers) - first)
+            batch = prepared.maker(
+                lambda place: int(numbers[(place - base) % len(numbers)]), base + first, count, config.seed
+            )
+            with prepared.autocast():
+                runs = gather(prepared.vlm, batch.to(prepared.vlm.device), prepared.layers, config.prompt_tokens)
+            if runs is None:
+                continue
+            outputs = torch.stack([*runs.hidden, runs.last], dim=2).to(torch.bfloat16)
+            for place, row in enumerate(runs.rows.tolist()):
+                # Padding has no label, and the last entry of an answer has one.
+                length = int((runs.labels[place] != IGNORE).nonzero().max()) + 1
+                for name, whole in (("tokens", runs.tokens), ("labels", runs.labels), ("outputs", outputs)):
+                    columns[name].append(whole[place, :length].cpu())
+                spans.append((first + row, end, end + length))
+                end += length
         found = {name: torch.cat(parts) if parts else torch.empty(0) for name, parts in columns.items()}
-        return found | {RUNS: torch.tensor(runs).reshape(-1, 3)}
-
-    def _runs(
-        self,
-        prepared: Prepared[FedHeadConfig],
-        base: int,
-        numbers: npt.NDArray[np.int64],
-        first: int,
-        prompt_tokens: int,
-    ) -> list[tuple[int, tuple[Tensor, Tensor, Tensor]]]:
-        config = prepared.config
-        count = min(config.batch, len(numbers) - first)
-        batch = prepared.maker(
-            lambda place: int(numbers[(place - base) % len(numbers)]), base + first, count, config.seed
-        )
-        with prepared.autocast():
-            runs = gather(prepared.vlm, batch.to(prepared.vlm.device), prepared.layers, prompt_tokens)
-        if runs is None:
-            return []
-        outputs = torch.stack([*runs.hidden, runs.last], dim=2).to(torch.bfloat16)
-        found = []
-        for place, row in enumerate(runs.rows.tolist()):
-            # Padding has no label, and the last entry of an answer has one.
-            length = int((runs.labels[place] != IGNORE).nonzero().max()) + 1
-            found.append((row, (runs.tokens[place, :length], runs.labels[place, :length], outputs[place, :length])))
-        return found
+        return found | {RUNS: torch.tensor(spans).reshape(-1, 3)}

@@ -1,4 +1,4 @@
-"""The whole training path on a model small enough for seconds: pair, resume, export, evaluation."""
+"""Trainings of the pair on a model small enough for seconds: resume, export, evaluation, failures."""
 
 from __future__ import annotations
 
@@ -6,36 +6,32 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
 from adapters_training import pair, wording
 from adapters_training.__main__ import main
-from adapters_training.evaluate import Naming, Score, claimed_side, evaluate, judge, pick
+from adapters_training.evaluate import Naming, evaluate, pick
 from adapters_training.packing import Batch
-from adapters_training.records import Seen, Task, read_frames, write_shard
-from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
+from adapters_training.records import read_frames, write_shard
+from adapters_training.shapes import known_objects
 from adapters_training.trainer import StepLosses
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
-from tests.adapters_training.frames import make_frame
+from tests.adapters_training.frames import TINY, make_frame
 from tests.adapters_training.test_files import small_files
-
-TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=1, vision_heads=2)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, processor_folder: Path) -> Path:
     folder = Path(tmp_path_factory.mktemp("training"))
     rng = np.random.default_rng(0)
-    write_processor(folder / "processor", known_objects(), BLOCKERS)
+    (folder / "processor").symlink_to(processor_folder)
     for name in ("data", "held_out"):
         (folder / name).mkdir()
         frames = [make_frame(rng, side) for side in ("left", "ahead", "right", "slightly left")] * 2
@@ -132,24 +128,6 @@ def test_answers_given_their_sight_begin_with_it(folder: Path, model: Path, cons
         evaluate(vlm, folder / "held_out", 1, order=ResponseOrder.ACTION_FIRST, given_sight=True)
 
 
-QUERIES = {
-    Naming.OBJECT: "find the red ball",
-    Naming.CLASS: "find a ball",
-    Naming.COLOUR: "find something red",
-    Naming.RELATION: "find the ball left of the green box",
-}
-
-
-@pytest.mark.parametrize(("asked", "query"), QUERIES.items())
-def test_questions_of_one_kind_are_picked(asked: Naming, query: str) -> None:
-    frame = make_frame(np.random.default_rng(1), "left")
-    tasks = [Task("red", "ball", None, "stop", "search", query=each) for each in QUERIES.values()]
-    able = [msgspec.structs.replace(frame, tasks=tasks)] * 3
-    without = msgspec.structs.replace(frame, tasks=[task for task in tasks if task.query != query])
-    assert [task.query for _, task in pick([without, *able], 9, asked=asked)] == [query] * 3
-    assert Naming.of(Task("red", "ball", None, "stop", "search")) is Naming.OBJECT
-
-
 def test_held_out_frames_without_such_questions_are_refused(folder: Path, model: Path) -> None:
     with pytest.raises(ValueError, match="no questions of the kind 'relation'"):
         evaluate(load_vlm(model), folder / "held_out", 2, asked=Naming.RELATION)
@@ -162,24 +140,6 @@ def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatc
     assert not pair.looking(student.config, 0)
     student.train()
     assert not torch.equal(before, weights(student))
-
-
-def test_two_processes_take_the_mean_step_and_leave_alone_what_does_not_learn(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the vision tower learns, the other weights have no gradient and so no decay."""
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    alone, one = (trainer(folder, "nowhere", vision_share=1.0) for _ in range(2))
-    (batches,) = alone.stream(0, 1, 0)
-    one.replicas = SimpleNamespace(  # type: ignore[assignment]
-        size=2, is_first=True, device=torch.device("cpu"), sum=lambda own: 2 * own
-    )
-    for each in (alone, one):
-        each.update(each.learn(batches))
-    torch.testing.assert_close(weights(alone), weights(one))
-    fresh = trainer(folder, "nowhere").model.state_dict()
-    name = "model.language_model.layers.0.mlp.up_proj.weight"
-    assert torch.equal(one.model.state_dict()[name], fresh[name])
 
 
 def command(folder: Path, out: str, **options: Any) -> int:
@@ -264,83 +224,6 @@ def test_a_dry_run_walks_the_whole_path_and_says_how_long(
     assert not (folder / "dry").exists()
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "named"),
-    [("--steps", "0", "steps"), ("--vision-share", "2", "vision_share"), ("--role", "teacher", "role")],
-)
-def test_senseless_settings_are_named(option: str, value: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    known = ["pair", "--role", "draft", "--data", "d", "--processor", "p", "--out", "o"]
-    assert main([*known, option, value]) == 2
-    assert f"setting {named} is '{value}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "side"),
-    [
-        ("I see the red ball on the left, about 1.5 m away. The red cone on the right is not it.", "left"),
-        ("The red ball is a little to the right, about 2 m away.", "slightly right"),
-        ("The red ball is not in view. I just see the red box to my left.", None),
-        ("I do not see the red ball.", None),
-    ],
-)
-def test_the_side_that_an_answer_claims(text: str, side: str | None) -> None:
-    assert claimed_side(text, "red ball") == side
-
-
-def test_scores_ask_for_object_side_and_action() -> None:
-    frame = make_frame(np.random.default_rng(0), "left", "turn left medium")
-    seen, absent = frame.tasks
-    score = Score()
-    judge(score, seen, "I see the red ball on the left, about 1.5 m away.\nAction: turn left small")
-    judge(score, seen, "I see the red ball on the right, about 1.5 m away.\nAction: turn right small")
-    judge(score, absent, "There is no blue ball here. I look around.\nAction: turn left large")
-    judge(score, Task("red", "ball", seen.seen, "stop", "reached"), "I see the red ball on the left.\nAction: stop")
-    rates = score.rates()
-    assert rates["grounded"] == 0.75
-    assert rates["side"] == pytest.approx(2 / 3)
-    assert rates["action kind"] == 0.75
-    assert rates["action exact"] == 0.5
-    assert rates["stop precision"] == rates["stop recall"] == 1.0
-
-
-def test_scores_group_what_is_seen_by_size() -> None:
-    """What is in view counts with others of its size, what is not apart, where colour and class were asked for."""
-    score, sees = Score(), "The red ball is on the left, about 1.5 m away.\nAction: turn left small"
-    for pixels in (0, 39, 40, 89, 90, 5000):
-        task = Task("red", "ball", Seen("red", "ball", "left", 1.5, pixels), "turn left small", "approach")
-        judge(score, task, sees if pixels != 40 else "I do not see the red ball.\nAction: turn left large")
-    judge(score, Task("red", "ball", None, "turn left large", "search"), sees)
-    judge(score, Task("red", "ball", None, "turn left large", "search", query="find something red"), sees)
-    assert score.sight() == {
-        "1 to 39 pixels": (1.0, 1), "40 to 89 pixels": (0.5, 2), "90 to 299 pixels": (1.0, 1),
-        "300 pixels or more": (1.0, 1), "out of view": (1.0, 1),
-    }  # fmt: skip
-
-
-def test_no_data_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main([
-        "pair", "--role", "draft", "--data", str(folder / "nothing"), "--processor", str(folder / "processor"),
-        "--out", str(folder / "none"),
-    ])  # fmt: skip
-    assert status == 2
-    assert "run 'python -m adapters_training data' first" in capsys.readouterr().err
-
-
-def test_a_run_of_a_version_with_other_labels_does_not_go_on(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    begun = trainer(folder, "earlier", start_from=str(model))
-    begun.save()
-    state = torch.load(begun.checkpoint, weights_only=False)
-    name = next(name for name in state["probes"] if name.startswith("asked"))
-    state["probes"][name] = state["probes"][name][:-1]
-    torch.save(state, begun.checkpoint)
-    with pytest.raises(ValueError, match="earlier version, which learned other labels; give it as start_from"):
-        trainer(folder, "earlier", start_from=str(model))
-    trainer(folder, "later", start_from=str(begun.checkpoint))
-
-
 def test_a_start_may_be_the_mean_of_two_models(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
     trained = trainer(folder, "another", start_from=str(model), steps=3, seed=5)
@@ -362,23 +245,3 @@ def test_what_cannot_be_averaged_is_named(folder: Path, model: Path, monkeypatch
     monkeypatch.setattr(pair, "DRAFT", TINY)
     with pytest.raises(ValueError, match="average_with .*smaller-model holds a model of another shape"):
         trainer(folder, "mixed", start_from=str(model), average_with=str(folder / "smaller-model"))
-
-
-def test_a_deepened_model_takes_the_same_way_in_smaller_steps(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each layer's outputs come in equal parts, in its place; as many layers as before change nothing."""
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    shallow = trainer(folder, "shallow", start_from=str(model)).model.state_dict()
-    deep = trainer(folder, "deep", start_from=str(model), layers=7).model.state_dict()
-    name = "model.language_model.layers.{}.{}.weight"
-    for places, before in (((0, 1), 0), ((2, 3, 4), 1), ((5, 6), 2)):
-        for part in ("self_attn.o_proj", "mlp.down_proj"):
-            whole = sum(deep[name.format(place, part)] for place in places)
-            torch.testing.assert_close(whole, shallow[name.format(before, part)])
-        for part in ("self_attn.q_proj", "mlp.up_proj", "input_layernorm"):
-            assert all(torch.equal(deep[name.format(n, part)], shallow[name.format(before, part)]) for n in places)
-    same = trainer(folder, "same", start_from=str(model), layers=3).model.state_dict()
-    assert all(torch.equal(same[each], shallow[each]) for each in shallow)
-    with pytest.raises(ValueError, match="2 layers: the model to start from has 3"):
-        trainer(folder, "fewer", start_from=str(model), layers=2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.selection import Candidates, Choice, first_right, saved_s, select
+from adapters_training.exit_choice.exact_search import Candidates, Choice, choice_of, first_right, select
 
 
 @st.composite
@@ -65,7 +65,6 @@ def test_the_search_finds_what_brute_force_finds(candidates: Candidates, most: i
     assert {len(choice.layers): pytest.approx(choice.saved_s, abs=1e-9) for choice in choices} == expected
     for choice in choices:
         assert choice.cost_s <= budget * candidates.verify_s * (1 + 1e-6)
-        assert saved_s(candidates, choice.layers) == choice.saved_s
         assert list(choice.layers) == sorted(set(choice.layers))
 
 
@@ -96,19 +95,6 @@ def test_later_exits_add_what_earlier_ones_did_not() -> None:
     assert first_right(candidates, (0, 3, 5)).tolist() == [0.25, 0.25, 0.25]
 
 
-def test_costs_delay_every_verdict() -> None:
-    candidates = given_candidates(cost_s=(0.1, 0.01, 0.05))
-    choice = select(candidates, 1, 1.0)[1]
-    assert (choice.layers, choice.cost_s) == ((3,), 0.01)
-    assert choice.saved_s == pytest.approx((0.5 + 0.5) / 5 - 0.01)
-
-
-def test_a_budget_leaves_sizes_out() -> None:
-    candidates = given_candidates(cost_s=(0.04, 0.04, 0.04))
-    assert [len(choice.layers) for choice in select(candidates, 3, 0.1)] == [0, 1, 2]
-    assert [len(choice.layers) for choice in select(candidates, 3, 0.12)] == [0, 1, 2, 3]
-
-
 def test_all_candidates_of_a_real_target_are_weighed() -> None:
     """27 candidates, at most 6 exits: the exact best is at least as good as taking the best next one every time."""
     dice = np.random.default_rng(3)
@@ -122,9 +108,9 @@ def test_all_candidates_of_a_real_target_are_weighed() -> None:
     greedy: tuple[int, ...] = ()
     for _ in range(6):
         rest = [tuple(sorted((*greedy, place))) for place in range(27) if place not in greedy]
-        greedy = max(rest, key=lambda places: saved_s(candidates, places))
+        greedy = max(rest, key=lambda places: choice_of(candidates, places).saved_s)
     assert len(choices[6].layers) == 6
-    assert choices[6].saved_s >= saved_s(candidates, greedy) - 1e-12
+    assert choices[6].saved_s >= choice_of(candidates, greedy).saved_s - 1e-12
 
 
 def test_a_budget_of_nothing_is_refused() -> None:

@@ -13,26 +13,20 @@ import torch
 
 from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
-from adapters_training.fed_head.measuring import measure_draft
+from adapters_training.fed_head.acceptance import ModelDrafter, measure
 from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.packing import IGNORE
 from adapters_training.settings import make
-from adapters_training.text_draft.config import TextDraftConfig
-from adapters_training.text_draft.model import write as write_model
-from adapters_training.text_draft.training import TextDraftTrainer
+from adapters_training.text_draft import TextDraftConfig, TextDraftTrainer
+from adapters_training.text_draft import write as write_model
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.positions import text_positions
 from speculation.vlm.session import VlmSession
-from tests.adapters_training.exits.targets import chats
-from tests.models import tiny_model, tiny_text_model
+from tests.adapters_training.targets import chats
+from tests.models import tiny_model
 
 train, prepare = partial(training.train, TextDraftTrainer), partial(preparation.prepare, TextDraftTrainer)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +75,12 @@ def test_a_new_draft_learns_what_the_target_answers_and_is_loaded(llama: Path, a
             trainer.update(trainer.learn([batch]))
         write_model(trainer.model, target, tmp_path / "draft")
         draft = load_vlm(tmp_path / "draft")
-        found.append(measure_draft(target, draft, [batch], 3))
+        found.append(measure(target, {"draft": ModelDrafter(target, draft, 3)}, [batch], 3))
     before, after = found
     assert before["own"] == after["own"] == 1.0 and before["tokens"] == after["tokens"] == int(
         (batch.labels != IGNORE).sum()
     )
-    assert before["draft"]["agreement"] < 0.3 < 0.7 < after["draft"]["agreement"]
+    assert before["draft"]["right at depth"][0] < 0.3 < 0.7 < after["draft"]["right at depth"][0]
     assert before["draft"]["tokens a verification"] < 1.5 < 2.2 < after["draft"]["tokens a verification"]
     assert draft.tokenizer_fingerprint == target.tokenizer_fingerprint and draft.eos == target.eos
     assert (draft.hidden_size, draft.num_layers) == (64, 2)

@@ -1,4 +1,4 @@
-"""Where a training's loss goes: a rise is warned of and ends in failure, a loss that is no number ends it at once.
+"""Watches a training's loss: a rise is warned of and ends in failure, a loss that is no number ends it at once.
 
 The loss is measured on the same few batches before the first step and after the last one. In between, the mean of the
 last steps is held against the one before the first: other batches, so that it is worth a warning and no more.
@@ -7,14 +7,14 @@ last steps is held against the one before the first: other batches, so that it i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 PROBE_STEPS = 4
-"""Steps' batches that the loss is measured on before and after."""
+"""Number of steps on whose batches the loss is measured before and after."""
 WINDOW = 20
-"""Steps of which the mean is held against the loss before the first."""
+"""Number of last steps whose mean loss is held against the loss before the first."""
 RISE = 1.1
 """How many times the loss at the start, on the same batches, is one that has risen."""
 WARN_RISE = 1.5
@@ -28,40 +28,39 @@ class TrainingFailed(Exception):
 
 
 @dataclass
-class LossCourse:
+class LossMonitor:
     """One loss over the steps of a training; `state` goes into checkpoints, of no influence on the weights."""
 
-    name: str
     remedy: str
     """What to do about a rise."""
     start: float | None = None
-    """Before the first step; None: not measured."""
+    """The loss before the first step; None where it was not measured."""
     last: list[float] = field(default_factory=list)
-    """Of the last steps, WINDOW at most."""
+    """The losses of the last steps, WINDOW at most."""
     _warned_at: int = -WARN_STEPS
 
     def enter(self, loss: float, step: int) -> str:
         """Take the loss of one more step; return a warning, or nothing. Raises TrainingFailed where it is no number."""
         self.check_finite(loss, step)
         self.last = [*self.last, loss][-WINDOW:]
-        now = _mean(self.last)
+        now = sum(self.last) / len(self.last)
         risen = self.start is not None and len(self.last) == WINDOW and now > WARN_RISE * self.start
         if not risen or step < self._warned_at + WARN_STEPS:
             return ""
         self._warned_at = step
-        return f"step {step}: {self.name} is {now:.3f}, it was {self.start:.3f} before the first step; {self.remedy}"
+        return f"step {step}: the loss is {now:.3f}, it was {self.start:.3f} before the first step; {self.remedy}"
 
     def check_finite(self, loss: float, step: int) -> None:
         """Raise TrainingFailed for a loss that is no number."""
         if not math.isfinite(loss):
-            raise TrainingFailed(f"{self.name} is {loss} at step {step}: the training has diverged; {self.remedy}")
+            raise TrainingFailed(f"the loss is {loss} at step {step}: the training has diverged; {self.remedy}")
 
     def check(self, loss: float) -> None:
         """Raise TrainingFailed where this loss, measured after the last step as `start` before the first, is higher."""
         # Written so that a loss that is no number fails, too.
         if self.start is not None and not loss <= RISE * self.start:
             raise TrainingFailed(
-                f"{self.name} was {self.start:.3f} before the first step and is {loss:.3f} after the last: what was "
+                f"the loss was {self.start:.3f} before the first step and is {loss:.3f} after the last: what was "
                 f"trained is worse than what it began with and is not written; {self.remedy}"
             )
 
@@ -71,14 +70,10 @@ class LossCourse:
         return {"start": self.start, "last": self.last}
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint has kept; one of an earlier version has kept nothing."""
-        self.start, self.last = state.get("start"), list(state.get("last", ()))
+        """Go on from what a checkpoint has kept."""
+        self.start, self.last = state["start"], list(state["last"])
 
 
 def remedy(learning_rate: float) -> str:
     """Return what to do about a training that goes wrong at this learning rate."""
     return f"give a lower --learning-rate than {learning_rate:g}, and another --out"
-
-
-def _mean(losses: Sequence[float]) -> float:
-    return sum(losses) / len(losses)

@@ -17,7 +17,7 @@ PREFETCHED = 4
 """Batches that each process keeps ready."""
 
 
-class Steps(Dataset[Batch]):
+class PairBatches(Dataset[Batch]):
     """Item k is what step k learns from; `wordless(k)` is whether its questions have no answers.
 
     `source` names the random stream of a process of the training.

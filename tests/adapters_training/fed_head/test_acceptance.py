@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.fed_head.measuring import Tally
+from adapters_training.fed_head.acceptance import Tally
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.data())
@@ -39,5 +39,5 @@ def test_perfect_and_useless_drafts() -> None:
     perfect.add([np.ones(10, dtype=bool)] * 4)
     useless.add([np.zeros(10, dtype=bool)] * 4)
     assert (perfect.tau, useless.tau, Tally(4).tau) == (5.0, 1.0, 0.0)
-    assert perfect.shares == [1.0] * 4 and useless.shares == [0.0] * 4
+    assert perfect.figures["right at depth"] == [1.0] * 4 and useless.figures["right at depth"] == [0.0] * 4
     assert perfect.right == [[10, 10], [9, 9], [8, 8], [7, 7]]

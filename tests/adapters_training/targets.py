@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
-from adapters_training.exits.config import ExitsConfig
+from adapters_training.exits import ExitsConfig
 from adapters_training.settings import make
 from tests.models import frame
 
@@ -52,3 +54,9 @@ def config(target: Path, data: Path, out: Path, **changes: Any) -> ExitsConfig:
         "context": 96, "learning_rate": 1e-2, "device": "cpu", "held_out_samples": 8, "seed": 5,
     }  # fmt: skip
     return make(ExitsConfig, values | changes)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    """Return all weights in the files of a folder."""
+    files = sorted(out.glob("*.safetensors"))
+    return {f"{file.name}/{name}": weight for file in files for name, weight in load_file(str(file)).items()}

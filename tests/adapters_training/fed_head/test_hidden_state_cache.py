@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training.fed_head import kept
+from adapters_training.fed_head import hidden_state_cache as kept
 from adapters_training.fed_head.config import FedHeadConfig
-from adapters_training.fed_head.kept import KeptRuns
+from adapters_training.fed_head.hidden_state_cache import CachedRuns
 from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.frozen_target.trainer import Prepared
 from adapters_training.packing import IGNORE
-from tests.adapters_training.exits.targets import chats
 from tests.adapters_training.fed_head.test_training import config, prepare, train
+from tests.adapters_training.targets import chats
 from tests.models import tiny_text_model
 
 PART = 4
@@ -47,7 +47,7 @@ def computed(prepared: Prepared[FedHeadConfig], numbers: list[int], first: int) 
 
 
 def test_kept_runs_are_those_of_the_target(prepared: Prepared[FedHeadConfig]) -> None:
-    keeper = pickle.loads(pickle.dumps(KeptRuns(prepared, prepared.config.prompt_tokens)))
+    keeper = pickle.loads(pickle.dumps(CachedRuns(prepared)))
     numbers = np.sort(prepared.plan.order(0)).tolist()
     for first in (0, 3, 4):
         truth = computed(prepared, numbers, first)
@@ -68,7 +68,7 @@ def test_what_is_there_is_not_computed_again(
     prepared: Prepared[FedHeadConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(prepared.config.kept)
-    KeptRuns(prepared, prepared.config.prompt_tokens)
+    CachedRuns(prepared)
     parts = sorted(folder.glob("*.safetensors"))
     assert len(parts) == -(-prepared.plan.records // PART)
     before = parts[1].read_bytes()
@@ -80,10 +80,10 @@ def test_what_is_there_is_not_computed_again(
         return gather(*given)
 
     monkeypatch.setattr(kept, "gather", counted)
-    KeptRuns(prepared, prepared.config.prompt_tokens)
+    CachedRuns(prepared)
     assert parts[1].read_bytes() == before and len(passes) == 2
     with pytest.raises(ValueError, match="is of other settings .prompt_tokens: 4 there, 3 now"):
-        KeptRuns(prepared, 3)
+        CachedRuns(replace(prepared, config=msgspec.structs.replace(prepared.config, prompt_tokens=3)))
 
 
 def test_a_full_disk_is_an_error(
@@ -92,7 +92,7 @@ def test_a_full_disk_is_an_error(
     full = msgspec.structs.replace(prepared.config, kept=str(tmp_path / "outputs"))
     monkeypatch.setattr(kept.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     with pytest.raises(ValueError, match="--kept .* more, .* are free"):
-        KeptRuns(replace(prepared, config=full), prepared.config.prompt_tokens)
+        CachedRuns(replace(prepared, config=full))
 
 
 def test_records_without_an_answer_are_kept_as_such(
@@ -100,7 +100,7 @@ def test_records_without_an_answer_are_kept_as_such(
 ) -> None:
     monkeypatch.setattr(kept, "gather", lambda *given: None)
     empty = msgspec.structs.replace(prepared.config, kept=str(tmp_path / "outputs"))
-    keeper = KeptRuns(replace(prepared, config=empty), prepared.config.prompt_tokens)
+    keeper = CachedRuns(replace(prepared, config=empty))
     number = int(prepared.plan.order(0)[0])
     assert keeper(lambda place: number, 0, 2, 0) is None
 

@@ -39,9 +39,9 @@ class Candidates:
     cost_s: tuple[float, ...]
     """[L], what an exit adds to a verification."""
     verify_s: float
-    """T_q."""
+    """T_q: seconds that a target forward takes."""
     draft_s: float
-    """gamma T_p."""
+    """gamma T_p: seconds that a whole draft takes."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,6 @@ class Choice:
     right: float
 
 
-def saved_s(candidates: Candidates, places: Sequence[int]) -> float:
-    """Return the expected seconds saved by the exits at `places` (ascending indices): the formula above."""
-    return _choice(candidates, tuple(places)).saved_s
-
-
 def select(candidates: Candidates, most: int, budget: float) -> list[Choice]:
     """Return the best set of each size from 0 to `most` that adds at most `budget` (share of a verification).
 
@@ -69,7 +64,7 @@ def select(candidates: Candidates, most: int, budget: float) -> list[Choice]:
         raise ValueError(f"up to {most} exits within {budget} of a verification: both must be positive")
     limit = budget * candidates.verify_s * (1.0 + 1e-9)
     best = _Search(candidates, min(most, len(candidates.layers)), limit).run()
-    return [_choice(candidates, best[size][1]) for size in sorted(best)]
+    return [choice_of(candidates, best[size][1]) for size in sorted(best)]
 
 
 def first_right(candidates: Candidates, layers: Sequence[int]) -> Floats:
@@ -141,7 +136,8 @@ class _Search:
         return any(bound > value - 1e-12 for bound, value in zip(bounds[1:], known, strict=True))
 
 
-def _choice(candidates: Candidates, places: tuple[int, ...]) -> Choice:
+def choice_of(candidates: Candidates, places: Sequence[int]) -> Choice:
+    """Return what the exits at `places` (ascending indices) come to: the formula above."""
     useful = candidates.right[list(places)] & ~candidates.ended
     gain, later = np.zeros(len(candidates.ended)), 0.0
     for row, place in zip(useful[::-1], reversed(places), strict=True):

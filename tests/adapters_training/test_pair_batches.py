@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from adapters_training.packing import Batch, Packer
+from adapters_training.pair_batches import PairBatches
 from adapters_training.records import write_shard
-from adapters_training.shapes import BLOCKERS, known_objects, write_processor
-from adapters_training.steps import Steps
+from adapters_training.shapes import known_objects
 from speculation.vlm.processing import Processor
 from tests.adapters_training.frames import make_frame
 
@@ -23,10 +23,10 @@ def every_third(period: int, step: int) -> bool:
     return step % period == 0
 
 
-def steps(folder: Path, source: str = "1/0") -> Steps:
+def steps(folder: Path, source: str = "1/0") -> PairBatches:
     processor = Processor.load(folder / "processor")
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
-    return Steps((str(folder / "data"),), 2, source, packer, processor, partial(every_third, 3))
+    return PairBatches((str(folder / "data"),), 2, source, packer, processor, partial(every_third, 3))
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -35,9 +35,9 @@ def equal(one: Batch, other: Batch) -> bool:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, processor_folder: Path) -> Path:
     folder = Path(tmp_path_factory.mktemp("steps"))
-    write_processor(folder / "processor", known_objects(), BLOCKERS)
+    (folder / "processor").symlink_to(processor_folder)
     (folder / "data").mkdir()
     rng = np.random.default_rng(0)
     sides = ("left", "ahead", "right", "slightly left", "slightly right")

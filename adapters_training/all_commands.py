@@ -1,0 +1,40 @@
+"""The commands of this package, except `recipe`, which runs them one after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adapters_training import answers, data, evaluate, exits, pair, shapes, store, text_draft, walk_answers
+from adapters_training.command import Command, Group
+from adapters_training.exit_choice import measure, select
+from adapters_training.fed_head import training as fed_head
+from adapters_training.predictor import command as predictor
+from adapters_training.verifier_profile import command as profile
+
+COMMANDS: tuple[Command[Any] | Group, ...] = (
+    data.COMMAND,
+    shapes.COMMAND,
+    pair.COMMAND,
+    answers.COMMAND,
+    walk_answers.COMMAND,
+    exits.COMMAND,
+    measure.COMMAND,
+    select.COMMAND,
+    fed_head.COMMAND,
+    text_draft.COMMAND,
+    predictor.COMMAND,
+    profile.COMMAND,
+    evaluate.COMMAND,
+    store.COMMAND,
+)
+
+
+def by_words() -> dict[str, Command[Any]]:
+    """Return every command by the words that name it, as 'exits' or 'predictor log'."""
+    found: dict[str, Command[Any]] = {}
+    for each in COMMANDS:
+        if isinstance(each, Group):
+            found |= {f"{each.name} {inner.name}": inner for inner in each.commands}
+        else:
+            found[each.name] = each
+    return found

@@ -1,0 +1,240 @@
+"""Train early-exit adapters for a target model of your own.
+
+After every candidate layer of the frozen target sits a small residual adapter; the target's norm and head read a token
+off it. Only adapters learn, all of them from one target forward a batch.
+
+data (any mix, local files): ShareGPT conversations and LLaVA-style image questions (.json, .jsonl), folders of the
+  simulator's frames (`adapters_training data`), rosbag2 bags that the robot recorded. Bad records are named, left out.
+writes: exits.safetensors and exits.json (adapters, reliability tables), config.yaml (every setting as it was used),
+  results.json (agreement with the last layer on held-out data, with and without adapters), tensorboard/.
+
+A killed run goes on when it is started again with the same words, and ends with the same weights. Several GPUs or
+nodes: `accelerate launch -m adapters_training exits ...` (or torchrun).
+
+examples:
+  python -m adapters_training exits --config config/exits/vicuna_7b.yaml --target models/vicuna-7b-v1.3 \\
+      --data sg_90k_part1.json --out out/vicuna-exits --dry-run
+  python -m adapters_training exits --config config/exits/embedded_pair.yaml --target models/target --data out/data \\
+      --held-out out/held-out --out models/exits --steps 400
+
+time: the dry run estimates the whole run's time on this machine. The paper's took 117 to 136 hours of an A100 for a
+7 B target (Table 2); the embedded pair's takes minutes on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from msgspec import Meta
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from adapters_training.frozen_target.batches import Batch
+from adapters_training.frozen_target.config import FrozenTargetConfig
+from adapters_training.frozen_target.hidden_states import exit_logits, read
+from adapters_training.frozen_target.trainer import LOGIT_COPIES, FrozenTrainer
+from adapters_training.frozen_target.training import training_command
+from adapters_training.trainer import StepLosses
+from speculation.exits import WEIGHTS_FILE, ExitHeads, measure_reliability
+from speculation.vlm.forward import final_logits
+from speculation.vlm.load import Vlm
+from speculation.vlm.memory import BYTES
+
+FIGURES = ("agreement", "cross-entropy", "divergence")
+
+
+class Loss(str, Enum):
+    """What an exit learns: the data's tokens (the paper's), the last layer's distribution, or both."""
+
+    CE = "ce"
+    KL = "kl"
+    MIX = "mix"
+
+
+class ExitsConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one training of exits, with the Early Exits paper's defaults (see `frozen_target.config`).
+
+    The paper names no rank; its 3.26 M weights an exit at a width of 4096 are a bottleneck of about 400.
+    """
+
+    layers: Annotated[tuple[int, ...], Meta(description="exit after these layers, from 0; none: all but the last")] = ()
+    rank: Annotated[int, Meta(ge=1, description="width of the adapters' bottleneck")] = 400
+    loss: Annotated[Loss, Meta(description="ce: the data's tokens; kl: the last layer's distribution; mix: both")] = (
+        Loss.CE
+    )
+    ce_share: Annotated[float, Meta(ge=0.0, le=1.0, description="with loss mix: weight of ce; kl has the rest")] = 0.33
+
+
+class ExitTrainer(FrozenTrainer[ExitsConfig]):
+    """The adapters of one target in training. Losses [exits, 2] are cross-entropy and divergence, nats."""
+
+    kind, made, file = ExitsConfig, "exits", WEIGHTS_FILE
+    smaller = "--context, --batch, --head-tokens, --rank or --layers"
+
+    def build(self, config: ExitsConfig) -> nn.Module:
+        torch.manual_seed(config.seed)
+        self.name = f"exits ({config.loss.value})"
+        self.heads = ExitHeads(self.vlm, self.prepared.layers, config.rank)
+        # Cross-entropy's weight in the loss; the divergence from the last layer has the rest.
+        self._ce = {Loss.CE: 1.0, Loss.KL: 0.0, Loss.MIX: config.ce_share}[config.loss]
+        return self.heads.adapters.float()
+
+    @staticmethod
+    def layers_of(config: ExitsConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
+        count, hidden = int(text["num_hidden_layers"]), int(text["hidden_size"])
+        layers = config.layers or tuple(range(count - 1))
+        if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] > count - 2:
+            shown = " ".join(map(str, layers))
+            raise ValueError(f"--layers {shown}: give distinct layers of 0 to {count - 2}, ascending")
+        if config.rank >= hidden:
+            raise ValueError(
+                f"--rank {config.rank} is no bottleneck in a target of width {hidden}; give less, such as 64"
+            )
+        return layers
+
+    @staticmethod
+    def memory_of(config: ExitsConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
+        hidden, tokens = int(text["hidden_size"]), config.batch * config.context
+        states = tokens * (hidden * (layers + 1) + 4 * hidden + 3 * int(text["intermediate_size"]))
+        logits = min(config.head_tokens, tokens) * int(text["vocab_size"]) * 4 * LOGIT_COPIES
+        return layers * 2 * hidden * config.rank, states * BYTES[dtype] + logits
+
+    @property
+    def clipped_apart(self) -> Sequence[Sequence[Tensor]]:
+        """Each adapter is clipped by itself: they do not depend on each other."""
+        return [list(adapter.parameters()) for adapter in self.heads.adapters.values()]
+
+    def learn(self, batches: Sequence[Batch]) -> StepLosses:
+        total = StepLosses(torch.zeros(len(self.heads.layers), 2, dtype=torch.float64))
+        for batch in batches:
+            self.count(batch, total)
+            with self.autocast():
+                features = read(self.vlm, batch.to(self.vlm.device), self.heads.layers)
+            for at in range(0, len(features.labels), self.config.head_tokens):
+                part = slice(at, at + self.config.head_tokens)
+                hidden = {layer: states[part] for layer, states in features.hidden.items()}
+                total.losses += self._backward(hidden, features.last[part], features.labels[part]).cpu()
+            total.learned += len(features.labels)
+        return total
+
+    def _backward(self, hidden: dict[int, Tensor], last: Tensor, labels: Tensor) -> Tensor:
+        losses = torch.zeros(len(hidden), 2, dtype=torch.float64, device=last.device)
+        with torch.no_grad():
+            truth = final_logits(self.vlm, last).float().log_softmax(-1) if self._ce < 1 else None
+        for row, (layer, states) in enumerate(hidden.items()):
+            log = exit_logits(self.vlm, self.heads, layer, states).float().log_softmax(-1)
+            loss = ce = F.nll_loss(log, labels, reduction="sum")
+            if truth is not None:
+                divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
+                loss = self._ce * ce + (1 - self._ce) * divergence
+                losses[row, 1] = divergence.detach()
+            losses[row, 0] = ce.detach()
+            # Each exit's graph is freed before the next one's logits are made.
+            loss.backward()  # type: ignore[no-untyped-call]
+        return losses
+
+    def loss_of(self, means: Tensor) -> float:
+        return float((self._ce * means[:, 0] + (1 - self._ce) * means[:, 1]).mean())
+
+    def figures(self, means: Tensor) -> dict[str, float]:
+        kinds = ("cross-entropy", "divergence") if self._ce < 1 else ("cross-entropy",)
+        return {
+            f"{kind}/exit_{layer}": float(means[row, column])
+            for row, layer in enumerate(self.heads.layers)
+            for column, kind in enumerate(kinds)
+        }
+
+    def finish(self, config: ExitsConfig, folder: Path) -> dict[str, Any]:
+        # Measured as they are served, in the target's dtype.
+        self.heads.adapters.to(self.vlm.dtype).requires_grad_(False)
+        found = measure(self.vlm, self.heads, self.prepared.held_out(config.held_out_samples), config.head_tokens)
+        agreed, bare = (sum(found[name].values()) for name in ("agreement", "agreement without adapter"))
+        if agreed < bare and not self.is_trial:
+            count = len(self.heads.layers)
+            tqdm.write(
+                f"warning: these exits agree with the last layer in {agreed / count:.1%} of {found['tokens']} held-out "
+                f"tokens, without adapters it is {bare / count:.1%}; if the data's tokens are those of the target, "
+                f"{self.monitor.remedy}",
+                file=sys.stderr,
+            )
+        self.heads.save(folder)
+        return found
+
+    def load(self, folder: Path) -> None:
+        ExitHeads.load(folder, self.vlm)
+
+    def described(self, results: Mapping[str, Any]) -> str:
+        weights = sum(each.numel() for each in self.parameters) / 1e6
+        return f"{len(self.heads.layers)} exits of rank {self.config.rank} ({weights:.2f} M weights)"
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> Sequence[str]:
+        # Layers are text once the results were JSON.
+        rates = {int(layer): rate for layer, rate in results["agreement"].items()}
+        lines = [
+            f"agreement with the last layer on {results['tokens']:,} held-out tokens",
+            f"{'after layer':>11s} {'no adapter':>11s} {results['asked']['loss']:>9s}",
+        ]
+        for layer, bare in results["agreement without adapter"].items():
+            lines.append(f"{layer:>11} {bare:11.1%} {rates[int(layer)]:9.1%}")
+        return lines
+
+
+@torch.no_grad()
+def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: int) -> dict[str, Any]:
+    """Measure every exit, as it is served, and set its reliability table.
+
+    Returns by layer, with its adapter and without, how often an exit's first choice is the last layer's, and the mean
+    cross-entropy to the data and divergence (nats) from the last layer; `tokens` is how many were judged. Raises
+    ValueError without a token to judge.
+    """
+    confidences: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
+    agreed: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
+    sums = {layer: torch.zeros(2, len(FIGURES), dtype=torch.float64) for layer in heads.layers}
+    tokens = 0
+    for batch in batches:
+        features = read(vlm, batch.to(vlm.device), heads.layers)
+        for at in range(0, len(features.labels), head_tokens):
+            part = slice(at, at + head_tokens)
+            labels = features.labels[part]
+            tokens += len(labels)
+            truth = final_logits(vlm, features.last[part]).float().log_softmax(-1)
+            for layer in heads.layers:
+                hidden = features.hidden[layer][part]
+                logs = [
+                    each.float().log_softmax(-1) for each in (heads.logits(layer, hidden), final_logits(vlm, hidden))
+                ]
+                sums[layer] += torch.stack([_figures(log, truth, labels) for log in logs])
+                confidence, token = logs[0].exp().max(-1)
+                confidences[layer].append(confidence.cpu())
+                agreed[layer].append((token == truth.argmax(-1)).cpu())
+    if not tokens:
+        raise ValueError("the held-out data hold no token to measure exits on")
+    heads.set_reliability(
+        {
+            layer: measure_reliability(torch.cat(confidences[layer]).tolist(), torch.cat(agreed[layer]).tolist())
+            for layer in heads.layers
+        }
+    )
+    return {"tokens": tokens} | {
+        f"{name}{which}": {layer: float(each[row, column]) / tokens for layer, each in sums.items()}
+        for row, which in enumerate(("", " without adapter"))
+        for column, name in enumerate(FIGURES)
+    }
+
+
+def _figures(log: Tensor, truth: Tensor, labels: Tensor) -> Tensor:
+    """Return the sums over tokens of FIGURES, for an exit's log-probabilities [n, vocabulary]."""
+    agreed = (log.argmax(-1) == truth.argmax(-1)).sum()
+    cross_entropy = F.nll_loss(log, labels, reduction="sum")
+    divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
+    return torch.stack([agreed, cross_entropy, divergence]).double().cpu()
+
+
+COMMAND = training_command("exits", "train early-exit adapters on a frozen target", __doc__, ExitTrainer)
