@@ -30,8 +30,7 @@ from edge_drafter import (
 from edge_drafter.background import Background
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.question import CANCELLED, Question
-from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
+from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from edge_drafter.question import CANCELLED
-from edge_drafter.request import Interruption, StepResult
 from edge_drafter.sources import DraftSource
-from edge_drafter.step import Step
+from edge_drafter.step import Interruption, Step, StepResult
 from edge_drafter.tracing import StepTrace
 from speculation.cancellation import Abandoned
 from speculation.trace import Trace

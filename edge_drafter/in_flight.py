@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edge_drafter.tree import TokenTree
+from edge_drafter.tree import Rerooting, TokenTree
 from speculation.wire import Draft
 
 
@@ -34,6 +34,13 @@ class SentDraft:
             return True
         inside = set(self.nodes)
         return node in inside and not inside.isdisjoint(tree[node].children.values())
+
+    def judged(self, rerooting: Rerooting) -> tuple[int, bool]:
+        """Return how many of its tokens a commit accepted, and whether it rejected one behind them."""
+        inside = set(self.nodes)
+        accepted = [content for node, content in rerooting.path if node in inside]
+        rejected = not inside.isdisjoint(accepted[-1].children.values()) if accepted else bool(self.nodes)
+        return len(accepted), rejected
 
 
 class SentDrafts:

@@ -22,8 +22,8 @@ class Policy:
     def __init__(self, step: Step) -> None:
         self._config = step.config
         self._clock = step.clock
-        self._controller = step.controller
-        self._effort = step.effort
+        self._controller = step.acceptance.controller
+        self._effort = step.acceptance.effort
         self._tree = step.tree
         self._selector = step.selector
         self._sent = step.sent
@@ -74,9 +74,9 @@ class Policy:
         """
         if not self._selector.is_full(anchor):
             return False
-        now = self._controller.estimates
+        now = self._controller
         extends = self._config.extend and self._config.draft_tokens
-        if not extends or now.verify_s is None or now.draft_s is None or now.goes_on is None:
+        if not extends or now.verify_s is None or now.draft_s is None:
             return True
         use = self._effort.use(self._places(self._selector.unfed(anchor, [])))
         return use * (1.0 - now.goes_on) * now.verify_s <= now.draft_s * self._tree[anchor].reach
@@ -98,7 +98,7 @@ class Policy:
         """Whether a verifier should begin with the part of a draft that is there rather than wait for a forward."""
         if not self._config.partial:
             return False
-        verify_s = self._controller.estimates.verify_s
+        verify_s = self._controller.verify_s
         return (verify_s is not None and self._waiting_costs(anchor, verify_s)) or not self.next_leaves()
 
     def _has_grown(self, draft: SentDraft) -> bool:
@@ -108,7 +108,7 @@ class Policy:
     def _is_late(self, root: int) -> bool:
         if not self._config.truncate:
             return False
-        fixed_s = self._controller.estimates.fixed_s
+        fixed_s = self._controller.fixed_s
         return fixed_s is not None and self._waiting_costs(root, fixed_s + self._clock() - self._committed_at)
 
     def _waiting_costs(self, anchor: int, round_s: float) -> bool:
@@ -116,7 +116,7 @@ class Policy:
 
         The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
         """
-        now, tree = self._controller.estimates, self._tree
+        now, tree = self._controller, self._tree
         nodes = self._selector.cut(anchor)
         if not nodes or now.draft_s is None or now.acceptance is None:
             return False
@@ -138,7 +138,7 @@ class Policy:
         """Whether a forward over `leaves` is worth its effort."""
         if self._effort.is_free:
             return True
-        return self._effort.is_worth(self._places(leaves), self._controller.estimates.draft_s)
+        return self._effort.is_worth(self._places(leaves), self._controller.draft_s)
 
     def _places(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
         """Return where a forward over `leaves` proposes, as `Effort.is_worth` takes it."""
@@ -205,7 +205,6 @@ class Policy:
 
     def on_forward(self) -> None:
         """A draft forward ended."""
-        self._effort.ran()
         self._happened()
 
     def on_sent(self, draft: SentDraft) -> None:

@@ -18,8 +18,7 @@ import pytest
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.question import Question
-from edge_drafter.reply import AnswerLate, Cancelled, VerifierLost, VerifierRefused
+from edge_drafter.question import AnswerLate, Cancelled, Question, VerifierLost, VerifierRefused
 from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.load import Vlm
 from tests.cloud_verifier.process import Verifier, start

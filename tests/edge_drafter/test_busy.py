@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.vlm.load import Vlm
 from speculation.wire import AnyMessage, BeginStep, Busy, Commit, Hello, Welcome, begin_digest, encode, extend_digest
 from tests.cloud_verifier.test_engine import jpeg

@@ -16,7 +16,7 @@ import pytest
 from edge_drafter import StepResult
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.reply import VerifierLost
+from edge_drafter.question import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.prompts import VOCABULARY_FILE, Vocabulary

@@ -9,7 +9,7 @@ import pytest
 
 from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import VerifierRefused
+from edge_drafter.question import VerifierRefused
 from speculation.fed.files import CONFIG_FILE, save
 from speculation.profiles import DeviceProfile
 from speculation.vlm.load import ModelFolderError, Vlm

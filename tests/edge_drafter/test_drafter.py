@@ -19,7 +19,7 @@ from edge_drafter import (
     StepResult,
     sources_of,
 )
-from edge_drafter.exit_experience import RETRY_STEPS
+from edge_drafter.acceptance_stats import RETRY_STEPS
 from speculation.cancellation import Abandoned, Stop
 from speculation.predictor import Predictor
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split

@@ -15,7 +15,7 @@ from PIL import Image
 from cloud_verifier.engine import VlmEngine
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import ZmqLink
-from edge_drafter.reply import VerifierRefused
+from edge_drafter.question import VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from speculation.frames import jpeg_size
 from speculation.vlm import session as sessions

@@ -18,7 +18,7 @@ from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.server import Server
 from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.cancellation import Stop
 from speculation.profiles import RAW
 from speculation.vlm.load import Vlm

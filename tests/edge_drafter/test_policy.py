@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
-from edge_drafter.controller import Controller
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import MAX_AHEAD, Policy
 from edge_drafter.step import Step
@@ -23,7 +23,7 @@ class Scene:
         self.clock = FakeClock()
         config = DraftingConfig.of(mode, **changes)
         request = StepRequest(1, "p", b"j", (EOS,), 64)
-        self.step = Step(config, request, Controller(None, config.fixed_gamma), self.clock)
+        self.step = Step(config, request, AcceptanceStats(config), self.clock)
         self.policy = Policy(self.step)
         self.rounds = 0
 
@@ -96,7 +96,7 @@ def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many()
 def test_a_full_tree_is_drafted_on_while_that_may_save_a_verification(draft_s: float, sends: bool, ahead: bool) -> None:
     """A token more is a verification less where the answer leaves the draft right behind it: in one case of ten."""
     scene = Scene("full", gamma=2, truncate=False, partial=False, early_tokens=False, ngrams=False)
-    tree, controller = scene.step.tree, scene.step.controller
+    tree, controller = scene.step.tree, scene.step.acceptance.controller
     anchor = tree.root
     if ahead:
         *_, anchor = scene.chain(tree.root, [1, 2, 3])

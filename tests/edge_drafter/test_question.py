@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats, Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
-from edge_drafter.question import HALF, GrowingText, Question
-from edge_drafter.reply import Cancelled, Reply
+from edge_drafter.question import HALF, Cancelled, GrowingText, Question, Reply
 from speculation.trace import Trace
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
 from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target

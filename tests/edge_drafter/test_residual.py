@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Contradiction
-from edge_drafter.controller import Controller
 from edge_drafter.residual import Completing
 from edge_drafter.step import Step
 from speculation.sampling import DraftSampler, Split
@@ -39,7 +39,7 @@ def model() -> Sampling:
 @pytest.fixture
 def step() -> Step:
     request = StepRequest(7, "p", b"j", (EOS,), 8, sampling=HOW)
-    return Step(DraftingConfig(), request, Controller(None), FakeClock())
+    return Step(DraftingConfig(), request, AcceptanceStats(DraftingConfig()), FakeClock())
 
 
 def rejected(step: Step, tokens: list[int]) -> tuple[Commit, list[int]]:

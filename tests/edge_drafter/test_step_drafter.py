@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Answer
-from edge_drafter.controller import Controller
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import MOST_NAMED, StepDrafter
 from speculation.cancellation import Stop
@@ -31,8 +31,8 @@ from tests.edge_drafter.fakes import (
     hashed_draft,
     hashed_target,
 )
-from tests.edge_drafter.test_controller import DRAFT_S as PAPER_DRAFT_S
-from tests.edge_drafter.test_controller import SPECEDGE_POINTS, VERIFY_S
+from tests.edge_drafter.test_acceptance_stats import DRAFT_S as PAPER_DRAFT_S
+from tests.edge_drafter.test_acceptance_stats import SPECEDGE_POINTS, VERIFY_S
 from tests.edge_drafter.test_drafter import DRAFT_S, WEATHERS, Bench, counting, patient, request
 
 PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
@@ -179,7 +179,7 @@ class World:
 
     def __init__(self, config: DraftingConfig) -> None:
         self.clock = FakeClock()
-        self.step = Step(config, StepRequest(1, "p", b"j", (EOS,), 64), Controller(None), self.clock)
+        self.step = Step(config, StepRequest(1, "p", b"j", (EOS,), 64), AcceptanceStats(config), self.clock)
         model = FakeModel(counting(99), self.clock, DRAFT_S)
         self.drafter = StepDrafter(self.step, sources_of(config, model))
         self.drafter.begin()
@@ -209,7 +209,7 @@ def test_exits_that_name_thousands_of_tokens_do_not_fill_the_tree() -> None:
     before = len(world.step.tree)
     taken = sum(world.drafter.take_early_token(world.early(draft, 0, token, 0.5)) for token in range(5000))
     assert 0 < taken <= MOST_NAMED and len(world.step.tree) <= before + MOST_NAMED
-    world.drafter.take_commit(*world.step.answer.take(world.commit(draft, [*draft.tokens, 6]))[0], now=1.0)
+    world.drafter.take_commit(*world.step.answer.take(world.commit(draft, [*draft.tokens, 6]))[0], now=1.0, since_s=1.0)
     assert len(world.step.tree) < 10, "with the commit they are gone"
 
 
@@ -275,8 +275,8 @@ def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float,
     bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
     bench.run(request(max_tokens=150))
     sent = [len(message.tokens) for _, message in drafts_of(bench)]
-    estimates = bench.drafter.controller.estimates
-    assert bench.drafter.controller.gamma == depth
+    estimates = bench.drafter.acceptance.controller
+    assert estimates.gamma == depth
     assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
     assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
     assert max(sent) >= depth - 1

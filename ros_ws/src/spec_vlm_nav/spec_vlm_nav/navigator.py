@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
+from edge_drafter.question import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from spec_vlm_nav.body import Body, Decision, Decoder, Execution, Frame, Question, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, wrap
