@@ -146,8 +146,8 @@ def test_a_cancel_ends_what_the_draft_model_does(
     edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]], mode: str, phase: str
 ) -> None:
     known = len(verifier.log)
-    gate = Gate(edge._model, phase)
-    edge._model = gate
+    gate = Gate(edge.models.model, phase)
+    edge.models.model = gate
     question = held(edge, gate, mode)
     assert not question.done
     if mode != "edge":  # the verifier works on the step, or waits for its draft
@@ -225,8 +225,8 @@ def test_a_newer_question_takes_the_place_of_the_one_before(
     edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]]
 ) -> None:
     known = len(verifier.log)
-    gate = Gate(edge._model, "drafting")
-    edge._model = gate
+    gate = Gate(edge.models.model, "drafting")
+    edge.models.model = gate
     first = held(edge, gate, "full")
     step = edge._step
     second = edge.ask(PROMPT, jpeg(2), 60.0, "full")
@@ -249,7 +249,7 @@ def test_a_question_ends_in_the_reasons_that_an_answer_does(
         edge.ask(PROMPT, b"no jpeg", 10.0).result()
     with pytest.raises(ValueError, match="not a valid Mode"):
         edge.ask(PROMPT, jpeg(1), 10.0, "clairvoyant")
-    assert edge.answer(PROMPT, jpeg(1), 60.0).text == edge.text(tuple(truths[""]))
+    assert edge.ask(PROMPT, jpeg(1), 60.0).result().text == edge.text(tuple(truths[""]))
 
 
 def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(
@@ -295,14 +295,14 @@ def test_closing_cancels_the_question_and_frees_the_draft_model(verifier: Verifi
     failed = edge.ask(PROMPT, b"no jpeg", 60.0)
     with pytest.raises(ValueError, match="does not decode"):
         failed.result()
-    session = edge._model
+    session = edge.models.model
     gate = Gate(session, "drafting")
-    edge._model = gate
+    edge.models.model = gate
     edge._drafters.clear()
     running = edge.ask(PROMPT, jpeg(1), 60.0)
     assert gate.reached.wait(LIMIT_S)
-    weights = weakref.ref(edge.vlm.text.layers[0].mlp.up_proj.weight)
-    cache, model = weakref.ref(session._cache), weakref.ref(edge.vlm.model)  # type: ignore[union-attr]
+    weights = weakref.ref(edge.models.vlm.text.layers[0].mlp.up_proj.weight)
+    cache, model = weakref.ref(session._cache), weakref.ref(edge.models.vlm.model)  # type: ignore[union-attr]
     del session, gate
     edge.close()
     edge.close()
@@ -310,7 +310,7 @@ def test_closing_cancels_the_question_and_frees_the_draft_model(verifier: Verifi
     assert (weights(), cache(), model()) == (None, None, None)
     assert not live_threads()
     assert edge.text(()) == "" and edge.config.decoding.mode == "full"
-    for use in (lambda: edge.ask(PROMPT, b"", 1.0), lambda: edge.decode(PROMPT, b"", 1.0), lambda: edge.vlm):
+    for use in (lambda: edge.ask(PROMPT, b"", 1.0), lambda: edge.decode(PROMPT, b"", 1.0), lambda: edge.models):
         with pytest.raises(RuntimeError, match="this decoder is closed"):
             use()
 

@@ -188,8 +188,10 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
 def test_a_predictor_beside_a_draft_named_by_its_hub_name_is_found(hub: Path, target: Vlm) -> None:
     replace(network(1), draft=target.fingerprint).save(hub)
     edge = EdgeDecoder(config(Path("me/tiny"), "tcp://127.0.0.1:1", mode="edge"))
-    assert edge.predictor is not None
-    assert EdgeDecoder(config(Path("me/tiny"), "tcp://127.0.0.1:1", mode="edge", predictor="off")).predictor is None
+    assert edge.models.predictor is not None
+    assert (
+        EdgeDecoder(config(Path("me/tiny"), "tcp://127.0.0.1:1", mode="edge", predictor="off")).models.predictor is None
+    )
 
 
 def test_the_target_says_which_objects_are_known(
@@ -262,7 +264,7 @@ def test_a_rounded_draft_of_another_padding_changes_no_token(
     try:
         assert edge.link is not None
         assert edge.link.wait_nominal(20.0)
-        assert edge.vlm.quantisation == "nf4"
+        assert edge.models.vlm.quantisation == "nf4"
         result = edge.decode(PROMPT, jpeg(0), 60.0, "sd")
     finally:
         edge.close()
@@ -302,12 +304,11 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny
         stats = results[0].stats
         assert stats.interruptions == 1 and stats.tokens == len(truth)
         assert stats.first_commit_s is not None and stats.first_commit_s < stats.total_s
-        assert edge.answer(PROMPT, image, 60.0).text == edge.text(tuple(truth))
+        assert edge.ask(PROMPT, image, 60.0).result().text == edge.text(tuple(truth))
         second.stop(signal.SIGKILL)
-        edge.config = edge.config.changed(resume_s=0.1)
+        wait_for(lambda: link.state is not LinkState.NOMINAL)
         with pytest.raises(VerifierLost, match="nothing received from the verifier at tcp://127"):
-            edge.answer(PROMPT, image, 60.0)
-        assert link.state is not LinkState.NOMINAL
+            edge.decode(PROMPT, image, 0.1)
     finally:
         edge.close()
 
