@@ -299,7 +299,7 @@ def read_changes(text: str) -> dict[str, Any]:
 
 def _written(value: Any) -> str:
     """Return a value as `read_changes` reads it."""
-    if isinstance(value, Idle):
+    if isinstance(value, Enum):
         return value.name.lower()
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
@@ -322,8 +322,8 @@ def _read(field: Field, text: str) -> Any:
         except ValueError:
             kind = "whole number" if field.kind is int else "number"
             raise ValueError(f"drafting: {field.name}={text} is no {kind}") from None
-    values = (True, False) if field.kind is bool else tuple(field.kind)  # type: ignore[arg-type]
-    choices = {_written(getattr(each, "value", each) if isinstance(each, str) else each): each for each in values}
+    values: Any = (True, False) if field.kind is bool else field.kind
+    choices = {_written(each): each for each in values}
     if text not in choices:
         raise ValueError(f"drafting: {field.name}={text!r} is unknown; give {', '.join(choices)}")
     return choices[text]

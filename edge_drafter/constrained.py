@@ -1,66 +1,14 @@
-"""A draft model under a grammar, and the tokens that the grammar leaves no choice about."""
+"""Jump-forward drafting: the tokens that an answer's grammar leaves no choice about take no draft forward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_drafter.protocols import DraftModel
 from edge_drafter.tree import Origin, TokenTree
-from speculation.cancellation import Stop
-from speculation.distributions import Logits
-from speculation.language.grammar import Automaton, State, masked
-from speculation.wire import ROOT, Jpegs
+from speculation.language.grammar import Automaton, State
 
 CERTAIN, LIKELY = 1.0, 0.95
 """How likely a token is whose text is settled: no other is allowed, or others spell the beginning of the same text."""
-
-
-class ConstrainedModel:
-    """A `DraftModel` whose logits are masked as the target's are: -inf for tokens that may not follow.
-
-    Where the answer has left the grammar logits stay as they are: a draft there is rejected in any case.
-    """
-
-    def __init__(self, model: DraftModel, grammar: Automaton, max_tokens: int) -> None:
-        """`max_tokens` of an answer."""
-        self._model = model
-        self._grammar = grammar
-        self._max_tokens = max_tokens
-        self._root: State | None = None
-        self._nodes: list[State | None] = []
-
-    def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
-        """See `DraftModel.begin`."""
-        self._root, self._nodes = self._grammar.after(committed, self._max_tokens), []
-        self._model.begin(prompt, image, committed, stop)
-
-    def root_logits(self, stop: Stop | None = None) -> Logits:
-        """See `DraftModel.root_logits`."""
-        row: Logits = self._masked(self._model.root_logits(stop)[None], [self._root])[0]
-        return row
-
-    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
-        """See `DraftModel.extend`."""
-        rows = self._model.extend(tokens, parents, stop)
-        first = len(self._nodes)
-        for token, parent in zip(tokens, parents, strict=True):
-            self._nodes.append(self._next(self._root if parent == ROOT else self._nodes[parent], token))
-        return self._masked(rows, self._nodes[first:])
-
-    def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
-        """See `DraftModel.commit`."""
-        renamed = self._model.commit(path, next_token)
-        self._root = self._next(self._nodes[path[-1]] if path else self._root, next_token)
-        kept = sorted((new, old) for old, new in renamed.items() if new != ROOT)
-        self._nodes = [self._nodes[old] for _, old in kept]
-        return renamed
-
-    def _next(self, state: State | None, token: int) -> State | None:
-        return None if state is None else self._grammar.next(state, token)
-
-    def _masked(self, rows: Logits, states: Sequence[State | None]) -> Logits:
-        """Return new rows: the model may keep its own for the time when one of these nodes is the root."""
-        return masked(rows, [None if state is None else self._grammar.allowed(state).mask for state in states])
 
 
 class Settled:

@@ -52,7 +52,6 @@ class StepRequest:
 
     @property
     def grammar_name(self) -> Grammar:
-        """See `BeginStep.grammar`."""
         return Grammar.FREE if self.grammar is None else self.grammar.name
 
     def __post_init__(self) -> None:

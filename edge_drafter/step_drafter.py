@@ -111,7 +111,7 @@ class StepDrafter:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""
         step, tree, root = self._step, self._step.tree, self._step.tree.root
         nodes = step.selector.cut(anchor)
-        ahead = tree[anchor].depth - tree[root].depth
+        ahead = tree.ahead(anchor)
         tokens = [tree[node].token for node in nodes]
         places = {anchor: ROOT} | {node: place for place, node in enumerate(nodes)}
         parents = [places[tree.parent(node)] for node in nodes]

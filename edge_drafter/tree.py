@@ -277,6 +277,15 @@ class TokenTree:
             current = self.parent(current)
         return path[::-1]
 
+    def places(self, tokens: Sequence[int]) -> Iterator[tuple[Node, int]]:
+        """Yield each of `tokens`, which follow the root, with the node in front of it, as far as the tree has that."""
+        node: int | None = self.root
+        for token in tokens:
+            if node is None:
+                return
+            yield self._nodes[node], token
+            node = self._nodes[node].children.get(token)
+
     def reroot(self, tokens: Sequence[int]) -> Rerooting:
         """Make `tokens`, which follow the root, committed. Reach becomes the probability given the new root."""
         if not tokens:

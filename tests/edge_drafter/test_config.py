@@ -95,8 +95,7 @@ from edge_drafter import DraftingConfig, Mode
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav import graph
 from speculation.settings import fields_of
-from tests.edge_drafter.fakes import Weather, alone, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import Bench, request
+from tests.edge_drafter.fakes import Bench, Weather, alone, hashed_draft, hashed_target, request
 
 lists = {"launch files": graph.MODE.choices}
 for package in (benchmarks, vlm_nav_evaluation):

@@ -99,8 +99,8 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
     nodes = cut.cut(anchor)
     assert all(tree.parent(node) in (anchor, *nodes[:index]) for index, node in enumerate(nodes))
     assert len(nodes) == len(set(nodes)) <= min(max_draft, draft_tokens or gamma)
-    assert all(cut.ahead(node) - cut.ahead(anchor) <= cut.room(anchor) for node in nodes)
-    assert all(cut.ahead(node) < room for node in nodes), "the verdict's own token has a place"
+    assert all(tree.ahead(node) - tree.ahead(anchor) <= cut.room(anchor) for node in nodes)
+    assert all(tree.ahead(node) < room for node in nodes), "the verdict's own token has a place"
     inner = {tree.parent(node) for node in nodes} - {anchor}
     assert not any(cut.ends_at(node) for node in inner)
     worths = [cut.value(anchor, nodes[:count]) for count in range(len(nodes) + 1)]
