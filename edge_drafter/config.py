@@ -138,13 +138,6 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     queue_policy: Annotated[QueuePolicy, Meta(description="order of the branches; best_first ignores it")] = (
         QueuePolicy.PRIORITY
     )
-    finish: Annotated[
-        bool,
-        Meta(
-            description="a branch under way is finished before a better one begins; then the next takes its place, so "
-            "that branches are the threads of Early Exits, Algorithm 1; best_first ignores it"
-        ),
-    ] = False
     ahead: Annotated[bool, Meta(description="a pre-draft is sent before the commit that it follows")] = False
     ahead_above: Annotated[float, Meta(ge=0, le=1, description="... once that commit is so likely")] = 0.05
     partial: Annotated[

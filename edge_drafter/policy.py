@@ -27,7 +27,7 @@ class Policy:
         self._tree = step.tree
         self._selector = step.selector
         self._sent = step.sent
-        self._queue = BranchQueue(step.config.queue_policy, step.config.branches, finish=step.config.finish)
+        self._queue = BranchQueue(step.config.queue_policy, step.config.branches)
         self._committed_at = step.clock()
         self._next: int | None = None
         self._is_stale = True
@@ -194,7 +194,7 @@ class Policy:
 
     def _branch_ends(self) -> list[int]:
         selector, leaves = self._selector, list[int]()
-        for branch in self._queue.best(lambda each: selector.is_full(each.anchor, each.want)):
+        for branch in self._queue.best():
             if not selector.is_full(branch.anchor, branch.want):
                 end = selector.end(branch.anchor, branch.want)
                 new = selector.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]
