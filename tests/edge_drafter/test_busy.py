@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import zmq
 
-from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.vlm.load import Vlm
 from speculation.wire import AnyMessage, BeginStep, Busy, Commit, Hello, Welcome, begin_digest, encode, extend_digest
 from tests.cloud_verifier.test_engine import jpeg
-from tests.edge_drafter.test_decoder import PROMPT, config
+from tests.edge_drafter.conftest import Robot
+from tests.edge_drafter.test_decoder import PROMPT
 from tests.edge_drafter.test_link import TinyVerifier
 
 ANSWER = [5, 6, 7, 9]
@@ -61,28 +60,22 @@ class FullVerifier(TinyVerifier):
 
 
 @pytest.fixture
-def running() -> Iterator[list[FullVerifier | EdgeDecoder]]:
-    """What is stopped at the end."""
-    running: list[FullVerifier | EdgeDecoder] = []
+def stopped() -> Iterator[list[TinyVerifier]]:
+    """Verifiers that are stopped at the end."""
+    running: list[TinyVerifier] = []
     yield running
-    for each in reversed(running):
-        each.close() if isinstance(each, EdgeDecoder) else each.stop()
-
-
-def pair(running: list[FullVerifier | EdgeDecoder], vlm: Vlm, verifier: FullVerifier, **changes: object) -> EdgeDecoder:
-    edge = EdgeDecoder(config(Path(), verifier.address, mode="cloud", **changes), vlm=vlm)
-    running += [verifier, edge]
-    return edge
+    for each in running:
+        each.stop()
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_a_step_that_is_turned_away_twice_is_answered(
-    running: list[FullVerifier | EdgeDecoder], draft: Vlm, half: bool, caplog: pytest.LogCaptureFixture
+    half: bool, draft: Vlm, robot: Robot, stopped: list[TinyVerifier], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In new steps with what is left of the deadline, behind what was committed; the robot says why it waits."""
     verifier = FullVerifier(draft, 0.05, hellos_refused=2, steps_refused=2, half=half)
-    edge = pair(running, draft, verifier, resume_s=20.0, service_class="standard")
-    result = edge.decode(PROMPT, jpeg(0), 60.0)
+    stopped.append(verifier)
+    result = robot(verifier.address, mode="cloud", service_class="standard").decode(PROMPT, jpeg(0), 60.0)
     assert list(result.tokens) == ANSWER and result.stats.tokens == len(ANSWER)
     assert len(verifier.hellos) == 3 and {hello.service_class for hello in verifier.hellos} == {"standard"}
     begun = verifier.begun
@@ -96,9 +89,10 @@ def test_a_step_that_is_turned_away_twice_is_answered(
     assert "is full: no room for the answer; trying again in 0.1 s" in caplog.text
 
 
-def test_a_deadline_ends_the_wait_for_a_full_verifier(running: list[FullVerifier | EdgeDecoder], draft: Vlm) -> None:
+def test_a_deadline_ends_the_wait_for_a_full_verifier(draft: Vlm, robot: Robot, stopped: list[TinyVerifier]) -> None:
     verifier = FullVerifier(draft, 1000.0, hellos_refused=0, steps_refused=1)
-    edge = pair(running, draft, verifier, resume_s=60.0)
+    stopped.append(verifier)
+    edge = robot(verifier.address, mode="cloud", resume_s=60.0)
     edge.connect(20.0)
     with pytest.raises((VerifierLost, AnswerLate), match=r"is full|deadline of 0\.4 s"):
         edge.decode(PROMPT, jpeg(0), 0.4)

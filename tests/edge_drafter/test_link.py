@@ -38,7 +38,7 @@ from speculation.wire import (
     encode,
     prefix_of,
 )
-from tests.edge_drafter.waiting import LIMIT_S, eventually
+from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
 HELLO = Hello("tok", 100)
 BEGIN = BeginStep(1, "find it", b"jpeg")
@@ -141,15 +141,15 @@ def test_it_shakes_hands_and_carries_messages_both_ways(
     assert link.welcome is not None and link.welcome.eos == [9]
     link.send(BEGIN)
     link.send(DRAFT)
-    eventually(lambda: verifier.messages == [BEGIN, DRAFT])
+    wait_for(lambda: verifier.messages == [BEGIN, DRAFT])
     early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say.append(early)
     assert link.receive(LIMIT_S) == early
     assert link.receive(0.0) is None and link.receive(0.01) is None
     assert link.bytes_up == len(encode(BEGIN)) + len(encode(DRAFT)) and link.bytes_down == len(encode(early))
-    eventually(lambda: link.rtt_s is not None)
+    wait_for(lambda: link.rtt_s is not None)
     verifier.to_say.append(Ping(3))
-    eventually(lambda: verifier.pongs == 1)
+    wait_for(lambda: verifier.pongs == 1)
 
 
 def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
@@ -173,7 +173,7 @@ def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
     draft = Draft(2, 1, 0, b"8 bytes!", [1, 2])
     link.send(end)  # late: of the step before
     link.send(draft)
-    eventually(lambda: draft in verifier.messages)
+    wait_for(lambda: draft in verifier.messages)
     assert verifier.messages == [BEGIN, end, begin, end, draft]
     early = EarlyTokens(2, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say.append(early)
@@ -197,7 +197,7 @@ def test_a_verifier_that_is_away_is_silent_once(opened: list[int], caplog: pytes
     try:
         assert link.wait_nominal(LIMIT_S)
         first.stop()
-        eventually(lambda: len(opened) >= 4)
+        wait_for(lambda: len(opened) >= 4)
         assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
         assert link.state is LinkState.SILENT and f"link silent: {link.why}" in caplog.text
         second = TinyVerifier(first.address)
@@ -214,12 +214,12 @@ def test_a_refused_link_keeps_its_reason_when_the_verifier_goes(
     verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
     link = ZmqLink(LinkConfig(verifier.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05))
     try:
-        eventually(lambda: link.state is LinkState.REFUSED)
+        wait_for(lambda: link.state is LinkState.REFUSED)
         verifier.stop()
-        eventually(lambda: len(opened) >= 3)
+        wait_for(lambda: len(opened) >= 3)
         assert caplog.text.count("link ") == 1 and "must share one tokenizer" in link.why
         fitting = TinyVerifier(verifier.address)
-        eventually(lambda: link.state is LinkState.NOMINAL)
+        wait_for(lambda: link.state is LinkState.NOMINAL)
         fitting.stop()
     finally:
         link.close()
@@ -243,7 +243,7 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(conne
         with pytest.raises(LinkLost, match="must begin again"):
             link.receive(0.0)
         link.send(BEGIN)
-        eventually(lambda: second.messages == [BEGIN])
+        wait_for(lambda: second.messages == [BEGIN])
         assert link.receive(0.0) is None
     finally:
         second.stop()
@@ -255,7 +255,7 @@ def test_a_mute_verifier_is_silent_although_the_connection_stands(
     link = connect(verifier.address)
     assert link.wait_nominal(LIMIT_S)
     verifier.mute = True
-    eventually(lambda: link.state is LinkState.SILENT)
+    wait_for(lambda: link.state is LinkState.SILENT)
     verifier.mute = False
     assert link.wait_nominal(LIMIT_S)
 
@@ -267,7 +267,7 @@ def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, con
     verifier.to_say.append(Fault(FaultCode.NO_SESSION, "who are you?"))
     with pytest.raises(LinkLost):
         link.receive(LIMIT_S)
-    eventually(lambda: len(verifier.hellos) == 2)
+    wait_for(lambda: len(verifier.hellos) == 2)
     assert link.wait_nominal(LIMIT_S)
 
 
@@ -282,7 +282,7 @@ def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
     with pytest.raises(LinkLost, match="must share one tokenizer"):
         link.send(BEGIN)
     verifier.refuse = None
-    eventually(lambda: link.state is LinkState.NOMINAL)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
 def test_a_model_that_is_asked_in_prompts_of_an_unknown_form_does_not_fit(
@@ -294,7 +294,7 @@ def test_a_model_that_is_asked_in_prompts_of_an_unknown_form_does_not_fit(
     fault = "its model is asked in prompts of form 3; this program knows 1, 2: update it"
     assert link.why == f"the verifier at {verifier.address} does not fit: {fault}"
     verifier.form = 2
-    eventually(lambda: link.state is LinkState.NOMINAL)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
 def test_a_welcome_that_cannot_be_read_is_named_and_not_silence(
@@ -304,12 +304,12 @@ def test_a_welcome_that_cannot_be_read_is_named_and_not_silence(
     with caplog.at_level("WARNING", "edge_drafter"):
         link = connect(verifier.address)
         assert not link.wait_nominal(LIMIT_S)
-        eventually(lambda: link.why in caplog.text)
+        wait_for(lambda: link.why in caplog.text)
     assert link.state is LinkState.REFUSED
     assert f"{verifier.address} answers with a Welcome that cannot be read" in link.why
     assert "Welcome.eos: Expected array of length <= 64" in link.why
     verifier.refuse = None
-    eventually(lambda: link.state is LinkState.NOMINAL)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
 @pytest.mark.parametrize("code", [code for code in FaultCode if code not in FINAL and code is not FaultCode.NO_SESSION])
@@ -318,7 +318,7 @@ def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
 ) -> None:
     verifier.refuse = Fault(code, "all 8 sessions are taken\n\x1b[2J")
     link = connect(verifier.address)
-    eventually(lambda: "refuses for now" in link.why)
+    wait_for(lambda: "refuses for now" in link.why)
     assert link.state is LinkState.CONNECTING and r"all 8 sessions are taken\n\x1b[2J" in link.why
     assert not link.wait_nominal(0.05), "it is not final: somebody may wait for it"
     verifier.refuse = None
@@ -343,12 +343,12 @@ def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
     clock = Shifted()
     link = ZmqLink(LinkConfig(verifier.address, HELLO, silent_s=60.0, hello_s=0.01), clock)
     try:
-        eventually(lambda: link.state is LinkState.BUSY)
+        wait_for(lambda: link.state is LinkState.BUSY)
         sentence = (
             f"the verifier at {verifier.address} is full: all 8 sessions are taken\\n\\x1b[2J; trying again in 1000.0 s"
         )
         assert link.why == sentence
-        eventually(lambda: f"link busy: {sentence}" in caplog.text)  # logged once the state is set
+        wait_for(lambda: f"link busy: {sentence}" in caplog.text)  # logged once the state is set
         with pytest.raises(LinkLost, match="is full"):
             link.send(BEGIN)
         clock.more_s = 900.0
@@ -373,7 +373,7 @@ def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerif
         with pytest.raises(VerifierBusy, match=r"is full: no room for 3 more blocks; trying again in 1000\.0 s"):
             link.receive(LIMIT_S)
         verifier.to_say += [Ping(5), Busy(1000.0, "of another step", 0), Busy(1000.0, "of a Hello"), Ping(6)]
-        eventually(lambda: verifier.pongs == 2)
+        wait_for(lambda: verifier.pongs == 2)
         assert link.state is LinkState.BUSY and "3 more blocks" in link.why
         with pytest.raises(LinkLost, match="3 more blocks"):
             link.send(BeginStep(2, "find it", b"jpeg"))
@@ -383,7 +383,7 @@ def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerif
         end = EndStep(3, "over")
         verifier.to_say += [Busy(1000.0, "late", 1), Fault(FaultCode.NO_SESSION, "late", 1), end]
         assert link.receive(LIMIT_S) == end
-        eventually(lambda: len(verifier.messages) == 2)
+        wait_for(lambda: len(verifier.messages) == 2)
         assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
         assert len(verifier.hellos) == 1
     finally:
@@ -397,7 +397,7 @@ def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect:
     early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say += [early] * (INBOX_MESSAGES + 200)
     verifier.to_say.append(Ping(5))
-    eventually(lambda: verifier.pongs == 1)
+    wait_for(lambda: verifier.pongs == 1)
     count = 0
     while link.receive(0.0) is not None:
         count += 1
@@ -415,7 +415,7 @@ def test_large_messages_are_not_decoded_by_the_links_thread(
     bad = encode(Commit(1, 1, 0, [5], b"8 bytes!", False))[:-1] + bytes(100_000)
     end = EndStep(1, "over")
     verifier.to_say += [bad, bytes((0x92, 8)) + bytes(100_000), end]
-    eventually(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
+    wait_for(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
     assert "Commit" not in caplog.text
     assert link.receive(LIMIT_S) == end and link.state is LinkState.NOMINAL
 
@@ -435,7 +435,7 @@ def test_a_port_where_nobody_listens_is_said_before_silence_shows_it(
     connect: Callable[..., ZmqLink], address: str
 ) -> None:
     link = connect(address, silent_s=60.0)
-    eventually(lambda: link.why.startswith(f"no verifier answers at {address}: nobody accepts connections there"))
+    wait_for(lambda: link.why.startswith(f"no verifier answers at {address}: nobody accepts connections there"))
     assert link.state is LinkState.CONNECTING, "it may be started yet"
 
 
@@ -459,7 +459,7 @@ def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
     assert "the name robot-server does not resolve: check its spelling or DNS" in link.why
     # The first of its numbers leads nowhere.
     known += ["127.0.0.9", "127.0.0.1"]
-    eventually(lambda: link.state is LinkState.NOMINAL)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
 def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
@@ -486,7 +486,7 @@ def test_a_bad_link_is_slow_in_its_own_way_each_way_and_keeps_order(
     begin = BeginStep(1, "find it", bytes(20_000))
     link.send(begin)
     link.send(DRAFT)
-    eventually(lambda: verifier.messages == [begin, DRAFT])
+    wait_for(lambda: verifier.messages == [begin, DRAFT])
     assert time.monotonic() - began >= 0.2
     said: list[AnyMessage] = [EarlyTokens(1, 1, 0, 0, token, 2, 0.5) for token in range(40)]
     verifier.to_say.extend(said)
@@ -508,7 +508,7 @@ def test_messages_that_vanish_are_not_heard_of(verifier: TinyVerifier, connect: 
     for draft in drafts:
         link.send(draft)
     verifier.to_say.append(Ping(1))
-    eventually(lambda: len(verifier.messages) > 20)
+    wait_for(lambda: len(verifier.messages) > 20)
     heard = [message for message in verifier.messages if isinstance(message, Draft)]
     assert heard == [draft for draft in drafts if draft in heard]
     assert link.state is LinkState.NOMINAL
@@ -534,7 +534,7 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
     assert others[0].hellos[0].ticket == b"for the first" and others[0].hellos[0].prefix == b""
     assert link.why == f"the verifier at {others[0].address} serves model"
     link.send(BEGIN)
-    eventually(lambda: others[0].messages == [BEGIN])
+    wait_for(lambda: others[0].messages == [BEGIN])
     verifier.refuse = Redirect(others[1].address, ticket=b"for the second")
     others[0].stop()
     with pytest.raises(LinkLost):  # it may be elsewhere already when this thread looks
@@ -546,7 +546,7 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
     assert (again.ticket, again.resume, again.prefix) == (b"for the first", "session 1", prefix_of(BEGIN.prompt))
     assert others[1].hellos[0].ticket == b"for the second"
     link.send(BEGIN)
-    eventually(lambda: others[1].messages == [BEGIN])
+    wait_for(lambda: others[1].messages == [BEGIN])
 
 
 def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
@@ -571,7 +571,7 @@ def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
 ) -> None:
     verifier.refuse = Redirect("tcp://192.0.2.1:5555")
     link = connect(verifier.address)
-    eventually(lambda: "neither encrypted nor authenticated" in link.why)
+    wait_for(lambda: "neither encrypted nor authenticated" in link.why)
     assert link.state is LinkState.CONNECTING
     verifier.refuse = None
     assert link.wait_nominal(LIMIT_S)
@@ -587,7 +587,7 @@ def test_verifiers_that_send_a_robot_round_in_circles_are_asked_now_and_then(
     monkeypatch.setattr("edge_drafter.route.HOPS_S", pause_s)
     verifier.refuse, others[0].refuse = Redirect(others[0].address), Redirect(verifier.address)
     link = connect(verifier.address, silent_s=60.0)
-    eventually(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
+    wait_for(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
     began = time.monotonic()
     time.sleep(pause_s / 2)
     asked = len(verifier.hellos) + len(others[0].hellos)
@@ -602,10 +602,10 @@ def test_a_replica_that_wants_another_ticket_or_is_full_sends_the_robot_back_to_
     verifier.refuse = Redirect(others[0].address, ticket=b"old")
     others[0].refuse = Fault(FaultCode.NO_TICKET, "the ticket is old")
     link = connect(verifier.address, silent_s=60.0)
-    eventually(lambda: len(verifier.hellos) >= 2)
+    wait_for(lambda: len(verifier.hellos) >= 2)
     others[0].refuse = Busy(3600.0, "full")
     before = len(verifier.hellos)
-    eventually(lambda: len(verifier.hellos) >= before + 2)
+    wait_for(lambda: len(verifier.hellos) >= before + 2)
     verifier.refuse = Redirect(others[1].address)
     assert link.wait_nominal(LIMIT_S)
 
