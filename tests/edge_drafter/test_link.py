@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import zmq
 import zmq.auth
+from msgspec.structs import replace
 
 from edge_drafter import LinkLost, VerifierBusy
 from edge_drafter.link import CONTROL_BYTES, FINAL, Keys, LinkConfig, LinkState, ZmqLink, load_keys
@@ -41,6 +42,7 @@ from speculation.wire import (
 from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
 HELLO = Hello("tok", 100)
+WELCOME = Welcome("session 1", "model", HELLO.tokenizer, HELLO.vocabulary, 4, [1, 2], [9])
 BEGIN = BeginStep(1, "find it", b"jpeg")
 DRAFT = Draft(1, 1, 0, b"8 bytes!", [1, 2])
 
@@ -48,26 +50,24 @@ DRAFT = Draft(1, 1, 0, b"8 bytes!", [1, 2])
 class TinyVerifier:
     """Answers Hello and Ping, keeps the rest. `mute` makes it deaf and dumb; `refuse` answers Hello with that."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:*", tokenizer: str = "tok") -> None:
+    def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger, self._socket.sndhwm = 0, 0
         self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._tokenizer = tokenizer
         self.hellos: list[Hello] = []
         self.messages: list[AnyMessage] = []
         self.to_say: list[AnyMessage | bytes] = []
         self.pongs = 0
         self.mute = False
         self.refuse: Fault | Busy | Redirect | Welcome | None = None
-        self.form = 1
-        self.sessions = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        """End it; safe to repeat."""
         self._stopping = True
         self._thread.join()
         self._socket.close()
@@ -87,9 +87,7 @@ class TinyVerifier:
     def _answer(self, peer: bytes, message: AnyMessage) -> None:
         if isinstance(message, Hello):
             self.hellos.append(message)
-            self.sessions += 1
-            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9], form=self.form)
-            self._socket.send_multipart([peer, encode(self.refuse or welcome)])
+            self._socket.send_multipart([peer, encode(self.refuse or WELCOME)])
         elif isinstance(message, Ping):
             self._socket.send_multipart([peer, encode(Pong(message.nonce))])
         elif isinstance(message, Pong):
@@ -112,19 +110,36 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def verifier() -> Iterator[TinyVerifier]:
-    verifier = TinyVerifier()
-    yield verifier
-    verifier.stop()
+def listen() -> Iterator[Callable[..., TinyVerifier]]:
+    """Starts a verifier at an address, or at any."""
+    started: list[TinyVerifier] = []
+
+    def make(*address: str) -> TinyVerifier:
+        started.append(TinyVerifier(*address))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def verifier(listen: Callable[..., TinyVerifier]) -> TinyVerifier:
+    return listen()
+
+
+@pytest.fixture
+def others(listen: Callable[..., TinyVerifier]) -> list[TinyVerifier]:
+    return [listen(), listen()]
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., ZmqLink]]:
     links: list[ZmqLink] = []
 
-    def make(address: str, **changes: object) -> ZmqLink:
+    def make(address: str, clock: Callable[[], float] = time.monotonic, **changes: object) -> ZmqLink:
         settings: dict[str, object] = {"ping_s": 0.02, "silent_s": 0.6, "hello_s": 0.1, **changes}
-        links.append(ZmqLink(LinkConfig(address, HELLO, **settings)))  # type: ignore[arg-type]
+        links.append(ZmqLink(LinkConfig(address, HELLO, **settings), clock))  # type: ignore[arg-type]
         return links[-1]
 
     yield make
@@ -190,43 +205,41 @@ def test_a_wait_for_the_link_ends_when_it_is_not_wanted_any_more(connect: Callab
     assert not link.wait_nominal(100 * LIMIT_S, cancelled) and len(asked) == 4
 
 
-def test_a_verifier_that_is_away_is_silent_once(opened: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_verifier_that_is_away_is_silent_once(
+    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink], opened: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """Through any number of new connections, until one of them is answered."""
-    first = TinyVerifier()
-    link = ZmqLink(LinkConfig(first.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05))
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        first.stop()
-        wait_for(lambda: len(opened) >= 4)
-        assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
-        assert link.state is LinkState.SILENT and f"link silent: {link.why}" in caplog.text
-        second = TinyVerifier(first.address)
-        assert link.wait_nominal(LIMIT_S)
-        second.stop()
-    finally:
-        link.close()
+    first = listen()
+    link = connect(first.address, silent_s=0.1, hello_s=0.05)
+    assert link.wait_nominal(LIMIT_S)
+    first.stop()
+    wait_for(lambda: len(opened) >= 4)
+    assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
+    assert link.state is LinkState.SILENT and f"link silent: {link.why}" in caplog.text
+    listen(first.address)
+    assert link.wait_nominal(LIMIT_S)
 
 
 def test_a_refused_link_keeps_its_reason_when_the_verifier_goes(
-    opened: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
-    verifier = TinyVerifier()
+    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink], opened: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    verifier = listen()
     verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
-    link = ZmqLink(LinkConfig(verifier.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05))
-    try:
-        wait_for(lambda: link.state is LinkState.REFUSED)
-        verifier.stop()
-        wait_for(lambda: len(opened) >= 3)
-        assert caplog.text.count("link ") == 1 and "must share one tokenizer" in link.why
-        fitting = TinyVerifier(verifier.address)
-        wait_for(lambda: link.state is LinkState.NOMINAL)
-        fitting.stop()
-    finally:
-        link.close()
+    link = connect(verifier.address, silent_s=0.1, hello_s=0.05)
+    wait_for(lambda: link.state is LinkState.REFUSED)
+    verifier.stop()
+    wait_for(lambda: len(opened) >= 3)
+    assert caplog.text.count("link ") == 1 and "must share one tokenizer" in link.why
+    listen(verifier.address)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
-def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(connect: Callable[..., ZmqLink]) -> None:
-    first = TinyVerifier()
+def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
+    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    first = listen()
     link = connect(first.address)
     assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
@@ -236,17 +249,14 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(conne
     assert link.state is LinkState.SILENT and not link.wait_nominal(0.01)
     with pytest.raises(LinkLost, match="nothing received"):
         link.send(DRAFT)
-    second = TinyVerifier(first.address)
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        assert second.hellos[0].resume == "session 1"
-        with pytest.raises(LinkLost, match="must begin again"):
-            link.receive(0.0)
-        link.send(BEGIN)
-        wait_for(lambda: second.messages == [BEGIN])
-        assert link.receive(0.0) is None
-    finally:
-        second.stop()
+    second = listen(first.address)
+    assert link.wait_nominal(LIMIT_S)
+    assert second.hellos[0].resume == "session 1"
+    with pytest.raises(LinkLost, match="must begin again"):
+        link.receive(0.0)
+    link.send(BEGIN)
+    wait_for(lambda: second.messages == [BEGIN])
+    assert link.receive(0.0) is None
 
 
 def test_a_mute_verifier_is_silent_although_the_connection_stands(
@@ -271,43 +281,29 @@ def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, con
     assert link.wait_nominal(LIMIT_S)
 
 
-def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
-    link = connect(verifier.address)
-    assert not link.wait_nominal(LIMIT_S)
-    assert link.state is LinkState.REFUSED
-    assert verifier.address in link.why and "must share one tokenizer" in link.why
-    with pytest.raises(LinkLost, match="must share one tokenizer"):
-        link.send(BEGIN)
-    verifier.refuse = None
-    wait_for(lambda: link.state is LinkState.NOMINAL)
-
-
-def test_a_model_that_is_asked_in_prompts_of_an_unknown_form_does_not_fit(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    verifier.form = 3
+@pytest.mark.parametrize(
+    ("greeting", "why"),
+    [
+        (Fault(FaultCode.TOKENIZER_MISMATCH, "other\ntokens"), r"refuses: other\ntokens"),
+        (
+            replace(WELCOME, tokenizer="other"),
+            "its tokenizer is not the draft model's; draft and target must share one",
+        ),
+        (replace(WELCOME, form=3), "its model is asked in prompts of form 3; this program knows 1, 2: update it"),
+        (replace(WELCOME, eos=list(range(MAX_END_TOKENS + 1))), "a Welcome that cannot be read (malformed message: "),
+    ],
+)
+def test_a_verifier_that_does_not_fit_is_refused_in_a_sentence_and_asked_again(
+    greeting: Fault | Welcome, why: str, verifier: TinyVerifier, connect: Callable[..., ZmqLink],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    verifier.refuse = greeting
     link = connect(verifier.address)
     assert not link.wait_nominal(LIMIT_S) and link.state is LinkState.REFUSED
-    fault = "its model is asked in prompts of form 3; this program knows 1, 2: update it"
-    assert link.why == f"the verifier at {verifier.address} does not fit: {fault}"
-    verifier.form = 2
-    wait_for(lambda: link.state is LinkState.NOMINAL)
-
-
-def test_a_welcome_that_cannot_be_read_is_named_and_not_silence(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
-) -> None:
-    verifier.refuse = Welcome("session", "model", HELLO.tokenizer, 100, 4, [1, 2], list(range(MAX_END_TOKENS + 1)))
-    with caplog.at_level("WARNING", "edge_drafter"):
-        link = connect(verifier.address)
-        assert not link.wait_nominal(LIMIT_S)
-        wait_for(lambda: link.why in caplog.text)
-    assert link.state is LinkState.REFUSED
-    assert f"{verifier.address} answers with a Welcome that cannot be read" in link.why
-    assert "Welcome.eos: Expected array of length <= 64" in link.why
+    assert verifier.address in link.why and why in link.why
+    wait_for(lambda: link.why in caplog.text)
+    with pytest.raises(LinkLost, match="the verifier at "):
+        link.send(BEGIN)
     verifier.refuse = None
     wait_for(lambda: link.state is LinkState.NOMINAL)
 
@@ -336,58 +332,53 @@ class Shifted:
 
 
 def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
-    verifier: TinyVerifier, opened: list[int], caplog: pytest.LogCaptureFixture
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], opened: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither on this connection nor on a new one, which silence would open: it owes no answer meanwhile."""
-    verifier.refuse = Busy(1000.0, "all 8 sessions are taken\n\x1b[2J")
-    clock = Shifted()
-    link = ZmqLink(LinkConfig(verifier.address, HELLO, silent_s=60.0, hello_s=0.01), clock)
-    try:
-        wait_for(lambda: link.state is LinkState.BUSY)
-        sentence = (
-            f"the verifier at {verifier.address} is full: all 8 sessions are taken\\n\\x1b[2J; trying again in 1000.0 s"
-        )
-        assert link.why == sentence
-        wait_for(lambda: f"link busy: {sentence}" in caplog.text)  # logged once the state is set
-        with pytest.raises(LinkLost, match="is full"):
-            link.send(BEGIN)
-        clock.more_s = 900.0
-        assert not link.wait_nominal(0.3), "it may be waited for: a refusal is not final"
-        greetings = len(verifier.hellos)
-        assert greetings <= 5 and opened == [], "those that were on their way when its answer came"
-        verifier.refuse = None
-        clock.more_s = 1001.0
-        assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
-    finally:
-        link.close()
+    verifier.refuse, clock = Busy(1000.0, "all 8 sessions are taken\n\x1b[2J"), Shifted()
+    link = connect(verifier.address, clock, silent_s=60.0, hello_s=0.01)
+    wait_for(lambda: link.state is LinkState.BUSY)
+    sentence = (
+        f"the verifier at {verifier.address} is full: all 8 sessions are taken\\n\\x1b[2J; trying again in 1000.0 s"
+    )
+    assert link.why == sentence
+    wait_for(lambda: f"link busy: {sentence}" in caplog.text)  # logged once the state is set
+    with pytest.raises(LinkLost, match="is full"):
+        link.send(BEGIN)
+    clock.more_s = 900.0
+    assert not link.wait_nominal(0.3), "it may be waited for: a refusal is not final"
+    greetings = len(verifier.hellos)
+    assert greetings <= 5 and opened == [], "those that were on their way when its answer came"
+    verifier.refuse = None
+    clock.more_s = 1001.0
+    assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
 
 
-def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerifier) -> None:
+def test_a_step_that_is_turned_away_begins_again_when_it_may(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
     """In the same session: no Hello, and pings go on. A draft that crossed the answer costs no session either."""
     clock = Shifted()
-    link = ZmqLink(LinkConfig(verifier.address, HELLO, ping_s=0.01, silent_s=1e4, hello_s=1e4), clock=clock)
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        link.send(BEGIN)
-        verifier.to_say += [Busy(1000.0, "no room for 3 more blocks", 1), Fault(FaultCode.NO_SESSION, "unknown", 1)]
-        with pytest.raises(VerifierBusy, match=r"is full: no room for 3 more blocks; trying again in 1000\.0 s"):
-            link.receive(LIMIT_S)
-        verifier.to_say += [Ping(5), Busy(1000.0, "of another step", 0), Busy(1000.0, "of a Hello"), Ping(6)]
-        wait_for(lambda: verifier.pongs == 2)
-        assert link.state is LinkState.BUSY and "3 more blocks" in link.why
-        with pytest.raises(LinkLost, match="3 more blocks"):
-            link.send(BeginStep(2, "find it", b"jpeg"))
-        clock.more_s = 1001.0
-        assert link.wait_nominal(LIMIT_S) and "serves model" in link.why
-        link.send(BeginStep(3, "find it", b"jpeg"))
-        end = EndStep(3, "over")
-        verifier.to_say += [Busy(1000.0, "late", 1), Fault(FaultCode.NO_SESSION, "late", 1), end]
-        assert link.receive(LIMIT_S) == end
-        wait_for(lambda: len(verifier.messages) == 2)
-        assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
-        assert len(verifier.hellos) == 1
-    finally:
-        link.close()
+    link = connect(verifier.address, clock, ping_s=0.01, silent_s=1e4, hello_s=1e4)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    verifier.to_say += [Busy(1000.0, "no room for 3 more blocks", 1), Fault(FaultCode.NO_SESSION, "unknown", 1)]
+    with pytest.raises(VerifierBusy, match=r"is full: no room for 3 more blocks; trying again in 1000\.0 s"):
+        link.receive(LIMIT_S)
+    verifier.to_say += [Ping(5), Busy(1000.0, "of another step", 0), Busy(1000.0, "of a Hello"), Ping(6)]
+    wait_for(lambda: verifier.pongs == 2)
+    assert link.state is LinkState.BUSY and "3 more blocks" in link.why
+    with pytest.raises(LinkLost, match="3 more blocks"):
+        link.send(BeginStep(2, "find it", b"jpeg"))
+    clock.more_s = 1001.0
+    assert link.wait_nominal(LIMIT_S) and "serves model" in link.why
+    link.send(BeginStep(3, "find it", b"jpeg"))
+    end = EndStep(3, "over")
+    verifier.to_say += [Busy(1000.0, "late", 1), Fault(FaultCode.NO_SESSION, "late", 1), end]
+    assert link.receive(LIMIT_S) == end
+    wait_for(lambda: len(verifier.messages) == 2)
+    assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
+    assert len(verifier.hellos) == 1
 
 
 def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
@@ -418,16 +409,6 @@ def test_large_messages_are_not_decoded_by_the_links_thread(
     wait_for(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
     assert "Commit" not in caplog.text
     assert link.receive(LIMIT_S) == end and link.state is LinkState.NOMINAL
-
-
-def test_a_welcome_from_another_tokenizer_is_refused(connect: Callable[..., ZmqLink]) -> None:
-    other = TinyVerifier(tokenizer="other")
-    try:
-        link = connect(other.address)
-        assert not link.wait_nominal(LIMIT_S)
-        assert link.state is LinkState.REFUSED and "must share one tokenizer" in link.why
-    finally:
-        other.stop()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://localhost:9"])
@@ -512,14 +493,6 @@ def test_messages_that_vanish_are_not_heard_of(verifier: TinyVerifier, connect: 
     heard = [message for message in verifier.messages if isinstance(message, Draft)]
     assert heard == [draft for draft in drafts if draft in heard]
     assert link.state is LinkState.NOMINAL
-
-
-@pytest.fixture
-def others() -> Iterator[list[TinyVerifier]]:
-    others = [TinyVerifier(), TinyVerifier()]
-    yield others
-    for other in others:
-        other.stop()
 
 
 def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes(
