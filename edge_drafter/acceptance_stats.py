@@ -33,9 +33,9 @@ SPREAD = (2.0, 1.0, 1.0)
 FORGET = 0.99
 """What one more verification leaves of the weight of those before it."""
 TRIAL = 32
-"""Verifications before exits are judged."""
+"""So many verifications pass before exits are judged."""
 RETRY_STEPS = 16
-"""Of so many steps one asks for exits that have not paid: another target, or another draft, may be there."""
+"""One of so many steps asks for exits that have not paid: another target, or another draft, may be there."""
 
 Inputs = tuple[float, float, float]
 """1, the log odds of the exit's confidence, and those of the reach."""
@@ -75,8 +75,8 @@ class Controller:
         """A round's time besides drafting: round trip, verification and the wait for it; measured where nothing else
         delayed it."""
         self.rtt_s: float | None = None
-        """Of `fixed_s`, both ways of the link and whatever waits there: the verifier's queue and its pass left out.
-        Before such a round, the link's own measure."""
+        """The part of `fixed_s` that both ways of the link take, with whatever waits there: not the verifier's queue,
+        nor its pass. Before such a round it is the link's own measure."""
         self._is_rtt_measured = False
         self.acceptance: float | None = None
         """The chance that a draft token whose ancestors were accepted is."""
@@ -158,7 +158,7 @@ class Controller:
             self._gamma = max(1, min(self._largest, round(depth)))
 
 
-class Question(Enum):
+class ExitQuestion(Enum):
     """What is asked about an exit's verdict."""
 
     LANDING = "landing"
@@ -169,7 +169,11 @@ class Question(Enum):
     """Whether it goes on to there and with that token."""
 
 
-START = {Question.LANDING: (0.0, 1.0, 1.0), Question.ANCHOR: (0.0, 0.0, 1.0), Question.TOKEN: (0.0, 1.0, 0.0)}
+START = {
+    ExitQuestion.LANDING: (0.0, 1.0, 1.0),
+    ExitQuestion.ANCHOR: (0.0, 0.0, 1.0),
+    ExitQuestion.TOKEN: (0.0, 1.0, 0.0),
+}
 """Weights of the inputs before any commit. A token that both name: both odds, as of independent signals; one that only
 the exit names: its confidence; the place before it: the draft's own view."""
 
@@ -178,7 +182,7 @@ the exit names: its confidence; the place before it: the draft's own view."""
 class Estimate:
     """A probability, and what it was estimated from."""
 
-    question: Question
+    question: ExitQuestion
     layer: int
     inputs: Inputs
     probability: float
@@ -242,11 +246,11 @@ class ExitReliability:
     """
 
     def __init__(self) -> None:
-        self._regressions: dict[tuple[int, Question], Regression] = {}
+        self._regressions: dict[tuple[int, ExitQuestion], Regression] = {}
         self._gained_s = self._verified_s = 0.0
         self._verifications = 0
 
-    def estimate(self, question: Question, layer: int, confidence: float, reach: float) -> Estimate:
+    def estimate(self, question: ExitQuestion, layer: int, confidence: float, reach: float) -> Estimate:
         """Return the probability that the answer to `question` is yes.
 
         `confidence` is the exit's, 0 to 1. `reach` is the probability, as the tree has it, of the place that is asked
@@ -269,8 +273,8 @@ class ExitReliability:
             places, question = len(each.path), each.estimate.question
             is_reached = tuple(tokens[:places]) == each.path
             is_right = is_reached and tuple(tokens[places : places + 1]) == (each.token,)
-            self.learn(each.estimate, is_reached if question is Question.ANCHOR else is_right)
-            if is_right and question is Question.TOKEN and not gained_s:
+            self.learn(each.estimate, is_reached if question is ExitQuestion.ANCHOR else is_right)
+            if is_right and question is ExitQuestion.TOKEN and not gained_s:
                 gained_s = min(now - each.at, longest_s)
         return gained_s
 
@@ -289,7 +293,7 @@ class ExitReliability:
         """Whether step number `step` should ask for exits, which must gain `least`."""
         return self._verifications < TRIAL or self.gain >= least or step % RETRY_STEPS == 0
 
-    def _regression(self, question: Question, layer: int) -> Regression:
+    def _regression(self, question: ExitQuestion, layer: int) -> Regression:
         return self._regressions.setdefault((layer, question), Regression(list(START[question])))
 
 

@@ -11,7 +11,10 @@ from edge_drafter.config import QueuePolicy
 
 @dataclass(frozen=True)
 class Branch:
-    """A place where the verdict may land: draft `want` tokens behind node `anchor`. `score` is its confidence."""
+    """A place where the verdict may land; `want` tokens are to be drafted behind node `anchor`.
+
+    `score` is the confidence that it lands there.
+    """
 
     anchor: int
     want: int

@@ -90,8 +90,8 @@ class StepLoop:
                 self._begin()
             while not step.answer.done:
                 self._advance()
-            completing = None if self._drafter is None else self._drafter.completing
-            if completing is not None and completing.sampled_last:
+            residual = None if self._drafter is None else self._drafter.residual
+            if residual is not None and residual.sampled_last:
                 self._end_step("the edge drew the last token")
         except StepInterrupted:
             raise
@@ -239,12 +239,12 @@ class StepLoop:
 
     def _complete(self, commit: Commit, tokens: list[int]) -> list[int]:
         """Return a commit's tokens with the one that it leaves to the edge; none until that is known."""
-        completing = None if self._drafter is None else self._drafter.completing
-        if completing is None:
+        residual = None if self._drafter is None else self._drafter.residual
+        if residual is None:
             if commit.rest is not None and self._step.answer.rests(commit):
                 raise Contradiction("Commit.rest came to an answer that is drawn by another rule")
             return tokens
-        found = completing.complete(commit, tokens)
+        found = residual.complete(commit, tokens)
         if isinstance(found, Fetch):
             self._link.send(found)
             return []

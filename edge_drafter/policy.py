@@ -204,11 +204,11 @@ class Policy:
     # --- what has happened
 
     def on_forward(self) -> None:
-        """A draft forward ended."""
+        """Take the end of a draft forward."""
         self._happened()
 
     def on_sent(self, draft: SentDraft) -> None:
-        """A draft was sent; what follows it is a branch."""
+        """Take a draft that was sent; what follows it is a branch."""
         selector, anchor, nodes = self._selector, draft.anchor, draft.nodes
         if draft.ahead:
             above = self._tree.parent(anchor)
@@ -221,14 +221,14 @@ class Policy:
         self._happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
-        """An exit named `node`."""
+        """Take what an exit said: the answer goes through `node`."""
         want = self._selector.need(node)
         if want > 0 and not self._selector.ends_at(node):
             self._queue.put(Branch(node, want, confidence))
         self._happened()
 
     def on_commit(self, now: float) -> None:
-        """The tree was re-rooted."""
+        """Take a commit, at which the tree was re-rooted."""
         tree = self._tree
         self._queue.keep(lambda anchor: anchor in tree and anchor != tree.root)
         self._committed_at = now

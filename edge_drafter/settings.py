@@ -129,7 +129,7 @@ class Draws(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> SamplingScheme:
-        """The rule as what it is. Raises ValueError for one that cannot be read."""
+        """The way to sample. Raises ValueError for one that cannot be read."""
         return SamplingScheme.parse(self.sampling)
 
 

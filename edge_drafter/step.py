@@ -9,9 +9,9 @@ from enum import Enum
 from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
-from edge_drafter.constrained import Settled
 from edge_drafter.draft_selection import DraftSelector
 from edge_drafter.in_flight import SentDrafts
+from edge_drafter.jump_forward import JumpForward
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
 from edge_drafter.stats import DecodingStats
@@ -133,10 +133,10 @@ class Step:
             request.key, request.grammar_name,
         )  # fmt: skip
         self.tree = TokenTree()
-        self.settled: Settled | None = None
+        self.jump_forward: JumpForward | None = None
         """What the answer's grammar leaves no choice about; None where it is free."""
         if request.grammar is not None:
-            self.settled = Settled(request.grammar, self.tree, request.committed, request.max_tokens)
+            self.jump_forward = JumpForward(request.grammar, self.tree, request.committed, request.max_tokens)
         self.selector = DraftSelector(self.tree, self.answer, config, max_draft, acceptance.controller.gamma)
         self.sent = SentDrafts()
         self.stats = DecodingStats()

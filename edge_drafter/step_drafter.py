@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from edge_drafter.acceptance_stats import NamedToken, Question, Verdict
+from edge_drafter.acceptance_stats import ExitQuestion, NamedToken, Verdict
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import Policy
-from edge_drafter.residual import Completing
+from edge_drafter.residual import ResidualTokens
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Forward, Proposed, Rerooting
@@ -38,11 +38,11 @@ class StepDrafter:
         self.policy = Policy(step)
         self.rounds = 0
         """Drafts sent so far; the newest one's number."""
-        self.completing: Completing | None = None
-        """Where a source samples its tokens: its evidence, and tokens that commits leave to the edge."""
+        self.residual: ResidualTokens | None = None
+        """The tokens that commits leave to the edge; None where no source samples its tokens."""
         self._uncommitted: list[tuple[Rerooting, Commit]] = []
         self._is_disturbed = False
-        """The next verdict was delayed by more than its round trip, its wait in the verifier and its verification."""
+        """Whether more than a round trip, the wait in the verifier and the verification delays the next verdict."""
         self._named_places: list[NamedToken] = []
         """What exits named in the verification under way."""
         self._named: int | None = None
@@ -56,7 +56,7 @@ class StepDrafter:
             source.begin(self._step)
         for source in self._sources:
             if source.sampler is not None:
-                self.completing = Completing(source.sampler, self._step)
+                self.residual = ResidualTokens(source.sampler, self._step)
         self._propose(self._step.tree.root)
 
     def read(self, stop: Stop | None = None) -> None:
@@ -65,7 +65,7 @@ class StepDrafter:
             source.read(stop)
 
     def has_read(self) -> None:
-        """The frame is read: drafts are made from now on."""
+        """Note that the frame is read, so that drafts are made from now on."""
         self._root_at = self._sent_at = self._step.clock()
 
     @property
@@ -78,8 +78,8 @@ class StepDrafter:
         for source in self._sources:
             source.feed(message)
 
-    def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
-        """Run one draft forward over `leaves` and return its seconds.
+    def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> None:
+        """Run one draft forward over `leaves`.
 
         `poll` is called between layers and may take commits; a forward that these make useless is abandoned, and so is
         one for a question that was cancelled.
@@ -105,7 +105,6 @@ class StepDrafter:
         step.stats.add_forward(seconds, verifying=is_verifying, abandoned=is_abandoned)
         step.acceptance.on_forward(seconds, is_abandoned)
         self.policy.on_forward()
-        return seconds
 
     def send_draft(self, anchor: int) -> Draft:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""
@@ -125,8 +124,8 @@ class StepDrafter:
             step.request.step, self.rounds, step.answer.position + ahead, prefix, tokens,
             None if is_chain else parents, draft_ms=min(round(1e3 * worked_s), MAX_DRAFT_MS),
         )  # fmt: skip
-        if self.completing is not None:
-            message = self.completing.sampler.attach(message)
+        if self.residual is not None:
+            message = self.residual.sampler.attach(message)
         before = step.sent.at(anchor)
         self._sent_at = now
         value, is_full = step.selector.value(anchor, nodes), self.policy.is_hit(anchor)
@@ -163,8 +162,8 @@ class StepDrafter:
         for source in self._sources:
             source.judge(tokens)
         rerooting = tree.reroot(tokens)
-        if step.settled is not None:
-            step.settled.follow(tokens)
+        if step.jump_forward is not None:
+            step.jump_forward.follow(tokens)
         root = tree.root
         self._root_at = now
         step.acceptance.on_verdict(self._verdict(commit, tokens, now, since_s, rerooting))
@@ -221,17 +220,17 @@ class StepDrafter:
         path = tuple(tree[node].token for node in tree.path_to(anchor))
         named = tree[anchor].children.get(early.token)
 
-        def probability(question: Question, node: int) -> float:
+        def probability(question: ExitQuestion, node: int) -> float:
             estimate = step.acceptance.exits.estimate(question, early.layer, early.confidence, tree[node].reach)
             self._named_places.append(NamedToken(path, early.token, estimate, step.clock()))
             return estimate.probability
 
         if named is not None:
-            reach = probability(Question.LANDING, named)
+            reach = probability(ExitQuestion.LANDING, named)
         else:
-            reach = probability(Question.TOKEN, anchor)
+            reach = probability(ExitQuestion.TOKEN, anchor)
             if anchor != tree.root:
-                tree.condition(anchor, probability(Question.ANCHOR, anchor))
+                tree.condition(anchor, probability(ExitQuestion.ANCHOR, anchor))
         return tree.raise_branch(anchor, early.token, reach, early.layer)
 
     def _anchor_of(self, early: EarlyTokens) -> int | None:

