@@ -26,9 +26,9 @@ import zmq.auth
 
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.protocols import Clock
-from edge_drafter.route import Place, RedirectRefused, Route
+from edge_drafter.route import Place, RedirectRefused, Route, check_verifier
 from edge_drafter.step_exchange import LinkState, StepExchange
-from speculation.address import addresses_of, check_address
+from speculation.address import addresses_of
 from speculation.language.prompts import PROMPT_FORMS
 from speculation.links import IDEAL, LinkConditions
 from speculation.settings import expanded
@@ -54,7 +54,7 @@ from speculation.wire import (
     kind_of,
 )
 
-__all__ = ["Keys", "LinkConfig", "LinkState", "ZmqLink", "check_verifier", "load_keys"]
+__all__ = ["Keys", "LinkConfig", "LinkState", "ZmqLink", "load_keys"]
 _log = logging.getLogger(__name__)
 CONTROL_BYTES = 96 << 10
 """Largest message about the connection: a Welcome with the longest list of objects."""
@@ -139,15 +139,6 @@ class LinkConfig:
 
     def __post_init__(self) -> None:
         check_verifier(self.address, self.keys is not None, self.allow_plain)
-
-
-def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
-    """Raise ValueError for what is no verifier's address, or list of them, or must not be trusted without keys."""
-    try:
-        for each in addresses_of(address):
-            check_address(each, encrypted, allow_plain, ("keys, a folder", "allow_plain"))
-    except ValueError as error:
-        raise ValueError(f"verifier {error}") from None
 
 
 class ZmqLink(StepExchange):
@@ -298,7 +289,7 @@ class ZmqLink(StepExchange):
         except WireError as error:
             self._note_malformed(error)
             if kind_of(payload) is Welcome and not self._greeted:
-                why = f"the verifier at {self._route.place.address} answers with a Welcome that cannot be read"
+                why = f"{self._where} answers with a Welcome that cannot be read"
                 self._become(
                     LinkState.REFUSED, f"{why} ({printable(str(error))}); install the same version on both sides"
                 )
@@ -328,6 +319,10 @@ class ZmqLink(StepExchange):
             self._keep(payload)
         return False
 
+    @property
+    def _where(self) -> str:
+        return f"the verifier at {self._route.place.address}"
+
     def _hello(self) -> Hello:
         """Return what greets the verifier at the route's place."""
         session = self._welcome.session if self._welcome is not None else ""
@@ -337,7 +332,7 @@ class ZmqLink(StepExchange):
 
     def _redirected(self, redirect: Redirect, now: float) -> None:
         """Go where the verifier sends this robot; a session here is over."""
-        why = f"the verifier at {self._route.place.address} sends this robot elsewhere"
+        why = f"{self._where} sends this robot elsewhere"
         why += f": {printable(redirect.reason)}" if redirect.reason else ""
         try:
             self._again_at = self._route.follow(redirect, now)
@@ -362,7 +357,7 @@ class ZmqLink(StepExchange):
         of_step = busy.step is not None
         if of_step is not self._greeted or (of_step and busy.step != self._step):
             return False
-        why = f"the verifier at {self._route.place.address} is full: {printable(busy.message)}"
+        why = f"{self._where} is full: {printable(busy.message)}"
         why += f"; trying again in {busy.retry_after_s:.1f} s"
         self._again_at = now + busy.retry_after_s
         self._become(LinkState.BUSY, why, turns_away=of_step)
@@ -383,9 +378,9 @@ class ZmqLink(StepExchange):
     def _refused(self, fault: Fault) -> None:
         reason = printable(fault.message)
         if fault.code in FINAL:
-            self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} refuses: {reason}")
+            self._become(LinkState.REFUSED, f"{self._where} refuses: {reason}")
         else:
-            self._become(LinkState.CONNECTING, f"the verifier at {self._route.place.address} refuses for now: {reason}")
+            self._become(LinkState.CONNECTING, f"{self._where} refuses for now: {reason}")
 
     def _welcomed(self, welcome: Welcome) -> None:
         hello, text = self.config.hello, ""
@@ -396,7 +391,7 @@ class ZmqLink(StepExchange):
             text = f"its model is asked in prompts of form {welcome.form}; this program knows {known}: update it"
         if text:
             self._greeted = False
-            self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} does not fit: {text}")
+            self._become(LinkState.REFUSED, f"{self._where} does not fit: {text}")
             return
         if self._greeted:
             return
@@ -407,7 +402,7 @@ class ZmqLink(StepExchange):
 
     def _become_nominal(self) -> None:
         model = self._welcome.model if self._welcome is not None else ""
-        self._become(LinkState.NOMINAL, f"the verifier at {self._route.place.address} serves {printable(model, 64)}")
+        self._become(LinkState.NOMINAL, f"{self._where} serves {printable(model, 64)}")
 
     def _fall_silent(self, seconds: float, ended: bool, connection: LinkSocket) -> None:
         """Note silence, or that the connection `ended`.
@@ -415,13 +410,12 @@ class ZmqLink(StepExchange):
         A link that is silent, or refused, stays so with its first reason until a verifier answers. Why a handshake
         failed is a better reason than that.
         """
-        where = f"the verifier at {self._route.place.address}"
         if self._greeted:
             self._greeted = False
             if ended:  # the next place is asked at once, so that there is no silence yet
-                self._become(LinkState.CONNECTING, f"{where} ended the connection")
+                self._become(LinkState.CONNECTING, f"{self._where} ended the connection")
             else:
-                self._become(LinkState.SILENT, f"nothing received from {where} for {seconds:.1f} s")
+                self._become(LinkState.SILENT, f"nothing received from {self._where} for {seconds:.1f} s")
         elif connection.refusal:
             state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
             self._become(state, connection.refusal)

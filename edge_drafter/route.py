@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from speculation.address import check_address, host_of
+from speculation.address import addresses_of, check_address, host_of
 from speculation.text import printable
 from speculation.wire import Redirect
 
+REMEDIES = ("keys, a folder", "allow_plain")
+"""The settings that make a verifier on another machine trusted."""
 KEY_CHARS = 40
 """Of a CURVE key (z85)."""
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?\]")
@@ -35,6 +37,15 @@ class Place:
 
 class RedirectRefused(ValueError):
     """A redirect that is not followed, and why."""
+
+
+def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
+    """Raise ValueError for what is no verifier's address, or list of them, or must not be trusted without keys."""
+    try:
+        for each in addresses_of(address):
+            check_address(each, encrypted, allow_plain, REMEDIES)
+    except ValueError as error:
+        raise ValueError(f"verifier {error}") from None
 
 
 class Route:
@@ -152,4 +163,4 @@ class Route:
             raise ValueError(f"{address} would be plain text (a key of {len(key)} characters), this robot has keys")
         if key and not encrypted:
             raise ValueError(f"{address} is encrypted and this robot has no keys")
-        check_address(address, encrypted, self._allow_plain, ("keys, a folder", "allow_plain"))
+        check_address(address, encrypted, self._allow_plain, REMEDIES)

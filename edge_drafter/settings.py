@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
-from edge_drafter.link import check_verifier
+from edge_drafter.route import check_verifier
 from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO, OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
