@@ -148,11 +148,15 @@ def connect() -> Iterator[Callable[..., ZmqLink]]:
         link.close()
 
 
-def test_it_shakes_hands_and_carries_messages_both_ways(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
+@pytest.fixture
+def link(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> ZmqLink:
+    """A link to the verifier that has shaken hands."""
     link = connect(verifier.address)
     assert link.wait_nominal(LIMIT_S)
+    return link
+
+
+def test_it_shakes_hands_and_carries_messages_both_ways(verifier: TinyVerifier, link: ZmqLink) -> None:
     assert link.welcome is not None and link.welcome.eos == [9]
     link.send(BEGIN)
     link.send(DRAFT)
@@ -168,11 +172,9 @@ def test_it_shakes_hands_and_carries_messages_both_ways(
 
 
 def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier, link: ZmqLink
 ) -> None:
     """Whoever waits for the step's next message waits no longer, and what it still sends does not leave."""
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     received: list[AnyMessage | None] = []
     waiting = threading.Thread(target=lambda: received.append(link.receive(100 * LIMIT_S)), daemon=True)
@@ -259,11 +261,7 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
     assert link.receive(0.0) is None
 
 
-def test_a_mute_verifier_is_silent_although_the_connection_stands(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
+def test_a_mute_verifier_is_silent_although_the_connection_stands(verifier: TinyVerifier, link: ZmqLink) -> None:
     verifier.mute = True
     wait_for(lambda: link.state is LinkState.SILENT)
     verifier.mute = False
@@ -381,9 +379,7 @@ def test_a_step_that_is_turned_away_begins_again_when_it_may(
     assert len(verifier.hellos) == 1
 
 
-def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
+def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, link: ZmqLink) -> None:
     link.send(BEGIN)
     early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say += [early] * (INBOX_MESSAGES + 200)
@@ -397,11 +393,9 @@ def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect:
 
 
 def test_large_messages_are_not_decoded_by_the_links_thread(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
+    verifier: TinyVerifier, link: ZmqLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A commit is decoded by whoever takes it; anything else that is large is garbage."""
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     bad = encode(Commit(1, 1, 0, [5], b"8 bytes!", False))[:-1] + bytes(100_000)
     end = EndStep(1, "over")
@@ -443,11 +437,7 @@ def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
     wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
-def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
+def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(verifier: TinyVerifier, link: ZmqLink) -> None:
     link.send(BEGIN)
     fault = Fault(FaultCode.BAD_IMAGE, "no JPEG", 1)
     verifier.to_say += [b"\xc1garbage", fault]
