@@ -19,7 +19,7 @@ from edge_drafter.tree import TokenTree
 from speculation.cancellation import Stop
 from speculation.language.grammar import Automaton
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
-from speculation.wire import MAX_DRAFT_TOKENS, FaultCode, Grammar, Jpegs
+from speculation.wire import MAX_DRAFT_TOKENS, FaultCode, Grammar, Jpegs, begin_digest
 
 GUESS_TOKENS = 32
 """How far ahead of the answer a question shows what the edge expects."""
@@ -53,6 +53,11 @@ class StepRequest:
     @property
     def grammar_name(self) -> Grammar:
         return Grammar.FREE if self.grammar is None else self.grammar.name
+
+    @property
+    def digest(self) -> bytes:
+        """What names the question in both sides' messages; the frames are hashed for it."""
+        return begin_digest(self.prompt, self.jpeg, self.sampling.text, self.key, self.grammar_name)
 
     def __post_init__(self) -> None:
         if not self.eos:
@@ -128,10 +133,7 @@ class Step:
         self.clock = clock
         self.started = clock()
         self._cpu_clock, self._cpu_started = cpu_clock, cpu_clock()
-        self.answer = Answer(
-            request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling,
-            request.key, request.grammar_name,
-        )  # fmt: skip
+        self.answer = Answer(request.digest, request.eos, request.max_tokens, request.committed)
         self.tree = TokenTree()
         self.jump_forward: JumpForward | None = None
         """What the answer's grammar leaves no choice about; None where it is free."""

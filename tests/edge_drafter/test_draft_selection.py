@@ -17,7 +17,7 @@ def selector(
     tree: TokenTree, gamma: int = 4, room: int = 50, max_draft: int = 64, done: int = 0, **changes: object
 ) -> DraftSelector:
     """Return a selector for an answer of `done` tokens that `room` more may follow."""
-    answer = Answer("p", b"j", (END,), done + room, [1] * done)
+    answer = Answer(bytes(8), (END,), done + room, [1] * done)
     return DraftSelector(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
 
 
@@ -130,7 +130,7 @@ HISTORY = st.lists(
 def test_whatever_changes_the_cut_is_that_of_a_cutter_that_remembers_nothing(
     history: list[tuple[str, int, int, float]], draft_tokens: int, stop_below: float
 ) -> None:
-    tree, answer = TokenTree(), Answer("p", b"j", (END,), 20)
+    tree, answer = TokenTree(), Answer(bytes(8), (END,), 20)
     config = DraftingConfig(draft_tokens=draft_tokens, stop_below=stop_below)
     old = DraftSelector(tree, answer, config, 64, 3)
     for what, where, token, chance in history:

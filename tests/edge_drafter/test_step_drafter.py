@@ -101,7 +101,7 @@ class Watching(FakeLink):
 
     def __init__(self, target: NextToken, clock: FakeClock, weather: Weather) -> None:
         super().__init__(target, clock, weather)
-        self._answer = Answer("find the silver bottle", b"jpeg", (EOS,), request().max_tokens)
+        self._answer = Answer(request().digest, (EOS,), request().max_tokens)
 
     @property
     def answer(self) -> list[int]:
