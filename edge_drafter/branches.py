@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_drafter.config import QueuePolicy
+from edge_drafter.settings import QueuePolicy
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from edge_drafter.answer import Answer
-from edge_drafter.config import DraftingConfig
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.tree import TokenTree
 
 

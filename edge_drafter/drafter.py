@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.background import Background
-from edge_drafter.config import DraftingConfig
 from edge_drafter.edge_only import decode_alone
 from edge_drafter.loop import StepLoop
 from edge_drafter.protocols import Clock, Link
 from edge_drafter.question import Question
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step, StepRequest, StepResult
 from speculation.trace import Trace

@@ -8,12 +8,12 @@ from enum import Enum
 
 from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Answer
-from edge_drafter.config import DraftingConfig
 from edge_drafter.draft_selection import DraftSelector
 from edge_drafter.in_flight import SentDrafts
 from edge_drafter.jump_forward import JumpForward
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import TokenTree
 from speculation.cancellation import Stop

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from edge_drafter.config import Mode
 from edge_drafter.link import LinkState, ZmqLink
 from edge_drafter.question import Cancelled, VerifierLost, VerifierRefused
-from edge_drafter.settings import EdgeConfig
+from edge_drafter.settings import EdgeConfig, Mode
 from speculation.text import printable
 from speculation.wire import Welcome
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
-from edge_drafter.config import START_GAMMA
+from edge_drafter.settings import START_GAMMA
 from speculation.settings import fields_of
 from speculation.trace import Kind
 from speculation.wire import Draft

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edge_drafter.branches import Branch, BranchQueue
-from edge_drafter.config import QueuePolicy
+from edge_drafter.settings import QueuePolicy
 
 
 @pytest.mark.parametrize(("policy", "order"), [("fifo", [1, 2, 3]), ("priority", [3, 1, 2])])

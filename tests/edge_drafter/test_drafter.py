@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, QueuePolicy, StepInterrupted, sources_of
 from edge_drafter.acceptance_stats import RETRY_STEPS
-from edge_drafter.config import WHO_DECODES
+from edge_drafter.settings import WHO_DECODES
 from speculation.cancellation import Stop
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
 from speculation.settings import fields_of
