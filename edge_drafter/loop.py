@@ -120,7 +120,7 @@ class StepLoop:
             left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0), early=step.asks_exits,
             trace=request.trace, grammar=request.grammar_name,
         )  # fmt: skip
-        step.acceptance.controller.linked(self._link.rtt_s)
+        step.acceptance.on_step(self._link.rtt_s)
         for source in self._sources:
             message = source.announce(message)
         if self._drafter is None:
@@ -153,7 +153,7 @@ class StepLoop:
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
         if self._background is not None:
-            step.acceptance.effort.crowded = self._background.crowded
+            step.acceptance.on_prefill(self._background.crowded)
         drafter.has_read()
         now = step.clock()
         step.stats.prefill_s += now - started

@@ -342,9 +342,8 @@ def test_commits_are_taken_while_the_frame_is_read(mode: str, layers: int) -> No
     """The first token does not wait for the edge's prefill, which ends with the answer at the latest."""
     target = hashed_target(5, 0.0)
     config = DraftingConfig.of(mode, idle=Idle.DECODE)
-    result = (bench := Bench(target, hashed_draft(target, 5, 0.8), Weather(), config, prefill=layers)).run(
-        request(max_tokens=12)
-    )
+    bench = Bench(target, hashed_draft(target, 5, 0.8), Weather(), config, prefill=layers)
+    result = bench.run(request(max_tokens=12))
     assert result.tokens == alone(target, 12)
     assert result.stats.first_commit_s is not None
     assert result.stats.first_commit_s <= 0.1 + 0.5 + 0.1 + 0.5, "way up, verification, way down, one layer"
