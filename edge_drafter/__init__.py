@@ -3,14 +3,14 @@
 The policy knows no torch and no sockets and takes any clock; `decoder` joins it with a model, `link` with a network.
 """
 
-from edge_drafter.config import AUTO, DraftingConfig, Mode, QueuePolicy
 from edge_drafter.declared_times import PacedFedModel, PacedModel
 from edge_drafter.drafter import Drafter
 from edge_drafter.protocols import DraftModel, FedModel, Link, LinkLost, VerifierBusy
-from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
+from edge_drafter.settings import AUTO, DraftingConfig, Mode, QueuePolicy
 from edge_drafter.sources import DraftSource
 from edge_drafter.sources.choice import sources_of
 from edge_drafter.stats import DecodingStats
+from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepResult
 
 __all__ = [
     "AUTO",

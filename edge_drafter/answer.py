@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import Commit, Grammar, Jpegs, begin_digest, extend_digest
+from speculation.wire import Commit, extend_digest
 
 HELD_COMMITS = 64
 
@@ -20,23 +19,14 @@ class Contradiction(RuntimeError):
 class Answer:
     """Committed tokens with the digest of their prefix. Commits may arrive twice, overlap or come out of order."""
 
-    def __init__(
-        self,
-        prompt: str,
-        jpeg: Jpegs,
-        ends: Collection[int],
-        max_tokens: int,
-        committed: Sequence[int] = (),
-        sampling: SamplingScheme = GREEDY,
-        key: int = 0,
-        grammar: Grammar = Grammar.FREE,
-    ) -> None:
+    def __init__(self, begin: bytes, ends: Collection[int], max_tokens: int, committed: Sequence[int] = ()) -> None:
+        """`begin` is the digest of what is asked, and how: see `StepRequest.digest`."""
         self.ends = frozenset(ends)
         """Tokens that end the answer."""
         self._max_tokens = max_tokens
         self._held: dict[int, Commit] = {}
         self.tokens: list[int] = list(committed)
-        self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key, grammar), self.tokens)
+        self.digest = extend_digest(begin, self.tokens)
         self.done = self._is_over(self.position)
 
     @property

@@ -6,12 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_drafter.config import QueuePolicy
+from edge_drafter.settings import QueuePolicy
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A place where the verdict may land: draft `want` tokens behind node `anchor`. `score` is its confidence."""
+    """A place where the verdict may land; `want` tokens are to be drafted behind node `anchor`.
+
+    `score` is the confidence that it lands there.
+    """
 
     anchor: int
     want: int
@@ -21,13 +24,10 @@ class Branch:
 class BranchQueue:
     """Branches of one verification in the order of a policy (Early Exits, Appendix A: queue Q_p by confidence)."""
 
-    def __init__(self, policy: QueuePolicy, limit: int, seed: int = 0, finish: bool = False) -> None:
-        """finish: a branch that was once among the best stays so until it is drafted, and then gives up its place."""
+    def __init__(self, policy: QueuePolicy, limit: int) -> None:
         self._policy = policy
         self._limit = limit
-        self._finish = finish
-        self._begun: set[int] = set()
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._branches: dict[int, Branch] = {}
         self._lots: dict[int, float] = {}
 
@@ -35,7 +35,6 @@ class BranchQueue:
         """Forget the branches at anchors that are not `wanted` any more."""
         for anchor in [anchor for anchor in self._branches if not wanted(anchor)]:
             del self._branches[anchor], self._lots[anchor]
-            self._begun.discard(anchor)
 
     def put(self, branch: Branch) -> None:
         """Add a branch; one that is known keeps its place of arrival and the larger of both scores and wants."""
@@ -45,18 +44,11 @@ class BranchQueue:
         self._branches[branch.anchor] = branch
         self._lots.setdefault(branch.anchor, self._random.random())
 
-    def best(self, is_full: Callable[[Branch], bool] = lambda branch: False) -> list[Branch]:
-        """Return the branches worth drafting, first the one to draft first; at most `limit`.
-
-        is_full: whether a branch has all that it wants; asked where branches are finished.
-        """
+    def best(self) -> list[Branch]:
+        """Return the branches worth drafting, first the one to draft first; at most `limit`."""
         branches = list(self._branches.values())
         if self._policy is QueuePolicy.PRIORITY:
             branches.sort(key=lambda branch: -branch.score)
         elif self._policy is QueuePolicy.RANDOM:
             branches.sort(key=lambda branch: self._lots[branch.anchor])
-        if self._finish:
-            branches = [branch for branch in branches if not is_full(branch)]
-            branches.sort(key=lambda branch: branch.anchor not in self._begun)
-            self._begun.update(branch.anchor for branch in branches[: self._limit])
         return branches[: self._limit]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from edge_drafter.tree import Proposals
 
 RANKS = 4
-"""Lines: of the first, second and further ranks of the draft, and of tokens that something else proposed."""
+"""There is a line for the first, second and further ranks of the draft, and one for what something else proposed."""
 DEPTHS = 8
 """Deeper places count as that deep."""
 LARGEST = 10.0
@@ -44,7 +44,8 @@ Cells = tuple[int, ...]
 
 _PRIOR: Numbers = np.array([0.0, 1.0, 0.0])
 _PRECISION: Numbers = np.array([1.0 / deviation**2 for deviation in (1.0, 0.25, 0.25)])
-"""Of the prior, for a, b and c: a calibrated draft loses nothing in its first answers, a flat one learns in three."""
+"""They are the prior's, for a, b and c: a calibrated draft loses nothing in its first answers, a flat one learns in
+three."""
 _TINY = 1e-12
 _MOST_STEPS = 50
 _CENTRES: Numbers = np.linspace(-LARGEST, LARGEST, BINS)

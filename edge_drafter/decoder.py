@@ -1,4 +1,4 @@
-"""EdgeDecoder: draft model, link and drafter of one robot; a frame and a question in, a committed answer out."""
+"""EdgeDecoder: draft models, link and drafters of one robot; a frame and a question in, a committed answer out."""
 
 from __future__ import annotations
 
@@ -10,53 +10,36 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
-from edge_drafter import (
-    DecodingStats,
-    Drafter,
-    DraftModel,
-    FedModel,
-    Interruption,
-    Mode,
-    PacedFedModel,
-    PacedModel,
-    StepInterrupted,
-    StepRequest,
-    StepResult,
-    sources_of,
-)
 from edge_drafter.background import Background
+from edge_drafter.draft_models import DraftModels, load_draft_models
+from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.question import CANCELLED, Question
-from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
-from edge_drafter.settings import EdgeConfig
+from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost
+from edge_drafter.settings import EdgeConfig, Mode
+from edge_drafter.sources.choice import sources_of
+from edge_drafter.stats import DecodingStats
+from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepResult
+from edge_drafter.verifier import Verifier
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
-from speculation.fed.files import load_head
-from speculation.fed.session import FedSession
-from speculation.language.grammar import FREE, Automaton, Grammars, grammar_for, grammars_of
 from speculation.language.prompts import Vocabulary
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.machine import machine_id
-from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import load_profile
 from speculation.sampling import question_key
-from speculation.settings import expanded
-from speculation.text import printable
 from speculation.trace import Trace
-from speculation.vlm.load import DTYPES, Vlm, load_vlm
+from speculation.vlm.load import Vlm
 from speculation.vlm.processing import reduced
-from speculation.vlm.session import VlmSession
-from speculation.vlm.speed import announce
 from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
-CLOSED = "this decoder is closed"
 
 
 def _never() -> bool:
@@ -89,28 +72,9 @@ class EdgeDecoder:
         self.conditions = named.delayed(one_way + way.extra_rtt_s / 2.0)
         keys = load_keys(Path(way.keys)) if way.keys else None
         self.trace = trace if trace is not None else Trace()
-        loaded = vlm or self._load(config)
-        self._vlm: Vlm | None = loaded
-        self._tokenizer = loaded.tokenizer
-        self._grammars: Grammars | None = None
-        self._own_objects = Vocabulary.load(loaded.folder)
-        linked = config.decoding.settings(config.decoding.mode).needs_link
-        if config.frames > 1 and self._own_objects is not None and not linked:
-            raise ValueError(
-                f"frames is {config.frames}, but draft model {loaded.name} was trained on one; set frames to 1"
-            )
-        if config.decoding.answers != FREE:
-            self._grammars = self._compile(loaded)
-        folder = find(config.decoding.predictor, loaded.folder)
-        self.predictor = Predictor.load(folder, loaded.fingerprint) if folder is not None else None
-        session = VlmSession(loaded, config.capacity)
-        self._model: DraftModel | None = (
-            PacedModel(session, self.profile.draft_s, layers=loaded.num_layers) if self.profile.draft_s else session
-        )
-        self._fed: FedModel | None = None
-        features = ""
-        if config.decoding.fed_head != OFF:
-            self._fed, features = self._load_head(config, loaded)
+        models = load_draft_models(config, self.profile, vlm)
+        self._models: DraftModels | None = models
+        self._objects, self._tokenizer = models.objects, models.vlm.tokenizer
         # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
@@ -125,74 +89,25 @@ class EdgeDecoder:
         self._worker = ThreadPoolExecutor(1, "question")
         self._background: Background | None = None
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
-        self._known_profile = self.profile.name
-        self._known_target = ""
         self.link: ZmqLink | None = None
-        if linked:
+        if config.decoding.settings(config.decoding.mode).needs_link:
             self._background = Background()
+            hello = Hello(
+                models.vlm.tokenizer_fingerprint, models.vlm.vocabulary, way.target, self.sampling.text,
+                way.service_class, features=models.features,
+            )  # fmt: skip
+            silent_s = max(way.silence_s, 2.0 * self.profile.verify_s)
             self.link = ZmqLink(
-                LinkConfig(
-                    way.verifier,
-                    Hello(
-                        loaded.tokenizer_fingerprint,
-                        loaded.vocabulary,
-                        way.target,
-                        self.sampling.text,
-                        way.service_class,
-                        features=features,
-                    ),
-                    keys,
-                    self.conditions,
-                    silent_s=max(way.silence_s, 2.0 * self.profile.verify_s),
-                    allow_plain=way.allow_plain,
-                ),
+                LinkConfig(way.verifier, hello, keys, self.conditions, silent_s=silent_s, allow_plain=way.allow_plain)
             )
-
-    @staticmethod
-    def _load(config: EdgeConfig) -> Vlm:
-        vlm = load_vlm(config.draft_model, config.draft)
-        if vlm.sees_images == config.text_only:
-            raise ValueError(
-                f"draft model {vlm.name} sees images, text_only wants a language model alone; leave text_only out"
-                if config.text_only
-                else f"draft model {vlm.name} is a language model alone; choose one that sees"
-            )
-        announce(vlm, _log)
-        return vlm
-
-    def _compile(self, draft: Vlm) -> Grammars:
-        """Return the grammars of answers, compiled. Raises ValueError for a limit that no answer keeps to."""
-        grammars, limit = Grammars(draft.tokenizer, draft.vocabulary), self.config.decoding.max_tokens
-        for name in grammars_of(self._own_objects):
-            least = grammars.of(name, draft.eos).least_tokens
-            if limit < least:
-                raise ValueError(f"max_tokens is {limit}; a constrained answer takes at least {least}, or take {FREE}")
-        return grammars
-
-    def _grammar(self, prompt: str, ends: tuple[int, ...]) -> Automaton | None:
-        return None if self._grammars is None else self._grammars.of(grammar_for(prompt), ends)
-
-    def _load_head(self, config: EdgeConfig, draft: Vlm) -> tuple[FedModel, str]:
-        """Return the fed head and the fingerprint of the features that it needs."""
-        if self.profile.draft_s and not self.profile.fed_s:
-            raise ValueError(
-                f"profile {self.profile.name} declares draft_s and no fed_s, the time of a fed head's forward; declare "
-                "it, or leave fed_head out"
-            )
-        folder, settings = expanded(config.decoding.fed_head), config.draft
-        head = load_head(folder, draft.tokenizer_fingerprint, settings.devices[0], DTYPES[settings.dtype])
-        session = FedSession(head)
-        size = sum(weight.numel() for weight in head.parameters()) / 1e6
-        _log.info("fed head %s drafts: %.2f M parameters, features %s", folder, size, head.config.features)
-        fed = PacedFedModel(session, self.profile.fed_s) if self.profile.fed_s else session
-        return fed, head.config.features
+        self._verifier = Verifier(config, self.link, self.profile.name)
 
     @property
-    def vlm(self) -> Vlm:
-        """The draft model. Raises RuntimeError after `close`."""
-        if self._vlm is None:
-            raise RuntimeError(CLOSED)
-        return self._vlm
+    def models(self) -> DraftModels:
+        """The draft models. Raises RuntimeError after `close`."""
+        if self._models is None:
+            raise RuntimeError("this decoder is closed")
+        return self._models
 
     @property
     def declared(self) -> str:
@@ -210,7 +125,7 @@ class EdgeDecoder:
         Raises VerifierLost, VerifierRefused where it refuses this robot, both with the reason, and Cancelled soon after
         `cancelled` returns True.
         """
-        return self._connected(limit_s, cancelled=cancelled)[1]
+        return self._verifier.connected(limit_s, cancelled)[1]
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> Question:
         """Begin to decode in a thread of the decoder's and return at once; `Question.result` is the answer.
@@ -220,7 +135,7 @@ class EdgeDecoder:
         """
         chosen = Mode(mode or self.config.decoding.mode)
         with self._asking:
-            self._check_open()
+            _ = self.models  # raises where the decoder is closed
             if self._question is not None:
                 self._question.cancel()
             question = self._question = Question(self._read)
@@ -252,13 +167,9 @@ class EdgeDecoder:
         reached or refuses, Cancelled soon after `cancelled` returns True.
         """
         if not Mode(mode or self.config.decoding.mode).needs_link:
-            return self._own_objects
-        _, welcome = self._connected(self._patience(limit_s), cancelled=cancelled)
+            return self._objects
+        _, welcome = self._verifier.connected(min(self._verifier.patience_s, limit_s), cancelled)
         return Vocabulary.of(welcome.colours, welcome.classes, welcome.form)
-
-    def answer(self, prompt: str, jpeg: Jpegs, deadline_s: float) -> Reply:
-        """Return the answer as text, with its figures. Raises as `decode`."""
-        return self._reply(self.decode(prompt, jpeg, deadline_s))
 
     def swap_test(self, prompt: str, answer: str, jpeg: Jpegs, other: Jpegs) -> SwapTest | None:
         """Return how far the draft of a given answer depends on its frame, see `edge_drafter.image_dependence`.
@@ -266,14 +177,14 @@ class EdgeDecoder:
         For idle time, in any thread: None where a question is being answered, and as soon as one comes, which waits for
         the layer under way. Raises ValueError as `edge_drafter.image_dependence.swap_test`.
         """
-        model = self._model
-        if model is None or not self._decoding.acquire(blocking=False):
+        models = self._models
+        if models is None or not self._decoding.acquire(blocking=False):
             return None
         try:
             tokens = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
             tokens = tokens[: self.config.decoding.max_tokens]
             own, swapped = self._scaled(jpeg), self._scaled(other)
-            return swap_test(model, prompt, tokens, own, swapped, self._wanted.is_set)
+            return swap_test(models.model, prompt, tokens, own, swapped, self._wanted.is_set)
         except Abandoned:
             return None
         finally:
@@ -298,22 +209,18 @@ class EdgeDecoder:
         with self._asking:
             if self._question is not None:
                 self._question.cancel()
-            self._vlm = None
+            models, self._models = self._models, None
         self._worker.shutdown()
         if self._background is not None:
             self._background.close()
         if self.link is not None:
             self.link.close()
-        if self._model is not None:
-            self._model = self._fed = None
+        if models is not None:
+            del models
             self._drafters.clear()
             gc.collect()  # a model that is spread over devices has hooks that refer to it
             give_back_memory()
             torch.cuda.empty_cache()
-
-    def _check_open(self) -> None:
-        if self._vlm is None:
-            raise RuntimeError(CLOSED)
 
     def _pursue(self, question: Question, prompt: str, jpeg: Jpegs, limit: float, mode: Mode) -> None:
         outcome: Reply | Exception
@@ -323,13 +230,11 @@ class EdgeDecoder:
                 self._wanted.clear()
                 if question.cancelled:
                     raise Cancelled(CANCELLED)
-                outcome = self._reply(self._decode(prompt, jpeg, limit, mode, question))
+                result = self._decode(prompt, jpeg, limit, mode, question)
+                outcome = Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
         except Exception as error:
             outcome = error
         question.finish(outcome)
-
-    def _reply(self, result: StepResult) -> Reply:
-        return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
 
     def _read(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
@@ -337,27 +242,26 @@ class EdgeDecoder:
     def _decode(
         self, prompt: str, jpeg: Jpegs, limit: float, mode: Mode, question: Question | None = None
     ) -> StepResult:
-        self._check_open()
-        began = time.perf_counter() if question is None else question.began
+        models = self.models
+        lost_at = time.perf_counter()
+        began = lost_at if question is None else question.began
         stats = DecodingStats(mode=mode.value)
         committed: tuple[int, ...] = ()
-        trace = secrets.token_bytes(TRACE_BYTES)
+        trace, why = secrets.token_bytes(TRACE_BYTES), ""
         key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
-        why, lost_at = "", time.perf_counter()
         # The same for all of an answer, whoever goes on with it.
         sent: Jpegs | None = None
         while True:
-            patient_until = min(lost_at + self._resume_s, began + limit)
+            patient_until = min(lost_at + self._verifier.patience_s, began + limit)
             eos, drafter = self._ready(mode, patient_until, stats, why, question)
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
             since = time.perf_counter() - began
             self._step += 1
-            left = max(0.0, limit - since)
             request = StepRequest(
-                self._step, prompt, sent, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key,
-                trace, self._grammar(prompt, eos),
+                self._step, prompt, sent, eos, self.config.decoding.max_tokens, max(0.0, limit - since), committed,
+                self.sampling, key, trace, models.grammar(prompt, eos),
             )  # fmt: skip
             try:
                 result = drafter.run(request, question)
@@ -367,17 +271,8 @@ class EdgeDecoder:
                 if not stop.stats.busy or len(stop.committed) > len(committed):
                     lost_at = time.perf_counter()
                 committed, why = stop.committed, str(stop)
-                if stop.cause is Interruption.CANCELLED:
-                    raise Cancelled(why) from None
-                if stop.cause is Interruption.DEADLINE:
-                    _, then, doing = why.partition("; ")
-                    raise AnswerLate(f"no complete answer within the deadline of {limit:g} s{then}{doing}") from None
-                if stop.code in BAD_REQUEST:
-                    raise ValueError(why) from None
-                if stop.cause in (Interruption.UNREADABLE, Interruption.FAILED):
-                    raise ValueError(f"{stop.cause.value}: {why}") from stop
                 if stop.cause is not Interruption.LINK_LOST:
-                    raise VerifierLost(why) from None
+                    _raise_as_outcome(stop, limit)
                 _log.warning(
                     "step %d interrupted after %d tokens: %s trace=%s", self._step, len(committed), why, trace.hex()
                 )
@@ -406,98 +301,45 @@ class EdgeDecoder:
     ) -> tuple[tuple[int, ...], Drafter]:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
         if not mode.needs_link:
-            return self.vlm.eos, self._drafter(mode, None, 0)
+            return self.models.vlm.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
         cancelled = _never if question is None else lambda: question.cancelled
-        link, welcome = self._connected(until - started, why, cancelled)
+        link, welcome = self._verifier.connected(until - started, cancelled, why)
         stats.wait_s += time.perf_counter() - started
-        self._compare_profiles(welcome)
-        self._compare_targets(welcome)
-        self._compare_machines(welcome)
+        predictor = self.models.predictor
+        if self._verifier.is_new_target(welcome, None if predictor is None else predictor.target):
+            # What was measured and learned of one target holds for no other.
+            self._drafters.clear()
+        if self._background is not None:
+            # Only a verifier on this very machine gains where a prefill here gives way to others.
+            self._background.yields = welcome.machine != "" and welcome.machine == machine_id()
         most = min(welcome.max_draft, self.sampling.draft_limit(welcome.vocabulary))
         return tuple(welcome.eos), self._drafter(mode, link, most)
-
-    def _patience(self, limit_s: float) -> float:
-        """How long a step waits for a lost verifier that has to be done in `limit_s` seconds."""
-        return min(self._resume_s, limit_s)
-
-    @property
-    def _resume_s(self) -> float:
-        """How long a step waits for a lost or full verifier.
-
-        Where another one may go on, that is for longer than it takes to find it: the gateway may send the robot once
-        more to one that is frozen, which only its silence shows.
-        """
-        way = self.config.connection
-        elsewhere = self.link is not None and self.link.has_elsewhere
-        return max(way.resume_s, way.resume_elsewhere_s) if elsewhere else way.resume_s
-
-    def _connected(
-        self, limit_s: float, why: str = "", cancelled: Callable[[], bool] = _never
-    ) -> tuple[ZmqLink, Welcome]:
-        """Return the link and the verifier's Welcome, after at most `limit_s` seconds.
-
-        Raises VerifierLost, for the reason `why` if given, and Cancelled.
-        """
-        link = self.link
-        if link is None:
-            raise VerifierLost("this edge was started in mode edge, without a link; start it in the mode that you want")
-        nominal = link.wait_nominal(max(0.0, limit_s), cancelled)
-        if cancelled():
-            raise Cancelled("nobody waits for the verifier any more")
-        welcome = link.welcome
-        if not nominal or welcome is None:
-            if link.state is LinkState.REFUSED:
-                raise VerifierRefused(link.why)
-            raise VerifierLost(why or link.why)
-        taken = welcome.sight.frames if welcome.sight is not None else 1
-        if self.config.frames > taken:
-            raise VerifierRefused(
-                f"frames is {self.config.frames}, but the verifier's model takes {taken} a question; set frames to "
-                f"{taken}, or start the verifier with --frames {self.config.frames}"
-            )
-        if self.config.decoding.mode == Mode.SERVER_SD.value and not welcome.server_draft:
-            raise VerifierRefused(
-                "mode server_sd needs a draft model beside the verifier's target, and this verifier has none: start it "
-                "with --draft-model FOLDER (server_draft:=FOLDER of its launch file), or choose another mode"
-            )
-        return link, welcome
 
     def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:
         """Return the mode's drafter, whose estimates outlive a step."""
         drafter = self._drafters.get((mode, max_draft))
         if drafter is None:
-            # The predictor is the draft model's own: it knows nothing of a fed head's logits.
-            predictor = self.predictor if self._fed is None or not mode.drafts else None
+            models = self.models
+            predictor = models.predictor if models.fed is None or not mode.drafts else None
             stop_below = predictor.threshold if predictor is not None else 0.0
             config = self.config.decoding.settings(mode, stop_below=stop_below)
-            sources = sources_of(config, self._model, predictor, self._fed)
+            sources = sources_of(config, models.model, predictor, models.fed)
             drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft, background=self._background)
             self._drafters[mode, max_draft] = drafter
         return drafter
 
-    def _compare_targets(self, welcome: Welcome) -> None:
-        if self.predictor is not None and self._known_target != welcome.model != self.predictor.target:
-            _log.warning(
-                "the predictor was trained for target %s, the verifier serves %s: drafts may end badly",
-                self.predictor.target,
-                printable(welcome.model, 64),
-            )
-        if self._known_target not in ("", welcome.model):
-            # What was measured and learned of one target holds for no other.
-            self._drafters.clear()
-        self._known_target = welcome.model
 
-    def _compare_machines(self, welcome: Welcome) -> None:
-        """Only a verifier on this very machine gains where a prefill here gives way to others."""
-        if self._background is not None:
-            self._background.yields = welcome.machine != "" and welcome.machine == machine_id()
-
-    def _compare_profiles(self, welcome: Welcome) -> None:
-        if welcome.profile not in (self.profile.name, self._known_profile):
-            _log.warning(
-                "this robot declares profile %s but the verifier %s: times are neither's",
-                self.profile.name,
-                printable(welcome.profile, 64) or "none",
-            )
-        self._known_profile = welcome.profile
+def _raise_as_outcome(stop: StepInterrupted, limit: float) -> NoReturn:
+    """Raise what a question ends in after a step that ended so, for another cause than a lost link."""
+    why = str(stop)
+    if stop.cause is Interruption.CANCELLED:
+        raise Cancelled(why) from None
+    if stop.cause is Interruption.DEADLINE:
+        _, then, doing = why.partition("; ")
+        raise AnswerLate(f"no complete answer within the deadline of {limit:g} s{then}{doing}") from None
+    if stop.code in BAD_REQUEST:
+        raise ValueError(why) from None
+    if stop.cause in (Interruption.UNREADABLE, Interruption.FAILED):
+        raise ValueError(f"{stop.cause.value}: {why}") from stop
+    raise VerifierLost(why) from None

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from edge_drafter.answer import Answer
-from edge_drafter.config import DraftingConfig
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.tree import TokenTree
 
 
@@ -31,13 +31,9 @@ class DraftSelector:
         self._paths: dict[tuple[int, int], list[int]] = {}
         self._cuts: dict[int, list[int]] = {}
 
-    def ahead(self, node: int) -> int:
-        """Return how many more tokens are committed once the answer reaches `node`."""
-        return self._tree[node].depth - self._tree[self._tree.root].depth
-
     def room(self, node: int) -> int:
         """Return how many draft tokens may stand behind `node`: the answer's room, less the verdict's own token."""
-        return max(0, self._answer.room - self.ahead(node) - 1)
+        return max(0, self._answer.room - self._tree.ahead(node) - 1)
 
     def need(self, node: int) -> int:
         """Return how many tokens make a full draft behind `node`."""

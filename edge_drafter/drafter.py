@@ -6,22 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.background import Background
-from edge_drafter.config import DraftingConfig
-from edge_drafter.controller import Controller
 from edge_drafter.edge_only import decode_alone
-from edge_drafter.effort import Effort
-from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.loop import StepLoop
 from edge_drafter.protocols import Clock, Link
 from edge_drafter.question import Question
-from edge_drafter.request import StepRequest, StepResult
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.sources import DraftSource
-from edge_drafter.step import Step
+from edge_drafter.step import Step, StepRequest, StepResult
 from speculation.trace import Trace
 from speculation.wire import MAX_DRAFT_TOKENS
-
-LONGEST_DRAFT = 16
 
 
 class Drafter:
@@ -57,13 +52,8 @@ class Drafter:
         self._trace = trace if trace is not None else Trace(clock)
         self._max_draft = max_draft
         self._cpu_clock = cpu_clock
-        self._effort = Effort(config.effort)
         self._background = background
-        largest = min(LONGEST_DRAFT, max_draft)
-        rule = config.gamma if isinstance(config.gamma, str) else None
-        self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
-        """What the drafter has measured, and the draft length that follows from it."""
-        self._exits = ExitExperience()
+        self.acceptance = AcceptanceStats(config, max_draft)
 
     def run(self, request: StepRequest, question: Question | None = None) -> StepResult:
         """Answer one request; `question` watches the answer grow and may cancel it.
@@ -83,7 +73,4 @@ class Drafter:
         return result
 
     def _step(self, request: StepRequest, question: Question | None) -> Step:
-        return Step(
-            self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock,
-            self._effort, self._exits,
-        )  # fmt: skip
+        return Step(self.config, request, self.acceptance, self._clock, self._max_draft, question, self._cpu_clock)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from edge_drafter.question import CANCELLED
-from edge_drafter.request import Interruption, StepResult
 from edge_drafter.sources import DraftSource
-from edge_drafter.step import Step
+from edge_drafter.step import Interruption, Step, StepResult
 from edge_drafter.tracing import StepTrace
 from speculation.cancellation import Abandoned
 from speculation.trace import Trace
@@ -32,7 +31,7 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
             if step.cancelled:
                 raise step.interrupted(Interruption.CANCELLED, CANCELLED)
             started = step.clock()
-            token = None if step.settled is None or not step.config.forced else step.settled.only
+            token = None if step.jump_forward is None or not step.config.forced else step.jump_forward.only
             if token is None:
                 try:
                     with spans.drafting():
@@ -42,8 +41,8 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
                 stats.add_forward(step.clock() - started, verifying=False, abandoned=False)
                 token = tree[tree.likeliest_path(tree.root, 1)[0]].token
             source.commit(tree.reroot([token]), None)
-            if step.settled is not None:
-                step.settled.follow([token])
+            if step.jump_forward is not None:
+                step.jump_forward.follow([token])
             answer.append([token])
             if stats.first_commit_s is None:
                 stats.first_commit_s = step.clock() - step.started

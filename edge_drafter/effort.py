@@ -42,7 +42,7 @@ from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Node
 
 _RISES = 0.01
-"""Of a pass: how fast the shortest one is forgotten."""
+"""The shortest pass of late grows by this share of each new one, so that it is forgotten."""
 SELDOM = (16, 256)
 """Commits between forwards that are tried though they are not worth it: at first, and at most."""
 STEPS = (8, 128)
@@ -110,7 +110,7 @@ class Effort:
         return self.use(places) * self._seconds >= price * forward_s * self._tokens
 
     def ran(self) -> None:
-        """A forward ran."""
+        """Note that a forward ran."""
         self._is_try = self._idle_commits >= self._interval
         self._idle_commits = 0
 
@@ -129,7 +129,7 @@ class Effort:
             self._interval, self._is_try = min(2 * self._interval, SELDOM[1]), False
 
     def committed(self, tokens: int, seconds: float, pass_s: float) -> None:
-        """A commit brought `tokens`, `seconds` after the one before, with a pass of `pass_s`; 0 without one."""
+        """Take a commit of `tokens`, `seconds` after the one before, with a pass of `pass_s`; 0 without one."""
         if pass_s > 0.0:
             self._pass_s = pass_s if self._pass_s is None else min(pass_s, self._pass_s + _RISES * pass_s)
         self._seconds = _KEPT * self._seconds + seconds

@@ -19,10 +19,9 @@ from speculation.wire import ROOT, Jpegs
 
 @dataclass(frozen=True)
 class SwapTest:
-    """What one test found."""
+    """How many places of an answer, drafted twice, are right or differ."""
 
     tokens: int
-    """Of the answer: the places that were drafted, twice."""
     right: int
     """Places where the draft with the answer's own frame is the answer's token ..."""
     swapped: int

@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edge_drafter.tree import TokenTree
+from edge_drafter.tree import Rerooting, TokenTree
 from speculation.wire import Draft
 
 
 @dataclass
 class SentDraft:
-    """A draft behind tree node `anchor`."""
+    """A draft of the tree's `nodes`, behind its node `anchor`."""
 
     message: Draft
     anchor: int
     nodes: list[int]
-    """Its tree nodes."""
     value: float
-    """Its expected accepted tokens."""
+    """How many of its tokens are expected to stand."""
     full: bool
-    """It had gamma tokens, or its end, when it was sent."""
+    """Whether it had gamma tokens, or its end, when it was sent."""
     ahead: bool
-    """It was sent before its anchor was committed."""
+    """Whether it was sent before its anchor was committed."""
     sent_at: float
     repeated_at: float
     begun: bool = False
-    """An early token about it arrived, so its verification runs."""
+    """Whether an early token about it arrived, so that its verification runs."""
 
     def covers(self, node: int, tree: TokenTree) -> bool:
         """Whether a verifier that stands at `node` can go on with this draft."""
@@ -34,6 +33,13 @@ class SentDraft:
             return True
         inside = set(self.nodes)
         return node in inside and not inside.isdisjoint(tree[node].children.values())
+
+    def judged(self, rerooting: Rerooting) -> tuple[int, bool]:
+        """Return how many of its tokens a commit accepted, and whether it rejected one behind them."""
+        inside = set(self.nodes)
+        accepted = [content for node, content in rerooting.path if node in inside]
+        rejected = not inside.isdisjoint(accepted[-1].children.values()) if accepted else bool(self.nodes)
+        return len(accepted), rejected
 
 
 class SentDrafts:
@@ -69,7 +75,7 @@ class SentDrafts:
             self.current = draft
 
     def decide(self, round: int, tree: TokenTree) -> None:
-        """The tree was re-rooted by the verdict on `round`: forget it, and every draft that is void now."""
+        """Forget the draft of `round`, by the verdict on which the tree was re-rooted, and all that are void now."""
         root = tree.root
         # Of drafts for one place the verifier holds the newest; an older one counts only where it is verified already.
         newest = {draft.anchor: number for number, draft in self._by_round.items()}

@@ -17,10 +17,7 @@ import math
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -29,17 +26,15 @@ import zmq.auth
 
 from edge_drafter.emulated_link import EmulatedLinkSocket
 from edge_drafter.link_socket import LinkSocket
-from edge_drafter.protocols import LinkLost, VerifierBusy
-from edge_drafter.route import Place, RedirectRefused, Route
-from speculation.address import addresses_of, check_address
+from edge_drafter.protocols import Clock
+from edge_drafter.route import Place, RedirectRefused, Route, check_verifier
+from edge_drafter.step_exchange import LinkState, StepExchange
+from speculation.address import addresses_of
 from speculation.language.prompts import PROMPT_FORMS
 from speculation.links import IDEAL, LinkConditions
 from speculation.settings import expanded
 from speculation.text import printable
 from speculation.wire import (
-    MAX_MESSAGE_BYTES,
-    AnyMessage,
-    BeginStep,
     Busy,
     Commit,
     EarlyTokens,
@@ -58,20 +53,15 @@ from speculation.wire import (
     decode,
     encode,
     kind_of,
-    prefix_of,
 )
 
+__all__ = ["Keys", "LinkConfig", "LinkState", "ZmqLink", "load_keys"]
 _log = logging.getLogger(__name__)
-INBOX_MESSAGES, INBOX_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
-"""What waits for the step; more is dropped, and a lost commit is sent again on demand."""
 CONTROL_BYTES = 96 << 10
 """Largest message about the connection: a Welcome with the longest list of objects."""
 RTT_WEIGHT = 0.2
-LOOK_S = 0.02
-"""How often who waits for the link looks whether that is still wanted."""
 PINGS = 64
 """Pings whose answers are still waited for."""
-MALFORMED_LOG_S = 1.0
 LEAVE_S = 0.1
 """A place where nobody accepts connections, or that ended one, is left after so long where there is another one."""
 STEP_KINDS = (Commit, EarlyTokens, EndStep, Features, Working)
@@ -84,16 +74,6 @@ FINAL = frozenset(
     }
 )
 """Refusals of a Hello that waiting does not change. All others pass, so Hello is sent again."""
-
-
-class LinkState(str, Enum):
-    """How the link is. Only in NOMINAL can a step begin."""
-
-    CONNECTING = "connecting"
-    NOMINAL = "nominal"
-    BUSY = "busy"
-    SILENT = "silent"
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True)
@@ -162,32 +142,14 @@ class LinkConfig:
         check_verifier(self.address, self.keys is not None, self.allow_plain)
 
 
-def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
-    """Raise ValueError for what is no verifier's address, or list of them, or must not be trusted without keys."""
-    try:
-        for each in addresses_of(address):
-            check_address(each, encrypted, allow_plain, ("keys, a folder", "allow_plain"))
-    except ValueError as error:
-        raise ValueError(f"verifier {error}") from None
+class ZmqLink(StepExchange):
+    """A `edge_drafter.Link` over ZeroMQ."""
 
-
-class ZmqLink:
-    """A `edge_drafter.Link` over ZeroMQ. `on_state` is called in the link's thread at every change."""
-
-    def __init__(
-        self,
-        config: LinkConfig,
-        on_state: Callable[[LinkState, str], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, config: LinkConfig, clock: Clock = time.monotonic) -> None:
+        why = f"looking for a verifier at {config.address}"
+        super().__init__(threading.Condition(), clock, config.hello.vocabulary, why)
         self.config = config
-        self._on_state = on_state
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._state = LinkState.CONNECTING
-        self._why = f"looking for a verifier at {config.address}"
         self._welcome: Welcome | None = None
-        self._epoch = self._step_epoch = 0
         self._greeted = False
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
         self._keys = keys = config.keys
@@ -197,20 +159,10 @@ class ZmqLink:
         """Whether the next connection is due, to the route's place."""
         self._unresolved = False
         """Whether it counts as refused because the verifier's name has no address."""
-        self._prefix = b""
         self._again_at = -math.inf
         """When a verifier that was full, or that is one redirect too many, may be asked again."""
         self._received_at: float | None = None
         self._rtt: float | None = None
-        self._bytes = [0, 0]
-        self._inbox: deque[bytes] = deque()
-        self._inbox_bytes = 0
-        self._step, self._step_ended = -1, False
-        """The number of the step that was begun last, and whether this side has ended it."""
-        self._turned_away = ""
-        """Why a full verifier did not take that step; empty where it did."""
-        self._malformed, self._malformed_at = 0, -math.inf
-        self._outbox: deque[bytes] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -219,16 +171,6 @@ class ZmqLink:
         self._thread.start()
 
     # -- for any thread
-
-    @property
-    def state(self) -> LinkState:
-        """How the link is now."""
-        return self._state
-
-    @property
-    def why(self) -> str:
-        """The state as a sentence."""
-        return self._why
 
     @property
     def welcome(self) -> Welcome | None:
@@ -245,78 +187,6 @@ class ZmqLink:
         """Smoothed round trip of a ping in seconds; None before the first."""
         return self._rtt
 
-    @property
-    def bytes_up(self) -> int:
-        """Payload bytes of the steps' messages sent; pings and Hellos are not counted."""
-        return self._bytes[0]
-
-    @property
-    def bytes_down(self) -> int:
-        """Payload bytes of the steps' messages received."""
-        return self._bytes[1]
-
-    def wait_nominal(self, timeout: float, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Return whether the link is nominal, at the latest after `timeout` seconds; a refusal is final for now.
-
-        `cancelled` ends the wait within `LOOK_S`.
-        """
-        until = self._clock() + timeout
-        with self._changed:
-            while self._state not in (LinkState.NOMINAL, LinkState.REFUSED) and not cancelled():
-                left = until - self._clock()
-                if left <= 0.0:
-                    break
-                self._changed.wait(min(left, LOOK_S))
-            return self._state is LinkState.NOMINAL
-
-    def send(self, message: AnyMessage) -> None:
-        """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost.
-
-        An `EndStep` may come from another thread than the step's, and is the last message of its step that is sent.
-        """
-        payload = encode(message)
-        with self._changed:
-            if isinstance(message, BeginStep):
-                self._step_epoch = self._epoch
-                self._inbox.clear()
-                self._inbox_bytes = 0
-                self._step, self._step_ended, self._turned_away = message.step, False, ""
-                self._prefix = prefix_of(message.prompt)
-            self._check()
-            if self._step_ended and not isinstance(message, EndStep):
-                return
-            self._bytes[0] += len(payload)
-            self._outbox.append(payload)
-            # Its thread may be late, and a newer step begun.
-            if isinstance(message, EndStep) and message.step == self._step:
-                self._step_ended = True
-                self._changed.notify_all()
-        self._wake()
-
-    def receive(self, timeout: float) -> AnyMessage | None:
-        """Return the next message of the step, None after `timeout` seconds. Raises LinkLost, with the reason.
-
-        Where the step was ended here it waits for none.
-        """
-        until = self._clock() + timeout
-        while True:
-            with self._changed:
-                while not self._inbox:
-                    self._check()
-                    left = until - self._clock()
-                    if left <= 0.0 or self._step_ended:
-                        return None
-                    self._changed.wait(left)
-                payload = self._inbox.popleft()
-                self._inbox_bytes -= len(payload)
-            try:
-                message = decode(payload)
-                check_tokens(message, self.config.hello.vocabulary)
-            except WireError as error:
-                self._note_malformed(error)
-            else:
-                return message
-
     def close(self) -> None:
         """Stop the thread and free the socket; safe to repeat."""
         self._stopping = True
@@ -324,14 +194,6 @@ class ZmqLink:
         self._thread.join()
         self._wake_in.close()
         self._wake_out.close()
-
-    def _check(self) -> None:
-        if self._turned_away:
-            raise VerifierBusy(self._turned_away)
-        if self._state is not LinkState.NOMINAL:
-            raise LinkLost(self._why)
-        if self._step_epoch != self._epoch:
-            raise LinkLost("the verifier was restarted or lost this session; the step must begin again")
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one needs no waking
@@ -429,11 +291,11 @@ class ZmqLink:
             if len(payload) > CONTROL_BYTES:
                 raise WireError(f"message of {len(payload)} bytes, the limit is {CONTROL_BYTES} for its kind")
             message = decode(payload)
-            check_tokens(message, self.config.hello.vocabulary)
+            check_tokens(message, self._vocabulary)
         except WireError as error:
             self._note_malformed(error)
             if kind_of(payload) is Welcome and not self._greeted:
-                why = f"the verifier at {self._route.place.address} answers with a Welcome that cannot be read"
+                why = f"{self._where} answers with a Welcome that cannot be read"
                 self._become(
                     LinkState.REFUSED, f"{why} ({printable(str(error))}); install the same version on both sides"
                 )
@@ -463,6 +325,10 @@ class ZmqLink:
             self._keep(payload)
         return False
 
+    @property
+    def _where(self) -> str:
+        return f"the verifier at {self._route.place.address}"
+
     def _hello(self) -> Hello:
         """Return what greets the verifier at the route's place."""
         session = self._welcome.session if self._welcome is not None else ""
@@ -472,7 +338,7 @@ class ZmqLink:
 
     def _redirected(self, redirect: Redirect, now: float) -> None:
         """Go where the verifier sends this robot; a session here is over."""
-        why = f"the verifier at {self._route.place.address} sends this robot elsewhere"
+        why = f"{self._where} sends this robot elsewhere"
         why += f": {printable(redirect.reason)}" if redirect.reason else ""
         try:
             self._again_at = self._route.follow(redirect, now)
@@ -489,15 +355,6 @@ class ZmqLink:
             self._moves = True
         self._again_at = due
 
-    def _keep(self, payload: bytes) -> None:
-        """Keep a message of the step for `receive`, as far as there is room."""
-        with self._changed:
-            if len(self._inbox) < INBOX_MESSAGES and self._inbox_bytes + len(payload) <= INBOX_BYTES:
-                self._bytes[1] += len(payload)
-                self._inbox.append(payload)
-                self._inbox_bytes += len(payload)
-                self._changed.notify_all()
-
     def _turn_away(self, busy: Busy, now: float) -> bool:
         """Leave a full verifier alone for as long as it asks; return whether a Hello is the next that is due.
 
@@ -506,7 +363,7 @@ class ZmqLink:
         of_step = busy.step is not None
         if of_step is not self._greeted or (of_step and busy.step != self._step):
             return False
-        why = f"the verifier at {self._route.place.address} is full: {printable(busy.message)}"
+        why = f"{self._where} is full: {printable(busy.message)}"
         why += f"; trying again in {busy.retry_after_s:.1f} s"
         self._again_at = now + busy.retry_after_s
         self._become(LinkState.BUSY, why, turns_away=of_step)
@@ -527,19 +384,9 @@ class ZmqLink:
     def _refused(self, fault: Fault) -> None:
         reason = printable(fault.message)
         if fault.code in FINAL:
-            self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} refuses: {reason}")
+            self._become(LinkState.REFUSED, f"{self._where} refuses: {reason}")
         else:
-            self._become(LinkState.CONNECTING, f"the verifier at {self._route.place.address} refuses for now: {reason}")
-
-    def _note_malformed(self, error: WireError) -> None:
-        """Log malformed messages, once a second at most."""
-        now = self._clock()
-        with self._changed:
-            self._malformed += 1
-            if now - self._malformed_at < MALFORMED_LOG_S:
-                return
-            self._malformed_at, count, self._malformed = now, self._malformed, 0
-        _log.warning("ignored %d messages of the verifier, the last: %s", count, printable(str(error)))
+            self._become(LinkState.CONNECTING, f"{self._where} refuses for now: {reason}")
 
     def _welcomed(self, welcome: Welcome) -> None:
         hello, text = self.config.hello, ""
@@ -550,7 +397,7 @@ class ZmqLink:
             text = f"its model is asked in prompts of form {welcome.form}; this program knows {known}: update it"
         if text:
             self._greeted = False
-            self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} does not fit: {text}")
+            self._become(LinkState.REFUSED, f"{self._where} does not fit: {text}")
             return
         if self._greeted:
             return
@@ -561,7 +408,7 @@ class ZmqLink:
 
     def _become_nominal(self) -> None:
         model = self._welcome.model if self._welcome is not None else ""
-        self._become(LinkState.NOMINAL, f"the verifier at {self._route.place.address} serves {printable(model, 64)}")
+        self._become(LinkState.NOMINAL, f"{self._where} serves {printable(model, 64)}")
 
     def _fall_silent(self, seconds: float, ended: bool, connection: LinkSocket) -> None:
         """Note silence, or that the connection `ended`.
@@ -569,13 +416,12 @@ class ZmqLink:
         A link that is silent, or refused, stays so with its first reason until a verifier answers. Why a handshake
         failed is a better reason than that.
         """
-        where = f"the verifier at {self._route.place.address}"
         if self._greeted:
             self._greeted = False
             if ended:  # the next place is asked at once, so that there is no silence yet
-                self._become(LinkState.CONNECTING, f"{where} ended the connection")
+                self._become(LinkState.CONNECTING, f"{self._where} ended the connection")
             else:
-                self._become(LinkState.SILENT, f"nothing received from {where} for {seconds:.1f} s")
+                self._become(LinkState.SILENT, f"nothing received from {self._where} for {seconds:.1f} s")
         elif connection.refusal:
             state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
             self._become(state, connection.refusal)
@@ -592,18 +438,3 @@ class ZmqLink:
             self._become(LinkState.REFUSED, connection.absence)
         elif self._state is LinkState.CONNECTING:
             self._become(LinkState.CONNECTING, connection.absence)
-
-    def _become(self, state: LinkState, why: str, turns_away: bool = False) -> None:
-        """Change the state. `turns_away`: the step that was begun last is turned away."""
-        with self._changed:
-            if turns_away:
-                self._turned_away = why
-            if (state, why) == (self._state, self._why):
-                return
-            changed = state is not self._state
-            self._state, self._why = state, why
-            self._changed.notify_all()
-        if changed:
-            (_log.info if state is LinkState.NOMINAL else _log.warning)("link %s: %s", state.value, why)
-        if self._on_state is not None:
-            self._on_state(state, why)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from edge_drafter.acceptance_stats import Verdict
 from edge_drafter.answer import Contradiction
 from edge_drafter.background import Background
 from edge_drafter.protocols import Link, LinkLost, VerifierBusy
 from edge_drafter.question import CANCELLED
-from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.sources import DraftSource
-from edge_drafter.step import Step
+from edge_drafter.step import Interruption, Step, StepInterrupted, StepRequest, StepResult
 from edge_drafter.step_drafter import Outcome, StepDrafter
 from edge_drafter.tracing import StepTrace
 from speculation.cancellation import Abandoned
@@ -66,7 +66,7 @@ class StepLoop:
         self._link = link
         self._trace = StepTrace(trace, step.request.step, step.started, step.request.trace)
         # Only a verifier that goes on by itself can be left alone.
-        drafts = step.config.drafts and (step.config.idle is not Idle.LEDGER or step.effort.drafts)
+        drafts = step.config.drafts and (step.config.idle is not Idle.LEDGER or step.acceptance.effort.drafts)
         self._drafter = StepDrafter(step, sources) if drafts else None
         self._bytes = (link.bytes_up, link.bytes_down)
         self._commit_received_at = step.started
@@ -90,8 +90,8 @@ class StepLoop:
                 self._begin()
             while not step.answer.done:
                 self._advance()
-            completing = None if self._drafter is None else self._drafter.completing
-            if completing is not None and completing.sampled_last:
+            residual = None if self._drafter is None else self._drafter.residual
+            if residual is not None and residual.sampled_last:
                 self._end_step("the edge drew the last token")
         except StepInterrupted:
             raise
@@ -120,7 +120,7 @@ class StepLoop:
             left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0), early=step.asks_exits,
             trace=request.trace, grammar=request.grammar_name,
         )  # fmt: skip
-        step.controller.linked(self._link.rtt_s)
+        step.acceptance.on_step(self._link.rtt_s)
         for source in self._sources:
             message = source.announce(message)
         if self._drafter is None:
@@ -153,7 +153,7 @@ class StepLoop:
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
         if self._background is not None:
-            step.effort.crowded = self._background.crowded
+            step.acceptance.on_prefill(self._background.crowded)
         drafter.has_read()
         now = step.clock()
         step.stats.prefill_s += now - started
@@ -239,12 +239,12 @@ class StepLoop:
 
     def _complete(self, commit: Commit, tokens: list[int]) -> list[int]:
         """Return a commit's tokens with the one that it leaves to the edge; none until that is known."""
-        completing = None if self._drafter is None else self._drafter.completing
-        if completing is None:
+        residual = None if self._drafter is None else self._drafter.residual
+        if residual is None:
             if commit.rest is not None and self._step.answer.rests(commit):
                 raise Contradiction("Commit.rest came to an answer that is drawn by another rule")
             return tokens
-        found = completing.complete(commit, tokens)
+        found = residual.complete(commit, tokens)
         if isinstance(found, Fetch):
             self._link.send(found)
             return []
@@ -257,7 +257,6 @@ class StepLoop:
         stats.rounds += 1
         # The first commit waits for the frame to be read, which no token drafted would save.
         since = now - self._committed_at if stats.first_commit_s is not None else commit.compute_s
-        step.effort.committed(len(tokens), since, commit.compute_s / max(1, commit.passes))
         if stats.first_commit_s is None:
             stats.first_commit_s = now - step.started
         current = step.sent.current
@@ -266,8 +265,10 @@ class StepLoop:
         sent_at = max(current.sent_at, self._committed_at) if current is not None and is_own else self._committed_at
         self._committed_at = now
         outcome = Outcome.NEITHER
-        if drafter is not None:
-            outcome = drafter.take_commit(commit, tokens, now)
+        if drafter is None:
+            step.acceptance.on_verdict(Verdict(commit, tokens, now, since))
+        else:
+            outcome = drafter.take_commit(commit, tokens, now, since)
             if outcome is Outcome.HIT and is_last and step.sent.current is None:
                 self._link.send(drafter.send_draft(step.tree.root))
         step.show()
@@ -345,13 +346,10 @@ class StepLoop:
 
     def _finish(self) -> None:
         step, stats = self._step, self._step.stats
-        if self._drafter is not None:
-            step.controller.write_to(stats)
         stats.bytes_up = self._link.bytes_up - self._bytes[0]
         stats.bytes_down = self._link.bytes_down - self._bytes[1]
         ended = step.finish()
-        if step.answer.done or step.is_late(ended):
-            step.effort.answered(stats, self._drafter is not None)
+        step.acceptance.on_step_end(stats, self._drafter is not None, step.answer.done or step.is_late(ended))
         self._trace.step(stats, ended)
 
 

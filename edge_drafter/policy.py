@@ -22,12 +22,12 @@ class Policy:
     def __init__(self, step: Step) -> None:
         self._config = step.config
         self._clock = step.clock
-        self._controller = step.controller
-        self._effort = step.effort
+        self._controller = step.acceptance.controller
+        self._effort = step.acceptance.effort
         self._tree = step.tree
         self._selector = step.selector
         self._sent = step.sent
-        self._queue = BranchQueue(step.config.queue_policy, step.config.branches, finish=step.config.finish)
+        self._queue = BranchQueue(step.config.queue_policy, step.config.branches)
         self._committed_at = step.clock()
         self._next: int | None = None
         self._is_stale = True
@@ -74,9 +74,9 @@ class Policy:
         """
         if not self._selector.is_full(anchor):
             return False
-        now = self._controller.estimates
+        now = self._controller
         extends = self._config.extend and self._config.draft_tokens
-        if not extends or now.verify_s is None or now.draft_s is None or now.goes_on is None:
+        if not extends or now.verify_s is None or now.draft_s is None:
             return True
         use = self._effort.use(self._places(self._selector.unfed(anchor, [])))
         return use * (1.0 - now.goes_on) * now.verify_s <= now.draft_s * self._tree[anchor].reach
@@ -98,7 +98,7 @@ class Policy:
         """Whether a verifier should begin with the part of a draft that is there rather than wait for a forward."""
         if not self._config.partial:
             return False
-        verify_s = self._controller.estimates.verify_s
+        verify_s = self._controller.verify_s
         return (verify_s is not None and self._waiting_costs(anchor, verify_s)) or not self.next_leaves()
 
     def _has_grown(self, draft: SentDraft) -> bool:
@@ -108,7 +108,7 @@ class Policy:
     def _is_late(self, root: int) -> bool:
         if not self._config.truncate:
             return False
-        fixed_s = self._controller.estimates.fixed_s
+        fixed_s = self._controller.fixed_s
         return fixed_s is not None and self._waiting_costs(root, fixed_s + self._clock() - self._committed_at)
 
     def _waiting_costs(self, anchor: int, round_s: float) -> bool:
@@ -116,7 +116,7 @@ class Policy:
 
         The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
         """
-        now, tree = self._controller.estimates, self._tree
+        now, tree = self._controller, self._tree
         nodes = self._selector.cut(anchor)
         if not nodes or now.draft_s is None or now.acceptance is None:
             return False
@@ -138,7 +138,7 @@ class Policy:
         """Whether a forward over `leaves` is worth its effort."""
         if self._effort.is_free:
             return True
-        return self._effort.is_worth(self._places(leaves), self._controller.estimates.draft_s)
+        return self._effort.is_worth(self._places(leaves), self._controller.draft_s)
 
     def _places(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
         """Return where a forward over `leaves` proposes, as `Effort.is_worth` takes it."""
@@ -194,7 +194,7 @@ class Policy:
 
     def _branch_ends(self) -> list[int]:
         selector, leaves = self._selector, list[int]()
-        for branch in self._queue.best(lambda each: selector.is_full(each.anchor, each.want)):
+        for branch in self._queue.best():
             if not selector.is_full(branch.anchor, branch.want):
                 end = selector.end(branch.anchor, branch.want)
                 new = selector.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]
@@ -204,12 +204,11 @@ class Policy:
     # --- what has happened
 
     def on_forward(self) -> None:
-        """A draft forward ended."""
-        self._effort.ran()
+        """Take the end of a draft forward."""
         self._happened()
 
     def on_sent(self, draft: SentDraft) -> None:
-        """A draft was sent; what follows it is a branch."""
+        """Take a draft that was sent; what follows it is a branch."""
         selector, anchor, nodes = self._selector, draft.anchor, draft.nodes
         if draft.ahead:
             above = self._tree.parent(anchor)
@@ -222,14 +221,14 @@ class Policy:
         self._happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
-        """An exit named `node`."""
+        """Take what an exit said: the answer goes through `node`."""
         want = self._selector.need(node)
         if want > 0 and not self._selector.ends_at(node):
             self._queue.put(Branch(node, want, confidence))
         self._happened()
 
     def on_commit(self, now: float) -> None:
-        """The tree was re-rooted."""
+        """Take a commit, at which the tree was re-rooted."""
         tree = self._tree
         self._queue.keep(lambda anchor: anchor in tree and anchor != tree.root)
         self._committed_at = now

@@ -1,4 +1,4 @@
-"""Question: one running question to the edge's decoder; its answer as it is committed, and the way to stop it."""
+"""A question to the edge's decoder: its answer as it is committed, the way to stop it, and what it ends in."""
 
 from __future__ import annotations
 
@@ -6,12 +6,40 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from edge_drafter.reply import Cancelled, Reply
+from edge_drafter.stats import DecodingStats
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer reads the first bytes of a character as while its last ones are missing."""
 CANCELLED = "the question was cancelled"
+
+
+class VerifierLost(RuntimeError):
+    """No answer, because the verifier cannot be reached or refuses; the message gives the reason."""
+
+
+class VerifierRefused(VerifierLost):
+    """The verifier answers and does not accept this robot: waiting does not help."""
+
+
+class AnswerLate(RuntimeError):
+    """No answer within the time that a step may take."""
+
+
+class Cancelled(RuntimeError):
+    """No answer, because it is not wanted any more: its question was cancelled, or a newer one took its place."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer's text, what decoding it took, and how the link was then (round trip in s, negative if unknown)."""
+
+    text: str
+    stats: DecodingStats
+    profile: str = ""
+    link: str = ""
+    link_rtt_s: float = -1.0
 
 
 class GrowingText:

@@ -8,7 +8,7 @@ from speculation.sampling import DraftSampler
 from speculation.wire import Commit, Fetch
 
 
-class Completing:
+class ResidualTokens:
     """What one step's commits leave to the edge. A scheme that leaves nothing makes no use of it."""
 
     def __init__(self, sampler: DraftSampler, step: Step) -> None:

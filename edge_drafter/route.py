@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from speculation.address import check_address, host_of
+from speculation.address import addresses_of, check_address, host_of
 from speculation.text import printable
 from speculation.wire import Redirect
 
+REMEDIES = ("keys, a folder", "allow_plain")
+"""The settings that make a verifier on another machine trusted."""
 KEY_CHARS = 40
 """Of a CURVE key (z85)."""
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?\]")
@@ -37,6 +39,15 @@ class RedirectRefused(ValueError):
     """A redirect that is not followed, and why."""
 
 
+def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
+    """Raise ValueError for what is no verifier's address, or list of them, or must not be trusted without keys."""
+    try:
+        for each in addresses_of(address):
+            check_address(each, encrypted, allow_plain, REMEDIES)
+    except ValueError as error:
+        raise ValueError(f"verifier {error}") from None
+
+
 class Route:
     """The places, one of which is the one to be. `now` is in seconds."""
 
@@ -52,7 +63,7 @@ class Route:
         self._unanswered = 0
         """Places of the list that did not answer since a verifier did."""
         self._full: dict[int, float] = {}
-        """Until when places of the list are full, by their number."""
+        """When places of the list are no longer full, by their number."""
         self._hops: deque[float] = deque(maxlen=MOST_HOPS)
         self._ticket = b""
         self._was_sent = False
@@ -64,7 +75,7 @@ class Route:
 
     @property
     def ticket(self) -> bytes:
-        """The last one, by which a gateway knows where the robot was; empty before the first."""
+        """The last ticket, by which a gateway knows where the robot was; empty before the first."""
         return self._ticket
 
     @property
@@ -104,7 +115,7 @@ class Route:
         return due
 
     def full(self, until: float, now: float) -> float:
-        """This place of the list is full until then: be at the one that may be asked first; return when."""
+        """Note that this place is full until then, and be at the one that may be asked first; return when."""
         self._full[self._at] = until
         turns = [(self._at + more) % len(self._own) for more in range(1, len(self._own) + 1)]
         self._at = min(turns, key=lambda number: max(now, self._full.get(number, now)))
@@ -112,7 +123,7 @@ class Route:
 
     @property
     def full_until(self) -> float:
-        """Before when this place is not to be asked."""
+        """When this place may be asked again."""
         return -math.inf if self._elsewhere is not None else self._full.get(self._at, -math.inf)
 
     def arrived(self) -> None:
@@ -123,7 +134,7 @@ class Route:
             self._served_by = self._elsewhere
 
     def leave(self) -> None:
-        """Nobody answers here: go on to the next place.
+        """Go on to the next place, since nobody answers here.
 
         From elsewhere that is the gateway that sent the robot there; from the last of the list, where it was served
         before: gateways may be gone while their verifiers are not.
@@ -152,4 +163,4 @@ class Route:
             raise ValueError(f"{address} would be plain text (a key of {len(key)} characters), this robot has keys")
         if key and not encrypted:
             raise ValueError(f"{address} is encrypted and this robot has no keys")
-        check_address(address, encrypted, self._allow_plain, ("keys, a folder", "allow_plain"))
+        check_address(address, encrypted, self._allow_plain, REMEDIES)

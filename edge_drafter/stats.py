@@ -20,9 +20,8 @@ class DecodingStats:
 
     mode: str = ""
     tokens: int = 0
-    """Committed tokens."""
     rounds: int = 0
-    """Commits."""
+    """How many commits came."""
     drafted: int = 0
     """Draft tokens sent; of several drafts for one place the largest counts."""
     accepted: int = 0
@@ -31,7 +30,6 @@ class DecodingStats:
     """Commits that landed on a full, unspent draft: nothing had to be drafted before sending. Where gamma is chosen by
     a rule, four tokens are a full draft here."""
     misses: int = 0
-    """Commits that did not."""
     early_received: int = 0
     """Early tokens that arrived before their verification was decided."""
     early_hits: dict[int, int] = field(default_factory=dict)
@@ -41,7 +39,7 @@ class DecodingStats:
     """Draft forwards of whose proposals, the likeliest token behind each leaf, none was committed, or that were given
     up."""
     wasted_s: float = 0.0
-    """Their time (WDT)."""
+    """The time of these forwards (WDT)."""
     cloud_passes: int = 0
     """Target forwards."""
     sent_ahead: int = 0
@@ -56,7 +54,7 @@ class DecodingStats:
     """Times that a rejected token's successor could not be drawn without the tail of the target's distribution."""
     interruptions: int = 0
     busy: int = 0
-    """Of them: times that a full verifier turned the step away."""
+    """How many of the interruptions were a full verifier that turned the step away."""
     bytes_up: int = 0
     bytes_down: int = 0
     prefill_s: float = 0.0
@@ -79,13 +77,10 @@ class DecodingStats:
     gamma: int = 0
     """Draft tokens per verification at the step's end."""
     estimated_draft_s: float | None = None
-    """The controller's estimate of a draft forward at the step's end; None before the first sample, as below."""
+    """What `AcceptanceStats` estimated at the step's end, this and the next three; None before the first sample."""
     estimated_verify_s: float | None = None
-    """Of a target forward."""
     estimated_rtt_s: float | None = None
-    """Of the round trip."""
     estimated_acceptance: float | None = None
-    """Of the probability that a draft token is accepted."""
 
     @property
     def tau(self) -> float:

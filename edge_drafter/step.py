@@ -1,71 +1,149 @@
-"""Everything that belongs to one step of the edge."""
+"""One step: what is asked, everything that belongs to it until its last commit, and what it ends in."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from enum import Enum
 
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Answer
-from edge_drafter.config import DraftingConfig
-from edge_drafter.constrained import Settled
-from edge_drafter.controller import Controller
 from edge_drafter.draft_selection import DraftSelector
-from edge_drafter.effort import Effort
-from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.in_flight import SentDrafts
+from edge_drafter.jump_forward import JumpForward
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
-from edge_drafter.request import Interruption, StepInterrupted, StepRequest
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import TokenTree
 from speculation.cancellation import Stop
-from speculation.wire import MAX_DRAFT_TOKENS, FaultCode
+from speculation.language.grammar import Automaton
+from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
+from speculation.wire import MAX_DRAFT_TOKENS, FaultCode, Grammar, Jpegs, begin_digest
 
 GUESS_TOKENS = 32
 """How far ahead of the answer a question shows what the edge expects."""
 
 
+@dataclass(frozen=True)
+class StepRequest:
+    """One question about one frame or several. Raises ValueError, naming the field, for values that cannot be."""
+
+    step: int
+    """Number of the step on the wire; grows with every request of a session, also for a resumed answer."""
+    prompt: str
+    jpeg: Jpegs
+    eos: tuple[int, ...]
+    """Tokens that end an answer (the target's, from `Welcome`)."""
+    max_tokens: int = 128
+    deadline_s: float | None = None
+    """Seconds that this request may take; None waits as long as the link lives."""
+    committed: tuple[int, ...] = ()
+    """The answer so far, after an interruption."""
+    sampling: SamplingScheme = GREEDY
+    """How tokens are sampled, as the session's Hello declared."""
+    key: int = 0
+    """Names the answer's random draws. A resumed question keeps it; two answers are the same where prompt, image,
+    settings and key are."""
+    trace: bytes = b""
+    """Id of the trace that joins both sides' notes of the question, see `BeginStep.trace`; a resumed one keeps it."""
+    grammar: Automaton | None = None
+    """What the answer must look like; None: it is free. A resumed question keeps it."""
+
+    @property
+    def grammar_name(self) -> Grammar:
+        return Grammar.FREE if self.grammar is None else self.grammar.name
+
+    @property
+    def digest(self) -> bytes:
+        """What names the question in both sides' messages; the frames are hashed for it."""
+        return begin_digest(self.prompt, self.jpeg, self.sampling.text, self.key, self.grammar_name)
+
+    def __post_init__(self) -> None:
+        if not self.eos:
+            raise ValueError("eos is empty; give the tokens that end an answer")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1")
+        if not 0 <= self.key <= MAX_KEY:
+            raise ValueError(f"key is {self.key}; give 0 to 2^63 - 1")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The answer's tokens, ending in an eos token or cut at max_tokens, and what they cost."""
+
+    tokens: tuple[int, ...]
+    stats: DecodingStats
+
+
+class Interruption(Enum):
+    """Why a step ended without its answer."""
+
+    LINK_LOST = "link lost"
+    DEADLINE = "deadline"
+    REFUSED = "refused"
+    CONTRADICTION = "contradiction"
+    UNREADABLE = "the edge cannot read the frame"
+    FAILED = "the edge failed"
+    CANCELLED = "cancelled"
+
+
+class StepInterrupted(RuntimeError):
+    """A step ended early. `committed` holds what was verified; `BeginStep.committed` resumes the step there.
+
+    `code` is the verifier's, where it sent a `Fault`.
+    """
+
+    def __init__(
+        self,
+        cause: Interruption,
+        message: str,
+        committed: tuple[int, ...],
+        stats: DecodingStats,
+        code: FaultCode | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.cause = cause
+        self.committed = committed
+        self.stats = stats
+
+
 class Step:
     """One question from its request to its last commit: settings, answer, token tree, sent drafts, figures.
 
-    Draft sources grow the tree, the policy reads it, `StepDrafter` re-roots it and sends drafts out of it. The
-    controller, the effort and what is known about exits outlive the step.
+    Draft sources grow the tree, the policy reads it, `StepDrafter` re-roots it and sends drafts out of it. What was
+    learned outlives the step: `acceptance`.
     """
 
     def __init__(
         self,
         config: DraftingConfig,
         request: StepRequest,
-        controller: Controller,
+        acceptance: AcceptanceStats,
         clock: Clock,
         max_draft: int = MAX_DRAFT_TOKENS,
         question: Question | None = None,
         cpu_clock: Clock = time.process_time,
-        effort: Effort | None = None,
-        exits: ExitExperience | None = None,
     ) -> None:
         """`max_draft`: tokens of a draft that the verifier takes. `question` watches the step and may cancel it."""
         self.config = config
         self.request = request
-        self.controller = controller
-        self.effort = effort or Effort()
+        self.acceptance = acceptance
         self.clock = clock
         self.started = clock()
         self._cpu_clock, self._cpu_started = cpu_clock, cpu_clock()
-        self.answer = Answer(
-            request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling,
-            request.key, request.grammar_name,
-        )  # fmt: skip
+        self.answer = Answer(request.digest, request.eos, request.max_tokens, request.committed)
         self.tree = TokenTree()
-        self.settled: Settled | None = None
+        self.jump_forward: JumpForward | None = None
         """What the answer's grammar leaves no choice about; None where it is free."""
         if request.grammar is not None:
-            self.settled = Settled(request.grammar, self.tree, request.committed, request.max_tokens)
-        self.selector = DraftSelector(self.tree, self.answer, config, max_draft, controller.gamma)
+            self.jump_forward = JumpForward(request.grammar, self.tree, request.committed, request.max_tokens)
+        self.selector = DraftSelector(self.tree, self.answer, config, max_draft, acceptance.controller.gamma)
         self.sent = SentDrafts()
         self.stats = DecodingStats()
         self.question = question
-        self.exits = ExitExperience() if exits is None else exits
-        self.asks_exits = config.early_tokens and self.exits.pay(config.exit_gain, request.step)
+        self.asks_exits = config.early_tokens and acceptance.exits.pay(config.exit_gain, request.step)
         """Whether the verifier should run its exits for this step."""
 
     @property

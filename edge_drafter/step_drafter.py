@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
-from edge_drafter.exit_experience import Estimate, Question
+from edge_drafter.acceptance_stats import ExitQuestion, NamedToken, Verdict
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import Policy
-from edge_drafter.residual import Completing
+from edge_drafter.residual import ResidualTokens
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Forward, Proposed, Rerooting
@@ -30,16 +29,6 @@ class Outcome(Enum):
     NEITHER = "neither"
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A verdict of an exit: `token` after the tokens `path` behind the root, named at time `at`."""
-
-    path: tuple[int, ...]
-    token: int
-    estimate: Estimate
-    at: float
-
-
 class StepDrafter:
     """Drafts for one step. It knows no link: what it returns is sent by its caller, what arrives is passed to it."""
 
@@ -49,12 +38,12 @@ class StepDrafter:
         self.policy = Policy(step)
         self.rounds = 0
         """Drafts sent so far; the newest one's number."""
-        self.completing: Completing | None = None
-        """Where a source samples its tokens: its evidence, and tokens that commits leave to the edge."""
+        self.residual: ResidualTokens | None = None
+        """The tokens that commits leave to the edge; None where no source samples its tokens."""
         self._uncommitted: list[tuple[Rerooting, Commit]] = []
         self._is_disturbed = False
-        """The next verdict was delayed by more than its round trip, its wait in the verifier and its verification."""
-        self._named_places: list[_Named] = []
+        """Whether more than a round trip, the wait in the verifier and the verification delays the next verdict."""
+        self._named_places: list[NamedToken] = []
         """What exits named in the verification under way."""
         self._named: int | None = None
         """The node that an exit named last."""
@@ -67,7 +56,7 @@ class StepDrafter:
             source.begin(self._step)
         for source in self._sources:
             if source.sampler is not None:
-                self.completing = Completing(source.sampler, self._step)
+                self.residual = ResidualTokens(source.sampler, self._step)
         self._propose(self._step.tree.root)
 
     def read(self, stop: Stop | None = None) -> None:
@@ -76,7 +65,7 @@ class StepDrafter:
             source.read(stop)
 
     def has_read(self) -> None:
-        """The frame is read: drafts are made from now on."""
+        """Note that the frame is read, so that drafts are made from now on."""
         self._root_at = self._sent_at = self._step.clock()
 
     @property
@@ -89,8 +78,8 @@ class StepDrafter:
         for source in self._sources:
             source.feed(message)
 
-    def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
-        """Run one draft forward over `leaves` and return its seconds.
+    def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> None:
+        """Run one draft forward over `leaves`.
 
         `poll` is called between layers and may take commits; a forward that these make useless is abandoned, and so is
         one for a question that was cancelled.
@@ -105,7 +94,7 @@ class StepDrafter:
         stop = step.stop if poll is None else self._stop(poll, leaves)
         is_verifying, is_abandoned = step.sent.current is not None, False
         started, forward = step.clock(), Forward()
-        hoping = leaves if step.config.extend or not step.effort.is_free else ()
+        hoping = leaves if step.config.extend or not step.acceptance.effort.is_free else ()
         hopes = {leaf: (step.tree.ahead(leaf) + 1, step.tree.new_behind(leaf)) for leaf in hoping}
         try:
             for source in self._sources:
@@ -113,17 +102,15 @@ class StepDrafter:
         except Abandoned:
             is_abandoned = True
         seconds = forward.seconds = step.clock() - started
-        if not is_abandoned:
-            step.controller.drafted(seconds)
         step.stats.add_forward(seconds, verifying=is_verifying, abandoned=is_abandoned)
+        step.acceptance.on_forward(seconds, is_abandoned)
         self.policy.on_forward()
-        return seconds
 
     def send_draft(self, anchor: int) -> Draft:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""
         step, tree, root = self._step, self._step.tree, self._step.tree.root
         nodes = step.selector.cut(anchor)
-        ahead = tree[anchor].depth - tree[root].depth
+        ahead = tree.ahead(anchor)
         tokens = [tree[node].token for node in nodes]
         places = {anchor: ROOT} | {node: place for place, node in enumerate(nodes)}
         parents = [places[tree.parent(node)] for node in nodes]
@@ -137,8 +124,8 @@ class StepDrafter:
             step.request.step, self.rounds, step.answer.position + ahead, prefix, tokens,
             None if is_chain else parents, draft_ms=min(round(1e3 * worked_s), MAX_DRAFT_MS),
         )  # fmt: skip
-        if self.completing is not None:
-            message = self.completing.sampler.attach(message)
+        if self.residual is not None:
+            message = self.residual.sampler.attach(message)
         before = step.sent.at(anchor)
         self._sent_at = now
         value, is_full = step.selector.value(anchor, nodes), self.policy.is_hit(anchor)
@@ -166,22 +153,23 @@ class StepDrafter:
         self.policy.on_early_token(self._named, step.tree[self._named].reach)
         return True
 
-    def take_commit(self, commit: Commit, tokens: list[int], now: float) -> Outcome:
-        """Re-root the tree at a commit that the answer has taken in, and count what it decides about the drafts."""
+    def take_commit(self, commit: Commit, tokens: list[int], now: float, since_s: float) -> Outcome:
+        """Re-root the tree at a commit that the answer has taken in, and count what it decides about the drafts.
+
+        `since_s` is as in `Verdict`.
+        """
         step, tree = self._step, self._step.tree
         for source in self._sources:
             source.judge(tokens)
         rerooting = tree.reroot(tokens)
-        if step.settled is not None:
-            step.settled.follow(tokens)
+        if step.jump_forward is not None:
+            step.jump_forward.follow(tokens)
         root = tree.root
         self._root_at = now
-        self._judge(commit, rerooting, now)
-        self._judge_exits(commit, tokens, now)
+        step.acceptance.on_verdict(self._verdict(commit, tokens, now, since_s, rerooting))
+        self._named_places.clear()
         self._uncommitted.append((rerooting, commit))
         step.stats.used(content for _, content in rerooting.path)
-        for stood, nodes in ((True, [content for _, content in rerooting.path]), (False, rerooting.dropped)):
-            step.effort.resolved(nodes, stood)
         step.sent.decide(commit.round, tree)
         self.policy.on_commit(now)
         if step.answer.done or step.selector.need(root) == 0:
@@ -232,34 +220,18 @@ class StepDrafter:
         path = tuple(tree[node].token for node in tree.path_to(anchor))
         named = tree[anchor].children.get(early.token)
 
-        def probability(question: Question, node: int) -> float:
-            estimate = step.exits.estimate(question, early.layer, early.confidence, tree[node].reach)
-            self._named_places.append(_Named(path, early.token, estimate, step.clock()))
+        def probability(question: ExitQuestion, node: int) -> float:
+            estimate = step.acceptance.exits.estimate(question, early.layer, early.confidence, tree[node].reach)
+            self._named_places.append(NamedToken(path, early.token, estimate, step.clock()))
             return estimate.probability
 
         if named is not None:
-            reach = probability(Question.LANDING, named)
+            reach = probability(ExitQuestion.LANDING, named)
         else:
-            reach = probability(Question.TOKEN, anchor)
+            reach = probability(ExitQuestion.TOKEN, anchor)
             if anchor != tree.root:
-                tree.condition(anchor, probability(Question.ANCHOR, anchor))
+                tree.condition(anchor, probability(ExitQuestion.ANCHOR, anchor))
         return tree.raise_branch(anchor, early.token, reach, early.layer)
-
-    def _judge_exits(self, commit: Commit, tokens: Sequence[int], now: float) -> None:
-        """Learn from a commit what the exits' verdicts about it were worth."""
-        step, known, gained_s = self._step, self._step.controller.estimates, 0.0
-        for each in self._named_places:
-            question, places = each.estimate.question, len(each.path)
-            reached = tuple(tokens[:places]) == each.path
-            named = reached and tuple(tokens[places : places + 1]) == (each.token,)
-            step.exits.learn(each.estimate, reached if question is Question.ANCHOR else named)
-            if named and question is Question.TOKEN and not gained_s:
-                # Earlier than that the draft behind it is of no use before its verification.
-                longest_s = step.selector.gamma * (known.draft_s or 0.0) + (known.rtt_s or 0.0)
-                gained_s = min(now - each.at, longest_s)
-        self._named_places.clear()
-        if step.asks_exits and commit.passes:
-            step.exits.verified(gained_s, commit.compute_s)
 
     def _anchor_of(self, early: EarlyTokens) -> int | None:
         step, tree = self._step, self._step.tree
@@ -272,22 +244,19 @@ class StepDrafter:
         anchor = draft.anchor if early.node == ROOT else draft.nodes[early.node]
         return anchor if anchor in tree and early.start >= step.answer.position else None
 
-    def _judge(self, commit: Commit, rerooting: Rerooting, now: float) -> None:
-        """Give the controller what a commit measured: the verification, the round trip, the acceptance."""
+    def _verdict(
+        self, commit: Commit, tokens: Sequence[int], now: float, since_s: float, rerooting: Rerooting
+    ) -> Verdict:
+        """Return what a commit shows about the draft that it judges, and about what exits said."""
         step = self._step
-        if commit.passes:
-            step.controller.verified(commit.compute_s / commit.passes)
-        draft = step.sent.get(commit.round)
-        if draft is None:
-            return
-        inside = set(draft.nodes)
-        path = [(node, content) for node, content in rerooting.path if node in inside]
-        last_children = path[-1][1].children if path else {}
-        accepted = len(path)
-        rejected = not inside.isdisjoint(last_children.values()) if path else bool(draft.nodes)
-        step.stats.accepted += accepted
-        # An answer's first draft waits for the verifier to read the frame, which is no part of a round.
-        is_plain = not (draft.ahead or self._is_disturbed or commit.prefill_s)
-        seconds = now - draft.sent_at if is_plain else None
-        sent = accepted + rejected
-        step.controller.judged(sent, accepted, seconds, commit.queue_s, commit.compute_s, step.answer.done)
+        draft, accepted, is_rejected, round_s = step.sent.get(commit.round), None, False, None
+        if draft is not None:
+            accepted, is_rejected = draft.judged(rerooting)
+            step.stats.accepted += accepted
+            # An answer's first draft waits for the verifier to read the frame, which is no part of a round.
+            if not (draft.ahead or self._is_disturbed or commit.prefill_s):
+                round_s = now - draft.sent_at
+        return Verdict(
+            commit, tokens, now, since_s, rerooting, accepted, is_rejected, round_s, step.answer.done,
+            step.selector.gamma, self._named_places, step.asks_exits,
+        )  # fmt: skip

@@ -37,7 +37,7 @@ class Proposed(NamedTuple):
 
     forward: Forward
     ahead: int
-    """How many levels behind the root of then."""
+    """How many levels it was behind the root of then."""
     hoped: float
     """The chance, then, that the answer would pass through the leaf and go on with a token that was not there."""
 
@@ -59,7 +59,7 @@ class Node:
     cells: tuple[int, ...] = ()
     """Where `Calibration` counts them."""
     children: dict[int, int] = field(default_factory=dict)
-    """Token -> node."""
+    """The nodes behind it, by their tokens."""
     proposed: Proposed | None = None
     """Where a draft forward proposed it as the likeliest behind a leaf."""
     layers: tuple[int, ...] = ()
@@ -92,7 +92,7 @@ class TokenTree:
         self._next = 1
         self.root = 0
         self.version = 0
-        """Another number whenever which nodes there are, or how likely they are, has changed."""
+        """Changes whenever the nodes, or how likely they are, have changed."""
         self._order: list[tuple[int, Node]] = []
         self._order_of = -1
 
@@ -230,7 +230,7 @@ class TokenTree:
         return sum([known[node].reach for node in nodes])
 
     def _behind_root(self, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
-        """The same from the root, out of one sorting per version: no node is likelier, or older, than its parent."""
+        """Yield them behind the root, out of one sorting a version: no node is likelier, or older, than its parent."""
         if self._order_of != self.version:
             # Nodes come here in the order of their ids, and sorting keeps that of equals: parents before children.
             likeliest = sorted(self._nodes.items(), key=_reach, reverse=True)
@@ -276,6 +276,15 @@ class TokenTree:
             path.append(current)
             current = self.parent(current)
         return path[::-1]
+
+    def places(self, tokens: Sequence[int]) -> Iterator[tuple[Node, int]]:
+        """Yield each of `tokens`, which follow the root, with the node in front of it, as far as the tree has that."""
+        node: int | None = self.root
+        for token in tokens:
+            if node is None:
+                return
+            yield self._nodes[node], token
+            node = self._nodes[node].children.get(token)
 
     def reroot(self, tokens: Sequence[int]) -> Rerooting:
         """Make `tokens`, which follow the root, committed. Reach becomes the probability given the new root."""

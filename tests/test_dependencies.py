@@ -57,6 +57,7 @@ MONITORING_HOMES = {
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
+    "edge_drafter/draft_models.py",
     "cloud_verifier/engine.py", "cloud_verifier/server_draft/drafting.py", "cloud_verifier/serving.py",
     "adapters_training/", "vlm_nav_evaluation/", "benchmarks/",
 )  # fmt: skip

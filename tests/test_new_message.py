@@ -32,8 +32,9 @@ from edge_drafter.link import LinkConfig, LinkState, ZmqLink
 from speculation import wire
 from speculation.wire import Battery, Commit, FaultCode
 from tests.cloud_verifier import bench as cloud
-from tests.edge_drafter.fakes import FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import request
+from tests.edge_drafter.fakes import (
+    FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target, request,
+)  # fmt: skip
 from tests.hostile import mutated
 
 # It crosses the wire, it is bounded, and every bent form of it is a message or a WireError.

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.processes import terminable
 from vlm_nav_evaluation import compare, play, replay, soak
 from vlm_nav_evaluation.bags import record

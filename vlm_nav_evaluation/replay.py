@@ -20,7 +20,7 @@ from msgspec import structs
 from adapters_training.sources import LeftOut
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import VerifierLost
+from edge_drafter.question import VerifierLost
 from speculation.language.prompts import Guidance, parse_answer
 from speculation.links import load_link
 from speculation.predictor import name as predictor_name

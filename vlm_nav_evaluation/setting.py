@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_drafter import Mode
-from edge_drafter.config import read_gamma
+from edge_drafter.settings import read_gamma
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.language.grammar import CONSTRAINED, FREE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edge_drafter.config import DraftingConfig
 from edge_drafter.protocols import DraftModel, FedModel
+from edge_drafter.settings import DraftingConfig
 from edge_drafter.sources import DraftSource
 from edge_drafter.sources.fed import FedSource
 from edge_drafter.sources.model import ModelSource

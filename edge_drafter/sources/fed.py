@@ -30,32 +30,28 @@ class FedSource(ModelSource):
         self._fed = model
         self._places = {token: place for place, token in enumerate(model.tokens.tolist())}
         self._waiting: list[Features] = []
-        """What was not fed yet: it may have come while a forward ran."""
+        """Features that are not fed yet: they may have come while a forward ran."""
         self._began = False
         self._warned = False
 
     def announce(self, begin: BeginStep) -> BeginStep:
-        """See `DraftSource.announce`."""
         return msgspec.structs.replace(begin, features=True)
 
     def begin(self, step: Step) -> None:
-        """See `DraftSource.begin`."""
         self._waiting.clear()
         self._began = False
         super().begin(step)
 
     def feed(self, message: Features) -> None:
-        """See `DraftSource.feed`."""
         self._waiting.append(message)
 
     @property
     def ready(self) -> bool:
-        """See `DraftSource.ready`."""
         return self._began or bool(self._waiting)
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
-        """See `DraftSource.grow`; of each way to a leaf the first node that is not fed, since every further one takes
-        a forward of its own.
+        """Run one draft forward over the first node on each way to a leaf that is not fed: every further one takes a
+        forward of its own.
 
         For the same reason a child of the root does not share a forward with the root. Where the likeliest node is one,
         and what follows the root is known, new features wait; else the children wait.
@@ -72,7 +68,6 @@ class FedSource(ModelSource):
         return super().grow(level, stop)
 
     def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
-        """See `DraftSource.commit`."""
         super().commit(rerooting, message)
         self._began = True
         if message is not None and message.features:
@@ -86,7 +81,7 @@ class FedSource(ModelSource):
         return super()._root_is_due or again
 
     def _proposals(self, rows: Logits, depths: Sequence[int], known: Sequence[Sequence[int]]) -> Sequence[Proposals]:
-        """See `ModelSource._proposals`; of tokens outside the short list the head knows nothing, for or against."""
+        """Return proposals in the short list: of tokens outside it the head knows nothing, for or against."""
         listed = self._fed.tokens
         inside = [[self._places[token] for token in tokens if token in self._places] for tokens in known]
         found = propose(Distributions(rows[:, listed]), depths, inside, width=self._step.config.width)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_drafter.calibration import Calibration, Cells
-from edge_drafter.constrained import ConstrainedModel
+from edge_drafter.logits_processors import ConstrainedModel, SampledModel
 from edge_drafter.protocols import DraftModel
-from edge_drafter.sampled import SampledModel, sampled
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin, Proposals, Rerooting
@@ -61,43 +60,41 @@ class ModelSource(DraftSource):
         self._step: Step
         self._calibration = Calibration()
         self._sampling: SamplingScheme | None = None
-        """How what is calibrated on was sampled."""
-        self._sampled = model
-        """The model as it drafts for this step's sampling."""
+        """The way to sample that the calibration holds for."""
+        self._processed = model
+        """The model as it drafts for this step's grammar and sampling."""
         self._slots: dict[int, int] = {}
-        """Fed tree nodes -> the model's nodes."""
+        """The model's nodes, by the tree's nodes that were fed."""
         self._count = 0
 
     def begin(self, step: Step) -> None:
-        """See `DraftSource.begin`."""
         request = step.request
         self._step = step
         self._slots, self._count = {step.tree.root: ROOT}, 0
         if request.sampling != self._sampling:
             self._sampling, self._calibration = request.sampling, Calibration()
-        model = self._model
+        model, sampler = self._model, request.sampling.sampler(request.key)
         if request.grammar is not None:
             model = ConstrainedModel(model, request.grammar, request.max_tokens)
-        self._sampled = sampled(model, request.sampling, request.key, step.answer.digest)
+        self._processed = model if sampler is None else SampledModel(model, sampler, step.answer.digest)
 
     def read(self, stop: Stop | None = None) -> None:
-        """See `DraftSource.read`."""
         request = self._step.request
-        self._sampled.begin(request.prompt, request.jpeg, request.committed, stop)
+        self._processed.begin(request.prompt, request.jpeg, request.committed, stop)
 
     def propose(self, node: int) -> None:
-        """See `DraftSource.propose`: what the answer's grammar has settled.
+        """Propose what the answer's grammar has settled.
 
         Not for a rule that judges sampled tokens alone, nor for an answer that this model gives by itself.
         """
         step = self._step
         fits = step.config.forced and step.config.needs_link and not step.request.sampling.one_chain
-        if step.settled is not None and fits and node in step.tree:
-            step.settled.lengthen(node, step.selector.room(node))
+        if step.jump_forward is not None and fits and node in step.tree:
+            step.jump_forward.lengthen(node, step.selector.room(node))
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
-        """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""
-        model, tree, root = self._sampled, self._step.tree, self._step.tree.root
+        """Run one draft forward, in which unfed ancestors of the leaves are fed, too."""
+        model, tree, root = self._processed, self._step.tree, self._step.tree.root
         pending, is_root_due = self._unfed(leaves), self._root_is_due
         if stop is not None:
             stop = self._or_useless(stop, pending or [root])
@@ -119,19 +116,11 @@ class ModelSource(DraftSource):
         return self._add_children(possible, np.array([rows[node] for node in possible]))
 
     def judge(self, tokens: Sequence[int]) -> None:
-        """See `DraftSource.judge`."""
-        tree = self._step.tree
-        node: int | None = tree.root
-        for token in tokens:
-            if node is None:
-                return
-            place = tree[node]
+        for place, token in self._step.tree.places(tokens):
             if place.proposals is not None and place.cells:
                 self._calibration.learn(place.proposals, place.cells, token)
-            node = place.children.get(token)
 
     def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
-        """See `DraftSource.commit`."""
         self._calibration.fit()
         path = rerooting.path
         fed = 0
@@ -141,7 +130,7 @@ class ModelSource(DraftSource):
             fed -= 1
         slots = [self._slots[node] for node, _ in path[:fed]]
         for node, content in path[fed:]:
-            renamed = self._sampled.commit(slots, content.token)
+            renamed = self._processed.commit(slots, content.token)
             self._slots = {each: renamed[slot] for each, slot in self._slots.items() if slot in renamed}
             self._slots[node] = ROOT
             slots = []
@@ -149,8 +138,7 @@ class ModelSource(DraftSource):
 
     @property
     def sampler(self) -> DraftSampler | None:
-        """See `DraftSource.sampler`."""
-        return self._sampled.sampler if isinstance(self._sampled, SampledModel) else None
+        return self._processed.sampler if isinstance(self._processed, SampledModel) else None
 
     @property
     def _root_is_due(self) -> bool:
@@ -173,7 +161,7 @@ class ModelSource(DraftSource):
         it.
         """
         tree, config = self._step.tree, self._step.config
-        if self._step.settled is not None:
+        if self._step.jump_forward is not None:
             nodes, rows = self._proposing(nodes, rows)
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
@@ -191,7 +179,7 @@ class ModelSource(DraftSource):
                 if content.origin is Origin.LOOKUP or (content.chance != probability and not content.layers):
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
-        if self._step.settled is not None:
+        if self._step.jump_forward is not None:
             for node in nodes:
                 for child in list(tree[node].children.values()):
                     self.propose(child)

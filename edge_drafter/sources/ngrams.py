@@ -31,15 +31,12 @@ class NgramSource(DraftSource):
         """Nodes of this step that it proposed, and behind how long an n-gram."""
 
     def announce(self, begin: BeginStep) -> BeginStep:
-        """See `DraftSource.announce`."""
         return msgspec.structs.replace(begin, hints=self._ngrams.hints)
 
     def begin(self, step: Step) -> None:
-        """See `DraftSource.begin`."""
         self._step, self._lengths = step, {}
 
     def propose(self, node: int) -> None:
-        """See `DraftSource.propose`."""
         step, tree = self._step, self._step.tree
         if node not in tree:
             return
@@ -49,7 +46,8 @@ class NgramSource(DraftSource):
         found = self._ngrams.proposals(prefix, min(MOST_TOKENS, step.selector.room(node)))
         for token, length in zip(*found, strict=True):
             chance = self._ngrams.chance(length)
-            if chance < step.config.least or (step.settled is not None and not step.settled.allows(node, token)):
+            is_allowed = step.jump_forward is None or step.jump_forward.allows(node, token)
+            if chance < step.config.least or not is_allowed:
                 break
             node = tree.add(node, token, chance, Origin.LOOKUP)
             if tree[node].origin is Origin.LOOKUP:
@@ -58,18 +56,10 @@ class NgramSource(DraftSource):
                 break
 
     def judge(self, tokens: Sequence[int]) -> None:
-        """See `DraftSource.judge`."""
-        tree = self._step.tree
-        node: int | None = tree.root
-        for token in tokens:
-            if node is None:
-                return
-            children = tree[node].children
-            for proposed, child in children.items():
+        for place, token in self._step.tree.places(tokens):
+            for proposed, child in place.children.items():
                 if child in self._lengths:
                     self._ngrams.judged(self._lengths[child], proposed == token)
-            node = children.get(token)
 
     def end(self, tokens: Sequence[int]) -> None:
-        """See `DraftSource.end`."""
         self._ngrams.remember(tokens)

@@ -17,7 +17,6 @@ class ServerSource(DraftSource):
         self._tokens = tokens
 
     def announce(self, begin: BeginStep) -> BeginStep:
-        """See `DraftSource.announce`."""
         if not (self._gamma and self._tokens):
             return msgspec.structs.replace(begin, self_draft=self._gamma)
         return msgspec.structs.replace(begin, self_draft=self._tokens, self_depth=self._gamma)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import tune
 from benchmarks.recordings import changed
-from edge_drafter.config import read_changes
+from edge_drafter.settings import read_changes
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm, Run
 from vlm_nav_evaluation.virtual_time import Recording, VirtualTime, load_timings

@@ -1,4 +1,7 @@
-"""A world without torch, sockets and waiting: hash-made models, a clock that is set by hand, a link that misbehaves."""
+"""A world without torch, sockets and waiting: hash-made models, a clock that is set by hand, a link that misbehaves.
+
+`Bench` joins them with a drafter.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,29 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.step import Step
 from cloud_verifier.tree import NOTHING, Tree
-from edge_drafter import LinkLost
+from edge_drafter import Drafter, DraftingConfig, LinkLost, Mode, StepRequest, StepResult, sources_of
+from edge_drafter.question import Question
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
+from speculation.predictor import Predictor
 from speculation.sampling import GREEDY, SamplingScheme
+from speculation.trace import Trace
 from speculation.wire import ROOT, AnyMessage, BeginStep, Draft, EarlyTokens, EndStep, Fetch, decode, encode
 from tests.cloud_verifier.steps import prefilled, step_of
 
 VOCABULARY = 8
 EOS = 7
 LAYERS = 4
+DRAFT_S = 0.05
 NextToken = Callable[[Sequence[int]], int]
 
 
@@ -76,7 +85,8 @@ class FakeClock:
 class FakeModel:
     """A draft model that keeps whole prefixes instead of a cache, and checks every id that it is given.
 
-    `sureness` says, for a prefix, how far its likeliest token's logit stands above the others, which are 0.
+    `sureness` says, for a prefix, how far its likeliest token's logit stands above the others, which are 0. A prefill
+    takes `prefill` layers of half a second each.
     """
 
     def __init__(
@@ -85,14 +95,17 @@ class FakeModel:
         clock: FakeClock | None = None,
         draft_s: float = 0.0,
         sureness: Callable[[Sequence[int]], float] = lambda prefix: 3.0,
+        prefill: int = 0,
     ) -> None:
         self._following = following
+        self._prefill = prefill
         self._sureness = sureness
         self._clock = clock
         self._draft_s = draft_s
         self.root: list[int] = []
         self.nodes: list[list[int]] = []
         self.forwards = 0
+        self.most_fed = 0
         self.begun = 0
         self._root_is_fed = False
 
@@ -100,8 +113,11 @@ class FakeModel:
         self.root, self.nodes = list(committed), []
         self._root_is_fed = False
         self.begun += 1
-        if stop is not None and stop():
-            raise Abandoned
+        for layer in range(max(1, self._prefill)):
+            if self._clock is not None and layer < self._prefill:
+                self._clock.now += 0.5
+            if stop is not None and stop():
+                raise Abandoned
 
     def root_logits(self, stop: Stop | None = None) -> npt.NDArray[np.floating]:
         if not self._root_is_fed:
@@ -114,6 +130,7 @@ class FakeModel:
     ) -> npt.NDArray[np.floating]:
         self._pass_time(stop)
         self._root_is_fed = True
+        self.most_fed = max(self.most_fed, len(tokens))
         for token, parent in zip(tokens, parents, strict=True):
             assert ROOT <= parent < len(self.nodes), "unknown parent"
             prefix = [*(self.root if parent == ROOT else self.nodes[parent]), token]
@@ -313,3 +330,72 @@ class FakeLink:
             self.lost = True
         else:
             self._inbox.append(decode(payload))
+
+
+def request(
+    step: int = 1, max_tokens: int = 24, committed: tuple[int, ...] = (), deadline_s: float | None = None
+) -> StepRequest:
+    return StepRequest(step, "find the silver bottle", b"jpeg", (EOS,), max_tokens, deadline_s, committed)
+
+
+class Bench:
+    """One drafter with its model and link on one clock; `model` and `link` may be subclasses of the fakes.
+
+    `how` is for the model's constructor.
+    """
+
+    def __init__(
+        self,
+        target: NextToken,
+        draft: NextToken,
+        weather: Weather,
+        config: DraftingConfig,
+        model: type[FakeModel] = FakeModel,
+        link: type[FakeLink] = FakeLink,
+        predictor: Predictor | None = None,
+        **how: Any,
+    ) -> None:
+        self.clock = FakeClock()
+        self.model: Any = model(draft, self.clock, **{"draft_s": DRAFT_S, **how})
+        self.link: Any = link(target, self.clock, weather)
+        self.trace = Trace(self.clock)
+        self.drafter = Drafter(sources_of(config, self.model, predictor), self.link, config, self.clock, self.trace)
+
+    def run(self, of: StepRequest | None = None, question: Question | None = None) -> StepResult:
+        return self.drafter.run(of or request(), question)
+
+    @property
+    def drafts(self) -> list[tuple[float, Draft]]:
+        """The drafts that were sent, and when."""
+        return [(at, message) for at, message in self.link.sent if isinstance(message, Draft)]
+
+
+def counting(length: int) -> NextToken:
+    """A target that counts 0, 1, 2, ... and ends after `length` tokens."""
+    return lambda prefix: EOS if len(prefix) >= length else len(prefix) % EOS
+
+
+def never(prefix: object) -> int:
+    return 6
+
+
+WEATHERS = st.builds(
+    Weather,
+    verify_s=st.floats(0.01, 1.0),
+    one_way_s=st.floats(0.0, 0.3),
+    jitter_s=st.floats(0.0, 0.5),
+    duplicates=st.floats(0.0, 0.3),
+    losses=st.floats(0.0, 0.2),
+    exits=st.integers(0, 4),
+    wrong_exits=st.floats(0.0, 1.0),
+    seed=st.integers(0, 10_000),
+)
+STALLED_S = 100.0
+"""A silence that in any of `WEATHERS` is no chance. Where a fifth of the messages is lost each way, a draft stays
+unanswered with p = 1 - 0.8**2 = 0.36. The default patience of 20 s has ten tries of it, 2 s apart: p**10 = 4e-5 for
+each commit, and 1 in 600 for two answers of 24. Fifty tries leave p**50 = 7e-23."""
+
+
+def patient(mode: Mode | str, **changes: Any) -> DraftingConfig:
+    """Return the settings of `mode`, under which only a stall ends a step for silence, whatever the weather loses."""
+    return DraftingConfig.of(mode, patience_s=STALLED_S, **changes)

@@ -31,7 +31,7 @@ def test_any_order_overlap_and_repetition_of_commits_gives_the_answer(
     tokens = [*tokens, EOS]
     spans = [(min(cut), max(cut)) for cut in cuts] + [(i, i + 1) for i in range(len(tokens))]
     random.Random(seed).shuffle(spans)
-    answer = Answer(PROMPT, JPEG, (EOS,), 100)
+    answer = Answer(begin_digest(PROMPT, JPEG), (EOS,), 100)
     taken: list[int] = []
     for start, end in spans:
         start, end = min(start, len(tokens)), min(end, len(tokens))
@@ -43,7 +43,7 @@ def test_any_order_overlap_and_repetition_of_commits_gives_the_answer(
 
 
 def test_a_commit_about_another_answer_is_no_truth() -> None:
-    answer = Answer(PROMPT, JPEG, (EOS,), 100)
+    answer = Answer(begin_digest(PROMPT, JPEG), (EOS,), 100)
     answer.take(commit(0, [1, 2], 2))
     with pytest.raises(Contradiction, match="another prompt, image or answer"):
         answer.take(commit(2, [5, 5, 5], 3))
@@ -60,7 +60,7 @@ def test_a_commit_about_another_answer_is_no_truth() -> None:
     ],
 )
 def test_tokens_beyond_the_end_are_no_truth(tokens: list[int], max_tokens: int, sentence: str) -> None:
-    answer = Answer(PROMPT, JPEG, (EOS,), max_tokens)
+    answer = Answer(begin_digest(PROMPT, JPEG), (EOS,), max_tokens)
     answer.take(commit(0, tokens, 1))
     with pytest.raises(Contradiction, match=sentence):
         answer.take(commit(1, tokens, 3, done=True))
@@ -103,7 +103,7 @@ def test_whatever_commits_arrive_the_answer_is_a_part_of_the_true_one(
     case: tuple[list[int], int, list[Commit]],
 ) -> None:
     truth, most, arriving = case
-    answer = Answer(PROMPT, JPEG, (EOS,), most)
+    answer = Answer(begin_digest(PROMPT, JPEG), (EOS,), most)
     for each in arriving:
         with contextlib.suppress(Contradiction):
             answer.take(each)
@@ -113,7 +113,7 @@ def test_whatever_commits_arrive_the_answer_is_a_part_of_the_true_one(
 
 def test_held_commits_are_bounded_and_the_nearest_stay() -> None:
     tokens = [0] * 200
-    answer = Answer(PROMPT, JPEG, (EOS,), 500)
+    answer = Answer(begin_digest(PROMPT, JPEG), (EOS,), 500)
     for start in reversed(range(1, 200)):
         answer.take(commit(start, tokens, start + 1))
     answer.take(commit(0, tokens, 1))
@@ -122,7 +122,7 @@ def test_held_commits_are_bounded_and_the_nearest_stay() -> None:
 
 def test_a_commit_ahead_with_a_distribution_is_not_held() -> None:
     """Each may take 4 MB, and an honest verifier sends none before it has the token that the edge samples."""
-    tokens, answer = [0] * 10, Answer(PROMPT, JPEG, (EOS,), 500)
+    tokens, answer = [0] * 10, Answer(begin_digest(PROMPT, JPEG), (EOS,), 500)
     large = msgspec.structs.replace(commit(5, tokens, 6), rest=Masses(bytes(400), 1.0))
     assert answer.take(large) == []
     answer.take(commit(0, tokens, 5))

@@ -18,15 +18,14 @@ import pytest
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.question import Question
-from edge_drafter.reply import AnswerLate, Cancelled, VerifierLost, VerifierRefused
+from edge_drafter.question import AnswerLate, Cancelled, Question, VerifierLost, VerifierRefused
 from speculation.cancellation import Abandoned, Stop
-from speculation.vlm.load import Vlm
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
-from tests.edge_drafter.test_decoder import PROMPT, config, greedy, wait_for
+from tests.edge_drafter.conftest import Robot, Serve
+from tests.edge_drafter.test_decoder import PROMPT, greedy
+from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
-LIMIT_S = 20.0
 CANCELLED = "ended by the edge: the question was cancelled"
 
 
@@ -44,12 +43,11 @@ def truths(tiny_target: Path, tiny_draft: Path) -> dict[str, list[int]]:
 
 
 @pytest.fixture
-def edge(verifier: Verifier, tiny_draft: Path, draft: Vlm) -> Iterator[EdgeDecoder]:
+def edge(verifier: Verifier, robot: Robot) -> EdgeDecoder:
     # Silent as long as a test may stop the verifier.
-    decoder = EdgeDecoder(config(tiny_draft, verifier.address, silence_s=60.0, resume_s=20.0), vlm=draft)
+    decoder = robot(verifier.address, silence_s=60.0)
     decoder.connect(LIMIT_S)
-    yield decoder
-    decoder.close()
+    return decoder
 
 
 class Gate:
@@ -147,8 +145,8 @@ def test_a_cancel_ends_what_the_draft_model_does(
     edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]], mode: str, phase: str
 ) -> None:
     known = len(verifier.log)
-    gate = Gate(edge._model, phase)
-    edge._model = gate
+    gate = Gate(edge.models.model, phase)
+    edge.models.model = gate
     question = held(edge, gate, mode)
     assert not question.done
     if mode != "edge":  # the verifier works on the step, or waits for its draft
@@ -182,52 +180,41 @@ def test_a_cancel_ends_the_wait_for_a_commit(
 
 
 @pytest.mark.parametrize("mode", ["cloud", "full"])
-def test_a_cancel_ends_the_wait_for_the_link(
-    tiny_draft: Path, draft: Vlm, truths: dict[str, list[int]], mode: str
-) -> None:
-    edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:9", resume_s=60.0), vlm=draft)
-    try:
-        question = edge.ask(PROMPT, jpeg(1), 60.0, mode)
-        question.cancel()
-        expect_cancelled(question)
-        expect_exact(edge, truths, "edge")
-        for wait in (edge.connect, edge.objects):
-            asked = list[int]()
-            with pytest.raises(Cancelled):
-                wait(LIMIT_S, lambda asked=asked: asked.append(1) or len(asked) > 2)  # type: ignore[operator]
-    finally:
-        edge.close()
+def test_a_cancel_ends_the_wait_for_the_link(robot: Robot, truths: dict[str, list[int]], mode: str) -> None:
+    edge = robot("tcp://127.0.0.1:9", resume_s=60.0)
+    question = edge.ask(PROMPT, jpeg(1), 60.0, mode)
+    question.cancel()
+    expect_cancelled(question)
+    expect_exact(edge, truths, "edge")
+    for wait in (edge.connect, edge.objects):
+        asked = list[int]()
+        with pytest.raises(Cancelled):
+            wait(LIMIT_S, lambda asked=asked: asked.append(1) or len(asked) > 2)  # type: ignore[operator]
 
 
 def test_a_cancel_ends_the_wait_to_take_up_an_answer_again(
-    tiny_target: Path, tiny_draft: Path, draft: Vlm, truths: dict[str, list[int]]
+    tiny_target: Path, robot: Robot, serve: Serve, truths: dict[str, list[int]]
 ) -> None:
     """The verifier dies in the middle of the answer; the declared 62 ms a token leave it the time."""
-    server = start(tiny_target, "--dtype", "float64", "--profile", "go2_a100_scaled")
-    edge = EdgeDecoder(
-        config(tiny_draft, server.address, profile="go2_a100_scaled", silence_s=0.3, resume_s=60.0), vlm=draft
-    )
-    try:
-        edge.connect(LIMIT_S)
-        question = edge.ask(PROMPT, jpeg(1), 60.0, "cloud")
-        wait_for(lambda: question.committed != "")
-        server.stop(signal.SIGKILL)
-        wait_for(lambda: edge.link is not None and edge.link.state is LinkState.SILENT)
-        assert not question.done
-        question.cancel()
-        expect_cancelled(question)
-        assert edge.text(tuple(truths[""])).startswith(question.committed)
-        expect_exact(edge, truths, "edge")
-    finally:
-        edge.close()
+    server = serve(tiny_target, "--profile", "go2_a100_scaled")
+    edge = robot(server.address, profile="go2_a100_scaled", silence_s=0.3, resume_s=60.0)
+    question = edge.ask(PROMPT, jpeg(1), 60.0, "cloud")
+    wait_for(lambda: question.committed != "")
+    server.stop(signal.SIGKILL)
+    wait_for(lambda: edge.link is not None and edge.link.state is LinkState.SILENT)
+    assert not question.done
+    question.cancel()
+    expect_cancelled(question)
+    assert edge.text(tuple(truths[""])).startswith(question.committed)
+    expect_exact(edge, truths, "edge")
 
 
 def test_a_newer_question_takes_the_place_of_the_one_before(
     edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]]
 ) -> None:
     known = len(verifier.log)
-    gate = Gate(edge._model, "drafting")
-    edge._model = gate
+    gate = Gate(edge.models.model, "drafting")
+    edge.models.model = gate
     first = held(edge, gate, "full")
     step = edge._step
     second = edge.ask(PROMPT, jpeg(2), 60.0, "full")
@@ -250,60 +237,53 @@ def test_a_question_ends_in_the_reasons_that_an_answer_does(
         edge.ask(PROMPT, b"no jpeg", 10.0).result()
     with pytest.raises(ValueError, match="not a valid Mode"):
         edge.ask(PROMPT, jpeg(1), 10.0, "clairvoyant")
-    assert edge.answer(PROMPT, jpeg(1), 60.0).text == edge.text(tuple(truths[""]))
+    assert edge.ask(PROMPT, jpeg(1), 60.0).result().text == edge.text(tuple(truths[""]))
 
 
-def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(
-    verifier: Verifier, tiny_draft: Path, draft: Vlm
-) -> None:
+def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(verifier: Verifier, robot: Robot) -> None:
     """Not only `resume_s`: a verifier that is loading its model is waited for."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    found: dict[str, EdgeDecoder] = {}
-    try:
-        for name, address, changes in (
-            ("good", verifier.address, {"resume_s": 0.0}), ("other", verifier.address, {"target": "not-this-one"}),
-            ("lost", nobody, {}), ("alone", nobody, {"mode": "edge"}),
-            ("beside", verifier.address, {"mode": "server_sd"}),
-        ):  # fmt: skip
-            found[name] = EdgeDecoder(config(tiny_draft, address, **changes), vlm=draft)  # type: ignore[arg-type]
-        welcome = found["good"].connect(LIMIT_S)
-        assert welcome.model
-        with pytest.raises(VerifierRefused, match="refuses: .*not-this-one"):
-            found["other"].connect(LIMIT_S)
-        with pytest.raises(VerifierRefused, match="mode server_sd needs a draft model beside the verifier's target"):
-            found["beside"].connect(LIMIT_S)
-        with pytest.raises(VerifierLost, match=nobody) as lost:
-            found["lost"].connect(0.05)
-        assert not isinstance(lost.value, VerifierRefused)
-        with pytest.raises(VerifierLost, match="without a link"):
-            found["alone"].connect(LIMIT_S)
-    finally:
-        for each in found.values():
-            each.close()
+    assert robot(verifier.address, resume_s=0.0).connect(LIMIT_S).model
+    for address, changes, limit_s, why in (
+        (verifier.address, {"target": "not-this-one"}, LIMIT_S, "refuses: .*not-this-one"),
+        (
+            verifier.address,
+            {"mode": "server_sd"},
+            LIMIT_S,
+            "server_sd needs a draft model beside",
+        ),
+        (nobody, {}, 0.05, nobody),
+        (nobody, {"mode": "edge"}, LIMIT_S, "without a link"),
+    ):
+        with pytest.raises(VerifierLost, match=why) as lost:
+            robot(address, **changes).connect(limit_s)
+        assert isinstance(lost.value, VerifierRefused) is (address != nobody)
 
 
 def live_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(("question", "link"))}
 
 
-def test_closing_cancels_the_question_and_frees_the_draft_model(verifier: Verifier, tiny_draft: Path) -> None:
+def test_closing_cancels_the_question_and_frees_the_draft_model(
+    verifier: Verifier, tiny_draft: Path, robot: Robot
+) -> None:
     """Weights and cache go although decoder and questions, one with an error, are kept."""
     # A verifier that waits for drafts cannot end the answer before the edge, on a busy machine, has drafted.
-    edge = EdgeDecoder(config(tiny_draft, verifier.address, resume_s=20.0, drafting="idle=wait"))
+    edge = robot(verifier.address, tiny_draft, drafting="idle=wait")
     edge.ask(PROMPT, jpeg(1), 60.0).result()
     failed = edge.ask(PROMPT, b"no jpeg", 60.0)
     with pytest.raises(ValueError, match="does not decode"):
         failed.result()
-    session = edge._model
+    session = edge.models.model
     gate = Gate(session, "drafting")
-    edge._model = gate
+    edge.models.model = gate
     edge._drafters.clear()
     running = edge.ask(PROMPT, jpeg(1), 60.0)
     assert gate.reached.wait(LIMIT_S)
-    weights = weakref.ref(edge.vlm.text.layers[0].mlp.up_proj.weight)
-    cache, model = weakref.ref(session._cache), weakref.ref(edge.vlm.model)  # type: ignore[union-attr]
+    weights = weakref.ref(edge.models.vlm.text.layers[0].mlp.up_proj.weight)
+    cache, model = weakref.ref(session._cache), weakref.ref(edge.models.vlm.model)  # type: ignore[union-attr]
     del session, gate
     edge.close()
     edge.close()
@@ -311,7 +291,7 @@ def test_closing_cancels_the_question_and_frees_the_draft_model(verifier: Verifi
     assert (weights(), cache(), model()) == (None, None, None)
     assert not live_threads()
     assert edge.text(()) == "" and edge.config.decoding.mode == "full"
-    for use in (lambda: edge.ask(PROMPT, b"", 1.0), lambda: edge.decode(PROMPT, b"", 1.0), lambda: edge.vlm):
+    for use in (lambda: edge.ask(PROMPT, b"", 1.0), lambda: edge.decode(PROMPT, b"", 1.0), lambda: edge.models):
         with pytest.raises(RuntimeError, match="this decoder is closed"):
             use()
 
@@ -331,10 +311,11 @@ def test_many_questions_leave_nothing_behind(edge: EdgeDecoder, truths: dict[str
 
 
 def test_a_decoder_prints_nothing(
-    verifier: Verifier, tiny_draft: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+    verifier: Verifier, tiny_draft: Path, robot: Robot, capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
-    edge = EdgeDecoder(config(tiny_draft, verifier.address, resume_s=20.0))
+    edge = robot(verifier.address, tiny_draft)
     edge.ask(PROMPT, jpeg(1), 60.0).result()
     edge.close()
     assert capfd.readouterr() == ("", "")

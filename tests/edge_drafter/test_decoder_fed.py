@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import VerifierRefused
+from edge_drafter.question import VerifierRefused
 from speculation.fed.files import CONFIG_FILE, save
 from speculation.profiles import DeviceProfile
 from speculation.vlm.load import ModelFolderError, Vlm
-from tests.cloud_verifier.process import start
 from tests.cloud_verifier.test_engine import jpeg
+from tests.edge_drafter.conftest import Robot, Serve
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy
 from tests.models import tiny_model
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
@@ -32,25 +33,18 @@ def folder(target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_fed_robot_gets_the_targets_own_tokens(
-    folder: Path, tiny_target: Path, tiny_draft: Path, draft: Vlm, tmp_path: Path
+    folder: Path, tiny_target: Path, tiny_draft: Path, robot: Robot, serve: Serve, tmp_path: Path
 ) -> None:
     """In modes that it drafts in and in others; without a verifier the draft model answers alone. Other features than
     the verifier's are refused."""
-    server = start(tiny_target, "--dtype", "float64", "--fed-head", str(folder))
-    edge = EdgeDecoder(config(tiny_draft, server.address, fed_head=str(folder), resume_s=20.0), vlm=draft)
-    try:
-        results = {mode: edge.decode(PROMPT, jpeg(0), 60.0, mode) for mode in ("full", "sd", "cloud", "edge")}
-        other = json.loads((folder / CONFIG_FILE).read_text()) | {"features": "0" * 16}
-        for each in folder.iterdir():
-            (tmp_path / each.name).write_bytes(each.read_bytes())
-        (tmp_path / CONFIG_FILE).write_text(json.dumps(other))
-        stranger = EdgeDecoder(config(tiny_draft, server.address, fed_head=str(tmp_path)), vlm=draft)
-        with pytest.raises(VerifierRefused, match="Hello.features '0000000000000000': this verifier has "):
-            stranger.connect(20.0)
-        stranger.close()
-    finally:
-        edge.close()
-        server.stop()
+    server = serve(tiny_target, "--fed-head", str(folder))
+    edge = robot(server.address, fed_head=str(folder))
+    results = {mode: edge.decode(PROMPT, jpeg(0), 60.0, mode) for mode in ("full", "sd", "cloud", "edge")}
+    shutil.copytree(folder, tmp_path / "other")
+    other = json.loads((folder / CONFIG_FILE).read_text()) | {"features": "0" * 16}
+    (tmp_path / "other" / CONFIG_FILE).write_text(json.dumps(other))
+    with pytest.raises(VerifierRefused, match="Hello.features '0000000000000000': this verifier has "):
+        robot(server.address, fed_head=str(tmp_path / "other")).connect(20.0)
     (truth,) = greedy(tiny_target, [jpeg(0)])
     for mode in ("full", "sd", "cloud"):
         assert list(results[mode].tokens) == truth, mode

@@ -17,7 +17,7 @@ def selector(
     tree: TokenTree, gamma: int = 4, room: int = 50, max_draft: int = 64, done: int = 0, **changes: object
 ) -> DraftSelector:
     """Return a selector for an answer of `done` tokens that `room` more may follow."""
-    answer = Answer("p", b"j", (END,), done + room, [1] * done)
+    answer = Answer(bytes(8), (END,), done + room, [1] * done)
     return DraftSelector(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
 
 
@@ -99,8 +99,8 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
     nodes = cut.cut(anchor)
     assert all(tree.parent(node) in (anchor, *nodes[:index]) for index, node in enumerate(nodes))
     assert len(nodes) == len(set(nodes)) <= min(max_draft, draft_tokens or gamma)
-    assert all(cut.ahead(node) - cut.ahead(anchor) <= cut.room(anchor) for node in nodes)
-    assert all(cut.ahead(node) < room for node in nodes), "the verdict's own token has a place"
+    assert all(tree.ahead(node) - tree.ahead(anchor) <= cut.room(anchor) for node in nodes)
+    assert all(tree.ahead(node) < room for node in nodes), "the verdict's own token has a place"
     inner = {tree.parent(node) for node in nodes} - {anchor}
     assert not any(cut.ends_at(node) for node in inner)
     worths = [cut.value(anchor, nodes[:count]) for count in range(len(nodes) + 1)]
@@ -130,7 +130,7 @@ HISTORY = st.lists(
 def test_whatever_changes_the_cut_is_that_of_a_cutter_that_remembers_nothing(
     history: list[tuple[str, int, int, float]], draft_tokens: int, stop_below: float
 ) -> None:
-    tree, answer = TokenTree(), Answer("p", b"j", (END,), 20)
+    tree, answer = TokenTree(), Answer(bytes(8), (END,), 20)
     config = DraftingConfig(draft_tokens=draft_tokens, stop_below=stop_below)
     old = DraftSelector(tree, answer, config, 64, 3)
     for what, where, token, chance in history:

@@ -1,3 +1,5 @@
+"""A drafter in every mode, on a link that misbehaves: whose answers it gives, in what time, and how it ends."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -8,127 +10,75 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import (
-    Drafter,
-    DraftingConfig,
-    Interruption,
-    Mode,
-    QueuePolicy,
-    StepInterrupted,
-    StepRequest,
-    StepResult,
-    sources_of,
-)
-from edge_drafter.exit_experience import RETRY_STEPS
-from speculation.cancellation import Abandoned, Stop
-from speculation.predictor import Predictor
+from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, QueuePolicy, StepInterrupted, sources_of
+from edge_drafter.acceptance_stats import RETRY_STEPS
+from edge_drafter.settings import WHO_DECODES
+from speculation.cancellation import Stop
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
-from speculation.trace import Kind, Trace
-from speculation.wire import Draft, EndStep, Fault, FaultCode, Idle, decode, encode
+from speculation.settings import fields_of
+from speculation.trace import Kind
+from speculation.wire import EndStep, Fault, FaultCode, Idle, decode, encode
 from tests.edge_drafter.fakes import (
+    DRAFT_S,
     EOS,
+    WEATHERS,
+    Bench,
     FakeClock,
     FakeLink,
     FakeModel,
     NextToken,
     Weather,
     alone,
+    counting,
     hashed_draft,
     hashed_target,
+    never,
+    patient,
+    request,
 )
 from tests.speculation.test_predictor import network
 
-DRAFT_S = 0.05
+TECHNIQUES = [each.name for each in fields_of(DraftingConfig) if each.kind is bool and each.name not in WHO_DECODES]
 
 
-def request(
-    step: int = 1, max_tokens: int = 24, committed: tuple[int, ...] = (), deadline_s: float | None = None
-) -> StepRequest:
-    return StepRequest(step, "find the silver bottle", b"jpeg", (EOS,), max_tokens, deadline_s, committed)
-
-
-class Bench:
-    """One drafter with its model and link on one clock."""
-
-    def __init__(
-        self,
-        target: NextToken,
-        draft: NextToken,
-        weather: Weather,
-        config: DraftingConfig,
-        sureness: Callable[[Sequence[int]], float] = lambda prefix: 3.0,
-        predictor: Predictor | None = None,
-        draft_s: float = DRAFT_S,
-    ) -> None:
-        self.clock = FakeClock()
-        self.model = FakeModel(draft, self.clock, draft_s, sureness)
-        self.link = FakeLink(target, self.clock, weather)
-        self.trace = Trace(self.clock)
-        self.drafter = Drafter(sources_of(config, self.model, predictor), self.link, config, self.clock, self.trace)
-
-    def run(self, of: StepRequest | None = None) -> StepResult:
-        return self.drafter.run(of or request())
-
-
-def counting(length: int) -> NextToken:
-    """A target that counts 0, 1, 2, ... and ends after `length` tokens."""
-    return lambda prefix: EOS if len(prefix) >= length else len(prefix) % EOS
-
-
-def never(prefix: object) -> int:
-    return 6
-
-
-WEATHERS = st.builds(
-    Weather,
-    verify_s=st.floats(0.01, 1.0),
-    one_way_s=st.floats(0.0, 0.3),
-    jitter_s=st.floats(0.0, 0.5),
-    duplicates=st.floats(0.0, 0.3),
-    losses=st.floats(0.0, 0.2),
-    exits=st.integers(0, 4),
-    wrong_exits=st.floats(0.0, 1.0),
-    seed=st.integers(0, 10_000),
-)
-STALLED_S = 100.0
-"""A silence that in any of `WEATHERS` is no chance. Where a fifth of the messages is lost each way, a draft stays
-unanswered with p = 1 - 0.8**2 = 0.36. The default patience of 20 s has ten tries of it, 2 s apart: p**10 = 4e-5 for
-each commit, and 1 in 600 for two answers of 24. Fifty tries leave p**50 = 7e-23."""
-
-
-def patient(mode: Mode | str, **changes: Any) -> DraftingConfig:
-    """Return the settings of `mode`, under which only a stall ends a step for silence, whatever the weather loses."""
-    return DraftingConfig.of(mode, patience_s=STALLED_S, **changes)
-
-
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     mode=st.sampled_from([mode for mode in Mode if mode is not Mode.EDGE]),
     seed=st.integers(0, 10_000),
     agreement=st.floats(0.0, 1.0),
     gamma=st.one_of(st.integers(0, 6), st.sampled_from(["auto", "balance"])),
-    branches=st.integers(0, 4),
-    policy=st.sampled_from(QueuePolicy),
+    techniques=st.dictionaries(st.sampled_from(TECHNIQUES), st.booleans(), max_size=3),
+    sizes=st.fixed_dictionaries(
+        {},
+        optional={
+            "branches": st.integers(0, 4),
+            "queue_policy": st.sampled_from(QueuePolicy),
+            "max_nodes": st.integers(1, 40),
+            "leaves": st.integers(1, 3),
+            "draft_tokens": st.integers(0, 9),
+            "stop_below": st.floats(0.0, 1.0),
+            "effort": st.floats(0.0, 1.0),
+        },
+    ),
+    guesses=st.booleans(),
+    prefill=st.integers(0, 12),
     max_tokens=st.integers(1, 30),
-    max_nodes=st.integers(1, 40),
     weather=WEATHERS,
 )
-def test_every_mode_says_what_the_target_says_alone(
-    mode: Mode,
-    seed: int,
-    agreement: float,
-    gamma: int | str,
-    branches: int,
-    policy: QueuePolicy,
-    max_tokens: int,
-    max_nodes: int,
-    weather: Weather,
-) -> None:
+def test_whatever_the_settings_and_the_weather_an_answer_is_the_targets(
+    mode: Mode, seed: int, agreement: float, gamma: int | str, techniques: dict[str, bool], sizes: dict[str, Any],
+    guesses: bool, prefill: int, max_tokens: int, weather: Weather,
+) -> None:  # fmt: skip
+    """Also where drafts stop by any predictor, or by the draft's own probability, and while the frame is being read."""
     target = hashed_target(seed)
-    if mode in (Mode.CLOUD, Mode.SERVER_SD):
+    if not mode.drafts:
         weather.losses = 0.0
-    config = patient(mode, gamma=gamma, branches=branches, queue_policy=policy, max_nodes=max_nodes)
-    bench = Bench(target, hashed_draft(target, seed, agreement), weather, config)
+        sizes, techniques = {}, {}
+    bench = Bench(
+        target, hashed_draft(target, seed, agreement), weather, patient(mode, gamma=gamma, **techniques, **sizes),
+        predictor=network(seed) if guesses else None, prefill=prefill,
+        sureness=lambda prefix: 0.1 + 6.0 * hashed_target(seed + 1, 0.0)(prefix) / EOS,
+    )  # fmt: skip
     for step in (1, 2):
         before = bench.model.forwards
         result = bench.run(request(step, max_tokens))
@@ -141,37 +91,6 @@ def test_every_mode_says_what_the_target_says_alone(
         assert sum(stats.early_hits.values()) <= stats.hits and stats.hits + stats.misses <= stats.rounds
         assert stats.accepted <= stats.tokens and stats.abandoned <= stats.wasted_forwards
         assert stats.rounds <= stats.tokens
-        assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    mode=st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL]),
-    seed=st.integers(0, 10_000),
-    agreement=st.floats(0.0, 1.0),
-    gamma=st.one_of(st.integers(0, 6), st.just("auto")),
-    stop_below=st.floats(0.0, 1.0),
-    guesses=st.booleans(),
-    weather=WEATHERS,
-)
-def test_wherever_drafts_stop_the_answer_is_the_targets(
-    mode: Mode, seed: int, agreement: float, gamma: int | str, stop_below: float, guesses: bool, weather: Weather
-) -> None:
-    """Any predictor, at any threshold; without one it is the draft's own probability that stops it."""
-    target = hashed_target(seed)
-    config = patient(mode, gamma=gamma, stop_below=stop_below)
-    bench = Bench(
-        target, hashed_draft(target, seed, agreement), weather, config,
-        sureness=lambda prefix: 0.1 + 6.0 * hashed_target(seed + 1, 0.0)(prefix) / EOS,
-        predictor=network(seed) if guesses else None,
-    )  # fmt: skip
-    for step in (1, 2):
-        before = bench.model.forwards
-        result = bench.run(request(step, 24))
-        stats = result.stats
-        assert result.tokens == alone(target, 24)
-        assert stats.draft_forwards == bench.model.forwards - before
-        assert 0 <= stats.draft_forwards - stats.wasted_forwards <= stats.tokens
         assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
 
 
@@ -188,12 +107,11 @@ def test_a_draft_ends_with_the_first_predicted_rejection_and_wastes_one_forward(
     """Never stopping, the first three of these rounds draft four tokens, of which three, two and one are wasted."""
     draft, sureness = wrong_at({1, 4, 8})
     never, stops = (
-        Bench(counting(99), draft, Weather(), DraftingConfig.of("sd", stop_below=below), sureness)
+        Bench(counting(99), draft, Weather(), DraftingConfig.of("sd", stop_below=below), sureness=sureness)
         for below in (0.0, 0.5)
     )
     before, after = (bench.run(request(max_tokens=12)).stats for bench in (never, stops))
-    sent = [len(message.tokens) for _, message in stops.link.sent if isinstance(message, Draft)]
-    assert sent == [2, 3, 4, 2]
+    assert [len(message.tokens) for _, message in stops.drafts] == [2, 3, 4, 2]
     assert (before.rounds, after.rounds) == (4, 4) and before.accepted == after.accepted == 8
     assert (before.wasted_forwards, after.wasted_forwards) == (6, 3)
     assert before.total_s - after.total_s == pytest.approx(3 * DRAFT_S)
@@ -239,27 +157,22 @@ def test_early_tokens_turn_misses_into_hits() -> None:
     assert heard.total_s == pytest.approx(deaf.total_s - needed * DRAFT_S)
 
 
-@pytest.mark.parametrize(("mode", "agreement", "asks"), [
-    ("full", 1.0, False), ("fsd", 1.0, True),
-])  # fmt: skip
-def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(
-    mode: str, agreement: float, asks: bool
-) -> None:
+@pytest.mark.parametrize(("mode", "asks"), [("full", False), ("fsd", True)])
+def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(mode: str, asks: bool) -> None:
     target = hashed_target(3, eos_rate=0.0)
-    config = DraftingConfig.of(mode, ngrams=False)
-    bench = Bench(target, hashed_draft(target, 3, agreement), Weather(exits=2), config)
+    bench = Bench(target, target, Weather(exits=2), DraftingConfig.of(mode, ngrams=False))
     for step in range(1, 2 * RETRY_STEPS):
         assert bench.run(request(step, 30)).tokens == alone(target, 30)
     later = {each.step: each.early for each in bench.link.begun if each.step >= RETRY_STEPS}
     retried = later.pop(RETRY_STEPS)
-    assert set(later.values()) == {asks} and retried is (mode != "sd")
+    assert set(later.values()) == {asks} and retried
 
 
 def test_at_most_one_draft_forward_delays_a_commit() -> None:
     target = hashed_target(3, eos_rate=0.0)
     bench = Bench(target, hashed_draft(target, 3, 0.4), Weather(exits=4, wrong_exits=0.8), DraftingConfig.of("fsd"))
     result = bench.run(request(max_tokens=40))
-    drafted_at = [at for at, message in bench.link.sent if isinstance(message, Draft)]
+    drafted_at = [at for at, _ in bench.drafts]
     taken_at = [span.end for span in bench.trace.spans if span.name == Kind.ROUND.value]
     assert result.tokens == alone(target, 40)
     for sent, taken in zip(drafted_at, taken_at, strict=True):
@@ -306,7 +219,7 @@ def test_patience_ends_at_the_instant_that_was_waited_for() -> None:
         assert looks < 100, "the loop turns without end"
         return receive(timeout_s)
 
-    bench.link.receive = counted  # type: ignore[method-assign]
+    bench.link.receive = counted
     with pytest.raises(StepInterrupted, match="committed nothing"):
         bench.run()
 
@@ -373,18 +286,16 @@ def test_a_frame_is_hashed_once_on_each_side(how: SamplingScheme, hashes_of: Cal
 class Refusing(FakeModel):
     """A draft model that raises `error` when it is asked for `what`."""
 
-    def __init__(self, what: str, error: Exception) -> None:
-        super().__init__(never)
-        self._what, self._error = what, error
+    what, error = "", Exception()
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
-        if self._what == "begin":
-            raise self._error
+        if self.what == "begin":
+            raise self.error
         super().begin(prompt, image, committed, stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
-        if self._what == "commit":
-            raise self._error
+        if self.what == "commit":
+            raise self.error
         return super().commit(path, next_token)
 
 
@@ -400,13 +311,11 @@ FAILURES = [
 def test_a_step_that_fails_says_why_and_closes_its_figures(
     what: str, cause: Interruption, sentence: str, mode: str
 ) -> None:
-    bench = Bench(counting(20), never, Weather(), DraftingConfig.of(mode))
-    model = Refusing(what, ValueError(sentence))
-    config = DraftingConfig.of(mode)
-    drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock, bench.trace)
+    bench = Bench(counting(20), never, Weather(), DraftingConfig.of(mode), Refusing)
+    bench.model.what, bench.model.error = what, ValueError(sentence)
     bench.clock.sleep(1.0)
     with pytest.raises(StepInterrupted) as caught:
-        drafter.run(request())
+        bench.run()
     stop = caught.value
     assert (stop.cause, str(stop)) == (cause, sentence) and isinstance(stop.__cause__, ValueError)
     assert stop.stats.tokens == len(stop.committed) == (0 if what == "begin" else 1 if mode == "sd" else 0)
@@ -419,29 +328,12 @@ def test_a_step_that_fails_says_why_and_closes_its_figures(
 
 
 def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figures() -> None:
-    bench = Bench(counting(20), never, Weather(), DraftingConfig.of("sd"))
-    model = Refusing("begin", RuntimeError("out of memory"))
-    config = DraftingConfig.of("sd")
-    drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock, bench.trace)
+    bench = Bench(counting(20), never, Weather(), DraftingConfig.of("sd"), Refusing)
+    bench.model.what, bench.model.error = "begin", RuntimeError("out of memory")
     with pytest.raises(RuntimeError, match="^out of memory$"):
-        drafter.run(request())
+        bench.run()
     assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
     assert bench.link.sent[-1][1] == EndStep(1, "the edge failed: out of memory")
-
-
-class Reading(FakeModel):
-    """A draft model whose prefill takes `layers` layers of half a second each."""
-
-    def __init__(self, following: NextToken, clock: FakeClock, layers: int) -> None:
-        super().__init__(following, clock, DRAFT_S)
-        self._layers, self._now = layers, clock
-
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
-        super().begin(prompt, image, committed)
-        for _ in range(self._layers):
-            self._now.sleep(0.5)
-            if stop is not None and stop():
-                raise Abandoned
 
 
 @pytest.mark.parametrize("mode", ["full", "pipelined", "fsd"])
@@ -449,31 +341,11 @@ class Reading(FakeModel):
 def test_commits_are_taken_while_the_frame_is_read(mode: str, layers: int) -> None:
     """The first token does not wait for the edge's prefill, which ends with the answer at the latest."""
     target = hashed_target(5, 0.0)
-    bench = Bench(target, never, Weather(), DraftingConfig.of(mode, idle=Idle.DECODE))
-    model = Reading(hashed_draft(target, 5, 0.8), bench.clock, layers)
     config = DraftingConfig.of(mode, idle=Idle.DECODE)
-    for number in (1, 2):  # what the first taught stands in the way of nothing
-        began = bench.clock.now
-        drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock, bench.trace)
-        result = drafter.run(request(number, max_tokens=12))
-        assert result.tokens == alone(target, 12)
-        assert result.stats.first_commit_s is not None
-        assert result.stats.first_commit_s <= 0.1 + 0.5 + 0.1 + 0.5, "way up, verification, way down, one layer"
-        assert bench.clock.now - began <= 12 * 0.5 + 0.1 + 0.1 + 0.5
-        assert result.stats.prefill_s == pytest.approx(min(0.5 * layers, result.stats.total_s))
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.integers(0, 2**16), st.integers(0, 12), WEATHERS, st.sampled_from(["sd", "fsd", "pipelined", "full"]))
-def test_whatever_comes_while_the_frame_is_read_the_answer_is_the_targets(
-    seed: int, layers: int, weather: Weather, mode: str
-) -> None:
-    target = hashed_target(seed)
-    config = patient(mode)
-    bench = Bench(target, never, weather, config)
-    drafter = Drafter(
-        sources_of(config, Reading(hashed_draft(target, seed, 0.7), bench.clock, layers)), bench.link, config,
-        bench.clock, bench.trace,
-    )  # fmt: skip
-    for number in (1, 2, 3):
-        assert drafter.run(request(number)).tokens == alone(target, 24)
+    bench = Bench(target, hashed_draft(target, 5, 0.8), Weather(), config, prefill=layers)
+    result = bench.run(request(max_tokens=12))
+    assert result.tokens == alone(target, 12)
+    assert result.stats.first_commit_s is not None
+    assert result.stats.first_commit_s <= 0.1 + 0.5 + 0.1 + 0.5, "way up, verification, way down, one layer"
+    assert bench.clock.now <= 12 * 0.5 + 0.1 + 0.1 + 0.5
+    assert result.stats.prefill_s == pytest.approx(min(0.5 * layers, result.stats.total_s))

@@ -16,9 +16,8 @@ from edge_drafter.exported import ExportedSteps
 from speculation.otlp import Part, StepExporter, root_span
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import BeginStep
-from tests.edge_drafter.fakes import Weather, hashed_draft, hashed_target
-from tests.edge_drafter.test_decoder import wait_for
-from tests.edge_drafter.test_drafter import Bench, request
+from tests.edge_drafter.fakes import Bench, Weather, hashed_draft, hashed_target, request
+from tests.edge_drafter.waiting import wait_for
 
 TRACE = bytes(range(1, 17))
 NUMBER = int.from_bytes(TRACE, "big")

@@ -15,7 +15,7 @@ from PIL import Image
 from cloud_verifier.engine import VlmEngine
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import ZmqLink
-from edge_drafter.reply import VerifierRefused
+from edge_drafter.question import VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from speculation.frames import jpeg_size
 from speculation.vlm import session as sessions
@@ -24,10 +24,9 @@ from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import BeginStep, Jpegs, Sight, frames_of, jpeg_of
 from tests.cloud_verifier.process import Verifier, start
+from tests.edge_drafter.conftest import Robot, Serve
+from tests.edge_drafter.test_decoder import ANSWER, PROMPT
 from tests.models import frame
-
-PROMPT = "find the silver bottle"
-ANSWER = 12
 
 
 def picture(seed: int, height: int = 240, width: int = 320) -> bytes:
@@ -58,18 +57,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[BeginStep]:
     return found
 
 
-def edge(draft: Vlm, address: str, **changes: object) -> EdgeDecoder:
-    settings = {"dtype": "float64", "max_tokens": ANSWER, "resume_s": 20.0, **changes}
-    return EdgeDecoder(EdgeConfig.flat(draft.folder, verifier=address, **settings), vlm=draft)
-
-
 def alone(vlm: Vlm, jpeg: Jpegs) -> list[int]:
     return [token for token, _ in VlmSession(vlm, 512).greedy(PROMPT, jpeg, ANSWER)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_both_vision_towers_get_the_same_pixels(
-    count: int, verifier: Verifier, target: Vlm, draft: Vlm, sent: list[BeginStep], monkeypatch: pytest.MonkeyPatch
+    count: int, verifier: Verifier, target: Vlm, robot: Robot, sent: list[BeginStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Inputs] = []
     prepare = sessions.prepare
@@ -80,13 +74,9 @@ def test_both_vision_towers_get_the_same_pixels(
 
     monkeypatch.setattr(sessions, "prepare", noted)
     question = jpeg_of([picture(seed) for seed in range(count)])
-    decoder = edge(draft, verifier.address, frames=count)
-    try:
-        answers = {mode: decoder.decode(PROMPT, question, 60.0, mode).tokens for mode in ("sd", "cloud", "full")}
-        assert decoder.link is not None and decoder.link.welcome is not None
-        assert decoder.link.welcome.sight == Sight(3, 28, 56 * 56, 56 * 56)
-    finally:
-        decoder.close()
+    edge = robot(verifier.address, frames=count)
+    answers = {mode: edge.decode(PROMPT, question, 60.0, mode).tokens for mode in ("sd", "cloud", "full")}
+    assert edge.connect(20.0).sight == Sight(3, 28, 56 * 56, 56 * 56)
     small = sent[0].jpeg
     assert len(frames_of(small)) == count and all(jpeg_size(each) == (54, 72) for each in frames_of(small))
     assert sum(map(len, frames_of(small))) < sum(map(len, frames_of(question))) / 5
@@ -101,36 +91,25 @@ def test_both_vision_towers_get_the_same_pixels(
 
 
 def test_what_is_switched_off_or_small_enough_is_sent_as_it_is(
-    verifier: Verifier, target: Vlm, draft: Vlm, sent: list[BeginStep]
+    verifier: Verifier, target: Vlm, robot: Robot, sent: list[BeginStep]
 ) -> None:
-    whole, fitting = edge(draft, verifier.address, scale_frames=False), edge(draft, verifier.address)
-    try:
-        assert list(whole.decode(PROMPT, picture(0), 60.0, "sd").tokens) == alone(target, picture(0))
-        fitting.decode(PROMPT, picture(1, 56, 56), 60.0, "sd")
-        fitting.decode(PROMPT, picture(2), 60.0, "edge")
-    finally:
-        whole.close()
-        fitting.close()
+    whole, fitting = robot(verifier.address, scale_frames=False), robot(verifier.address)
+    assert list(whole.decode(PROMPT, picture(0), 60.0, "sd").tokens) == alone(target, picture(0))
+    fitting.decode(PROMPT, picture(1, 56, 56), 60.0, "sd")
+    fitting.decode(PROMPT, picture(2), 60.0, "edge")
     assert [message.jpeg for message in sent] == [picture(0), picture(1, 56, 56)]
 
 
 def test_more_frames_than_the_model_takes_are_refused_at_the_start(
-    verifier: Verifier, tiny_target: Path, draft: Vlm
+    verifier: Verifier, tiny_target: Path, robot: Robot, serve: Serve
 ) -> None:
-    many = edge(draft, verifier.address, frames=4)
-    single = start(tiny_target)
-    one = edge(draft, single.address, frames=2)
-    try:
-        with pytest.raises(VerifierRefused, match="frames is 4, but the verifier's model takes 3 a question; set "):
-            many.connect(20.0)
-        with pytest.raises(VerifierRefused, match="frames is 2, but the verifier's model takes 1 a question"):
-            one.connect(20.0)
-        with pytest.raises(VerifierRefused, match="start the verifier with --frames 2"):
-            one.decode(PROMPT, picture(0), 20.0)
-    finally:
-        many.close()
-        one.close()
-        single.stop()
+    with pytest.raises(VerifierRefused, match="frames is 4, but the verifier's model takes 3 a question; set "):
+        robot(verifier.address, frames=4).connect(20.0)
+    one = robot(serve(tiny_target).address, frames=2)
+    with pytest.raises(VerifierRefused, match="frames is 2, but the verifier's model takes 1 a question"):
+        one.connect(20.0)
+    with pytest.raises(VerifierRefused, match="start the verifier with --frames 2"):
+        one.decode(PROMPT, picture(0), 20.0)
 
 
 def test_a_draft_alone_that_knows_its_objects_takes_one_frame(tiny_draft: Path, tmp_path: Path) -> None:

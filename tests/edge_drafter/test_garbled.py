@@ -8,8 +8,7 @@ import pytest
 
 from edge_drafter import DraftingConfig, Interruption, Mode, StepInterrupted
 from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS, AnyMessage, Draft, Fault, FaultCode, encode
-from tests.edge_drafter.fakes import FakeLink, Weather, alone
-from tests.edge_drafter.test_drafter import Bench, counting, request
+from tests.edge_drafter.fakes import Bench, FakeLink, Weather, alone, counting, request
 
 GARBLED = Fault(FaultCode.MALFORMED, "malformed message: Draft.tokens: \x1b[2J")
 
@@ -22,29 +21,23 @@ class Garbling(FakeLink):
     def send(self, message: AnyMessage) -> None:
         if isinstance(message, Draft) and self.garbled:
             self.garbled -= 1
-            self._inbox.append(answer_to(message.step))
+            # What a verifier answers, which may have read whose step it was.
+            self._inbox.append(Fault(GARBLED.code, GARBLED.message, message.step if message.step % 2 else None))
             return
         super().send(message)
 
 
-def answer_to(step: int) -> Fault:
-    """Return what a verifier answers, which may have read whose step it was."""
-    return Fault(GARBLED.code, GARBLED.message, step if step % 2 else None)
-
-
 @pytest.mark.parametrize("step", [1, 2])
 def test_what_was_garbled_is_sent_again(step: int) -> None:
-    bench = Bench(counting(9), counting(9), Weather(), DraftingConfig.of(Mode.SD, resend_s=1.0))
-    bench.link.__class__ = Garbling
+    bench = Bench(counting(9), counting(9), Weather(), DraftingConfig.of(Mode.SD, resend_s=1.0), link=Garbling)
     result = bench.run(request(step))
     assert result.tokens == alone(counting(9), 24) and result.stats.resent >= 2
 
 
 def test_where_all_is_garbled_the_reason_is_named() -> None:
     config = DraftingConfig.of(Mode.SD, resend_s=1.0, patience_s=5.0)
-    bench = Bench(counting(9), counting(9), Weather(), config)
-    bench.link.__class__ = Garbling
-    bench.link.garbled = 1000  # type: ignore[attr-defined]
+    bench = Bench(counting(9), counting(9), Weather(), config, link=Garbling)
+    bench.link.garbled = 1000
     with pytest.raises(
         StepInterrupted, match="committed nothing for 5.0 s .* it could not read a message: "
     ) as stopped:

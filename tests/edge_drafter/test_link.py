@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import zmq
 import zmq.auth
+from msgspec.structs import replace
 
 from edge_drafter import LinkLost, VerifierBusy
-from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
+from edge_drafter.link import CONTROL_BYTES, FINAL, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.route import MOST_HOPS
+from edge_drafter.step_exchange import INBOX_MESSAGES
 from speculation.links import LinkConditions, WayConditions
 from speculation.wire import (
     MAX_END_TOKENS,
@@ -37,9 +39,10 @@ from speculation.wire import (
     encode,
     prefix_of,
 )
-from tests.edge_drafter.waiting import LIMIT_S, eventually
+from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
 HELLO = Hello("tok", 100)
+WELCOME = Welcome("session 1", "model", HELLO.tokenizer, HELLO.vocabulary, 4, [1, 2], [9])
 BEGIN = BeginStep(1, "find it", b"jpeg")
 DRAFT = Draft(1, 1, 0, b"8 bytes!", [1, 2])
 
@@ -47,26 +50,24 @@ DRAFT = Draft(1, 1, 0, b"8 bytes!", [1, 2])
 class TinyVerifier:
     """Answers Hello and Ping, keeps the rest. `mute` makes it deaf and dumb; `refuse` answers Hello with that."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:*", tokenizer: str = "tok") -> None:
+    def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger, self._socket.sndhwm = 0, 0
         self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._tokenizer = tokenizer
         self.hellos: list[Hello] = []
         self.messages: list[AnyMessage] = []
         self.to_say: list[AnyMessage | bytes] = []
         self.pongs = 0
         self.mute = False
         self.refuse: Fault | Busy | Redirect | Welcome | None = None
-        self.form = 1
-        self.sessions = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        """End it; safe to repeat."""
         self._stopping = True
         self._thread.join()
         self._socket.close()
@@ -86,9 +87,7 @@ class TinyVerifier:
     def _answer(self, peer: bytes, message: AnyMessage) -> None:
         if isinstance(message, Hello):
             self.hellos.append(message)
-            self.sessions += 1
-            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9], form=self.form)
-            self._socket.send_multipart([peer, encode(self.refuse or welcome)])
+            self._socket.send_multipart([peer, encode(self.refuse or WELCOME)])
         elif isinstance(message, Ping):
             self._socket.send_multipart([peer, encode(Pong(message.nonce))])
         elif isinstance(message, Pong):
@@ -111,19 +110,36 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def verifier() -> Iterator[TinyVerifier]:
-    verifier = TinyVerifier()
-    yield verifier
-    verifier.stop()
+def listen() -> Iterator[Callable[..., TinyVerifier]]:
+    """Starts a verifier at an address, or at any."""
+    started: list[TinyVerifier] = []
+
+    def make(*address: str) -> TinyVerifier:
+        started.append(TinyVerifier(*address))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def verifier(listen: Callable[..., TinyVerifier]) -> TinyVerifier:
+    return listen()
+
+
+@pytest.fixture
+def others(listen: Callable[..., TinyVerifier]) -> list[TinyVerifier]:
+    return [listen(), listen()]
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., ZmqLink]]:
     links: list[ZmqLink] = []
 
-    def make(address: str, **changes: object) -> ZmqLink:
+    def make(address: str, clock: Callable[[], float] = time.monotonic, **changes: object) -> ZmqLink:
         settings: dict[str, object] = {"ping_s": 0.02, "silent_s": 0.6, "hello_s": 0.1, **changes}
-        links.append(ZmqLink(LinkConfig(address, HELLO, **settings)))  # type: ignore[arg-type]
+        links.append(ZmqLink(LinkConfig(address, HELLO, **settings), clock))  # type: ignore[arg-type]
         return links[-1]
 
     yield make
@@ -132,31 +148,33 @@ def connect() -> Iterator[Callable[..., ZmqLink]]:
         link.close()
 
 
-def test_it_shakes_hands_and_carries_messages_both_ways(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
+@pytest.fixture
+def link(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> ZmqLink:
+    """A link to the verifier that has shaken hands."""
     link = connect(verifier.address)
     assert link.wait_nominal(LIMIT_S)
+    return link
+
+
+def test_it_shakes_hands_and_carries_messages_both_ways(verifier: TinyVerifier, link: ZmqLink) -> None:
     assert link.welcome is not None and link.welcome.eos == [9]
     link.send(BEGIN)
     link.send(DRAFT)
-    eventually(lambda: verifier.messages == [BEGIN, DRAFT])
+    wait_for(lambda: verifier.messages == [BEGIN, DRAFT])
     early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say.append(early)
     assert link.receive(LIMIT_S) == early
     assert link.receive(0.0) is None and link.receive(0.01) is None
     assert link.bytes_up == len(encode(BEGIN)) + len(encode(DRAFT)) and link.bytes_down == len(encode(early))
-    eventually(lambda: link.rtt_s is not None)
+    wait_for(lambda: link.rtt_s is not None)
     verifier.to_say.append(Ping(3))
-    eventually(lambda: verifier.pongs == 1)
+    wait_for(lambda: verifier.pongs == 1)
 
 
 def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier, link: ZmqLink
 ) -> None:
     """Whoever waits for the step's next message waits no longer, and what it still sends does not leave."""
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     received: list[AnyMessage | None] = []
     waiting = threading.Thread(target=lambda: received.append(link.receive(100 * LIMIT_S)), daemon=True)
@@ -172,7 +190,7 @@ def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
     draft = Draft(2, 1, 0, b"8 bytes!", [1, 2])
     link.send(end)  # late: of the step before
     link.send(draft)
-    eventually(lambda: draft in verifier.messages)
+    wait_for(lambda: draft in verifier.messages)
     assert verifier.messages == [BEGIN, end, begin, end, draft]
     early = EarlyTokens(2, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say.append(early)
@@ -189,44 +207,41 @@ def test_a_wait_for_the_link_ends_when_it_is_not_wanted_any_more(connect: Callab
     assert not link.wait_nominal(100 * LIMIT_S, cancelled) and len(asked) == 4
 
 
-def test_a_verifier_that_is_away_is_silent_once(opened: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_verifier_that_is_away_is_silent_once(
+    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink], opened: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """Through any number of new connections, until one of them is answered."""
-    first, states = TinyVerifier(), list[tuple[LinkState, str]]()
-    config = LinkConfig(first.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05)
-    link = ZmqLink(config, lambda state, why: states.append((state, why)))
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        first.stop()
-        eventually(lambda: len(opened) >= 4)
-        assert [state for state, _ in states] == [LinkState.NOMINAL, LinkState.SILENT]
-        assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
-        assert link.why == states[-1][1]
-        second = TinyVerifier(first.address)
-        assert link.wait_nominal(LIMIT_S)
-        second.stop()
-    finally:
-        link.close()
+    first = listen()
+    link = connect(first.address, silent_s=0.1, hello_s=0.05)
+    assert link.wait_nominal(LIMIT_S)
+    first.stop()
+    wait_for(lambda: len(opened) >= 4)
+    assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
+    assert link.state is LinkState.SILENT and f"link silent: {link.why}" in caplog.text
+    listen(first.address)
+    assert link.wait_nominal(LIMIT_S)
 
 
-def test_a_refused_link_keeps_its_reason_when_the_verifier_goes(opened: list[int]) -> None:
-    verifier, states = TinyVerifier(), list[tuple[LinkState, str]]()
+def test_a_refused_link_keeps_its_reason_when_the_verifier_goes(
+    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink], opened: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    verifier = listen()
     verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
-    config = LinkConfig(verifier.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05)
-    link = ZmqLink(config, lambda state, why: states.append((state, why)))
-    try:
-        eventually(lambda: link.state is LinkState.REFUSED)
-        verifier.stop()
-        eventually(lambda: len(opened) >= 3)
-        assert [state for state, _ in states] == [LinkState.REFUSED] and "must share one tokenizer" in link.why
-        fitting = TinyVerifier(verifier.address)
-        eventually(lambda: link.state is LinkState.NOMINAL)
-        fitting.stop()
-    finally:
-        link.close()
+    link = connect(verifier.address, silent_s=0.1, hello_s=0.05)
+    wait_for(lambda: link.state is LinkState.REFUSED)
+    verifier.stop()
+    wait_for(lambda: len(opened) >= 3)
+    assert caplog.text.count("link ") == 1 and "must share one tokenizer" in link.why
+    listen(verifier.address)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
-def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(connect: Callable[..., ZmqLink]) -> None:
-    first = TinyVerifier()
+def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
+    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    first = listen()
     link = connect(first.address)
     assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
@@ -236,26 +251,19 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(conne
     assert link.state is LinkState.SILENT and not link.wait_nominal(0.01)
     with pytest.raises(LinkLost, match="nothing received"):
         link.send(DRAFT)
-    second = TinyVerifier(first.address)
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        assert second.hellos[0].resume == "session 1"
-        with pytest.raises(LinkLost, match="must begin again"):
-            link.receive(0.0)
-        link.send(BEGIN)
-        eventually(lambda: second.messages == [BEGIN])
-        assert link.receive(0.0) is None
-    finally:
-        second.stop()
-
-
-def test_a_mute_verifier_is_silent_although_the_connection_stands(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    link = connect(verifier.address)
+    second = listen(first.address)
     assert link.wait_nominal(LIMIT_S)
+    assert second.hellos[0].resume == "session 1"
+    with pytest.raises(LinkLost, match="must begin again"):
+        link.receive(0.0)
+    link.send(BEGIN)
+    wait_for(lambda: second.messages == [BEGIN])
+    assert link.receive(0.0) is None
+
+
+def test_a_mute_verifier_is_silent_although_the_connection_stands(verifier: TinyVerifier, link: ZmqLink) -> None:
     verifier.mute = True
-    eventually(lambda: link.state is LinkState.SILENT)
+    wait_for(lambda: link.state is LinkState.SILENT)
     verifier.mute = False
     assert link.wait_nominal(LIMIT_S)
 
@@ -267,49 +275,35 @@ def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, con
     verifier.to_say.append(Fault(FaultCode.NO_SESSION, "who are you?"))
     with pytest.raises(LinkLost):
         link.receive(LIMIT_S)
-    eventually(lambda: len(verifier.hellos) == 2)
+    wait_for(lambda: len(verifier.hellos) == 2)
     assert link.wait_nominal(LIMIT_S)
 
 
-def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
-    link = connect(verifier.address)
-    assert not link.wait_nominal(LIMIT_S)
-    assert link.state is LinkState.REFUSED
-    assert verifier.address in link.why and "must share one tokenizer" in link.why
-    with pytest.raises(LinkLost, match="must share one tokenizer"):
-        link.send(BEGIN)
-    verifier.refuse = None
-    eventually(lambda: link.state is LinkState.NOMINAL)
-
-
-def test_a_model_that_is_asked_in_prompts_of_an_unknown_form_does_not_fit(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    verifier.form = 3
+@pytest.mark.parametrize(
+    ("greeting", "why"),
+    [
+        (Fault(FaultCode.TOKENIZER_MISMATCH, "other\ntokens"), r"refuses: other\ntokens"),
+        (
+            replace(WELCOME, tokenizer="other"),
+            "its tokenizer is not the draft model's; draft and target must share one",
+        ),
+        (replace(WELCOME, form=3), "its model is asked in prompts of form 3; this program knows 1, 2: update it"),
+        (replace(WELCOME, eos=list(range(MAX_END_TOKENS + 1))), "a Welcome that cannot be read (malformed message: "),
+    ],
+)
+def test_a_verifier_that_does_not_fit_is_refused_in_a_sentence_and_asked_again(
+    greeting: Fault | Welcome, why: str, verifier: TinyVerifier, connect: Callable[..., ZmqLink],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    verifier.refuse = greeting
     link = connect(verifier.address)
     assert not link.wait_nominal(LIMIT_S) and link.state is LinkState.REFUSED
-    fault = "its model is asked in prompts of form 3; this program knows 1, 2: update it"
-    assert link.why == f"the verifier at {verifier.address} does not fit: {fault}"
-    verifier.form = 2
-    eventually(lambda: link.state is LinkState.NOMINAL)
-
-
-def test_a_welcome_that_cannot_be_read_is_named_and_not_silence(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
-) -> None:
-    verifier.refuse = Welcome("session", "model", HELLO.tokenizer, 100, 4, [1, 2], list(range(MAX_END_TOKENS + 1)))
-    with caplog.at_level("WARNING", "edge_drafter"):
-        link = connect(verifier.address)
-        assert not link.wait_nominal(LIMIT_S)
-        eventually(lambda: link.why in caplog.text)
-    assert link.state is LinkState.REFUSED
-    assert f"{verifier.address} answers with a Welcome that cannot be read" in link.why
-    assert "Welcome.eos: Expected array of length <= 64" in link.why
+    assert verifier.address in link.why and why in link.why
+    wait_for(lambda: link.why in caplog.text)
+    with pytest.raises(LinkLost, match="the verifier at "):
+        link.send(BEGIN)
     verifier.refuse = None
-    eventually(lambda: link.state is LinkState.NOMINAL)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
 @pytest.mark.parametrize("code", [code for code in FaultCode if code not in FINAL and code is not FaultCode.NO_SESSION])
@@ -318,7 +312,7 @@ def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
 ) -> None:
     verifier.refuse = Fault(code, "all 8 sessions are taken\n\x1b[2J")
     link = connect(verifier.address)
-    eventually(lambda: "refuses for now" in link.why)
+    wait_for(lambda: "refuses for now" in link.why)
     assert link.state is LinkState.CONNECTING and r"all 8 sessions are taken\n\x1b[2J" in link.why
     assert not link.wait_nominal(0.05), "it is not final: somebody may wait for it"
     verifier.refuse = None
@@ -336,70 +330,61 @@ class Shifted:
 
 
 def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
-    verifier: TinyVerifier, opened: list[int], caplog: pytest.LogCaptureFixture
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], opened: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither on this connection nor on a new one, which silence would open: it owes no answer meanwhile."""
-    verifier.refuse = Busy(1000.0, "all 8 sessions are taken\n\x1b[2J")
-    clock, states = Shifted(), list[LinkState]()
-    config = LinkConfig(verifier.address, HELLO, silent_s=60.0, hello_s=0.01)
-    link = ZmqLink(config, lambda state, why: states.append(state), clock)
-    try:
-        eventually(lambda: link.state is LinkState.BUSY)
-        sentence = (
-            f"the verifier at {verifier.address} is full: all 8 sessions are taken\\n\\x1b[2J; trying again in 1000.0 s"
-        )
-        assert link.why == sentence
-        eventually(lambda: f"link busy: {sentence}" in caplog.text)  # logged once the state is set
-        with pytest.raises(LinkLost, match="is full"):
-            link.send(BEGIN)
-        clock.more_s = 900.0
-        assert not link.wait_nominal(0.3), "it may be waited for: a refusal is not final"
-        greetings = len(verifier.hellos)
-        assert greetings <= 5 and opened == [], "those that were on their way when its answer came"
-        verifier.refuse = None
-        clock.more_s = 1001.0
-        assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
-        eventually(lambda: states == [LinkState.BUSY, LinkState.NOMINAL])
-    finally:
-        link.close()
+    verifier.refuse, clock = Busy(1000.0, "all 8 sessions are taken\n\x1b[2J"), Shifted()
+    link = connect(verifier.address, clock, silent_s=60.0, hello_s=0.01)
+    wait_for(lambda: link.state is LinkState.BUSY)
+    sentence = (
+        f"the verifier at {verifier.address} is full: all 8 sessions are taken\\n\\x1b[2J; trying again in 1000.0 s"
+    )
+    assert link.why == sentence
+    wait_for(lambda: f"link busy: {sentence}" in caplog.text)  # logged once the state is set
+    with pytest.raises(LinkLost, match="is full"):
+        link.send(BEGIN)
+    clock.more_s = 900.0
+    assert not link.wait_nominal(0.3), "it may be waited for: a refusal is not final"
+    greetings = len(verifier.hellos)
+    assert greetings <= 5 and opened == [], "those that were on their way when its answer came"
+    verifier.refuse = None
+    clock.more_s = 1001.0
+    assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
 
 
-def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerifier) -> None:
+def test_a_step_that_is_turned_away_begins_again_when_it_may(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
     """In the same session: no Hello, and pings go on. A draft that crossed the answer costs no session either."""
     clock = Shifted()
-    link = ZmqLink(LinkConfig(verifier.address, HELLO, ping_s=0.01, silent_s=1e4, hello_s=1e4), clock=clock)
-    try:
-        assert link.wait_nominal(LIMIT_S)
-        link.send(BEGIN)
-        verifier.to_say += [Busy(1000.0, "no room for 3 more blocks", 1), Fault(FaultCode.NO_SESSION, "unknown", 1)]
-        with pytest.raises(VerifierBusy, match=r"is full: no room for 3 more blocks; trying again in 1000\.0 s"):
-            link.receive(LIMIT_S)
-        verifier.to_say += [Ping(5), Busy(1000.0, "of another step", 0), Busy(1000.0, "of a Hello"), Ping(6)]
-        eventually(lambda: verifier.pongs == 2)
-        assert link.state is LinkState.BUSY and "3 more blocks" in link.why
-        with pytest.raises(LinkLost, match="3 more blocks"):
-            link.send(BeginStep(2, "find it", b"jpeg"))
-        clock.more_s = 1001.0
-        assert link.wait_nominal(LIMIT_S) and "serves model" in link.why
-        link.send(BeginStep(3, "find it", b"jpeg"))
-        end = EndStep(3, "over")
-        verifier.to_say += [Busy(1000.0, "late", 1), Fault(FaultCode.NO_SESSION, "late", 1), end]
-        assert link.receive(LIMIT_S) == end
-        eventually(lambda: len(verifier.messages) == 2)
-        assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
-        assert len(verifier.hellos) == 1
-    finally:
-        link.close()
-
-
-def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
-    link = connect(verifier.address)
+    link = connect(verifier.address, clock, ping_s=0.01, silent_s=1e4, hello_s=1e4)
     assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    verifier.to_say += [Busy(1000.0, "no room for 3 more blocks", 1), Fault(FaultCode.NO_SESSION, "unknown", 1)]
+    with pytest.raises(VerifierBusy, match=r"is full: no room for 3 more blocks; trying again in 1000\.0 s"):
+        link.receive(LIMIT_S)
+    verifier.to_say += [Ping(5), Busy(1000.0, "of another step", 0), Busy(1000.0, "of a Hello"), Ping(6)]
+    wait_for(lambda: verifier.pongs == 2)
+    assert link.state is LinkState.BUSY and "3 more blocks" in link.why
+    with pytest.raises(LinkLost, match="3 more blocks"):
+        link.send(BeginStep(2, "find it", b"jpeg"))
+    clock.more_s = 1001.0
+    assert link.wait_nominal(LIMIT_S) and "serves model" in link.why
+    link.send(BeginStep(3, "find it", b"jpeg"))
+    end = EndStep(3, "over")
+    verifier.to_say += [Busy(1000.0, "late", 1), Fault(FaultCode.NO_SESSION, "late", 1), end]
+    assert link.receive(LIMIT_S) == end
+    wait_for(lambda: len(verifier.messages) == 2)
+    assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
+    assert len(verifier.hellos) == 1
+
+
+def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, link: ZmqLink) -> None:
     link.send(BEGIN)
     early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say += [early] * (INBOX_MESSAGES + 200)
     verifier.to_say.append(Ping(5))
-    eventually(lambda: verifier.pongs == 1)
+    wait_for(lambda: verifier.pongs == 1)
     count = 0
     while link.receive(0.0) is not None:
         count += 1
@@ -408,28 +393,16 @@ def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect:
 
 
 def test_large_messages_are_not_decoded_by_the_links_thread(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
+    verifier: TinyVerifier, link: ZmqLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A commit is decoded by whoever takes it; anything else that is large is garbage."""
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     bad = encode(Commit(1, 1, 0, [5], b"8 bytes!", False))[:-1] + bytes(100_000)
     end = EndStep(1, "over")
     verifier.to_say += [bad, bytes((0x92, 8)) + bytes(100_000), end]
-    eventually(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
+    wait_for(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
     assert "Commit" not in caplog.text
     assert link.receive(LIMIT_S) == end and link.state is LinkState.NOMINAL
-
-
-def test_a_welcome_from_another_tokenizer_is_refused(connect: Callable[..., ZmqLink]) -> None:
-    other = TinyVerifier(tokenizer="other")
-    try:
-        link = connect(other.address)
-        assert not link.wait_nominal(LIMIT_S)
-        assert link.state is LinkState.REFUSED and "must share one tokenizer" in link.why
-    finally:
-        other.stop()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://localhost:9"])
@@ -437,7 +410,7 @@ def test_a_port_where_nobody_listens_is_said_before_silence_shows_it(
     connect: Callable[..., ZmqLink], address: str
 ) -> None:
     link = connect(address, silent_s=60.0)
-    eventually(lambda: link.why.startswith(f"no verifier answers at {address}: nobody accepts connections there"))
+    wait_for(lambda: link.why.startswith(f"no verifier answers at {address}: nobody accepts connections there"))
     assert link.state is LinkState.CONNECTING, "it may be started yet"
 
 
@@ -461,14 +434,10 @@ def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
     assert "the name robot-server does not resolve: check its spelling or DNS" in link.why
     # The first of its numbers leads nowhere.
     known += ["127.0.0.9", "127.0.0.1"]
-    eventually(lambda: link.state is LinkState.NOMINAL)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
-def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
-    link = connect(verifier.address)
-    assert link.wait_nominal(LIMIT_S)
+def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(verifier: TinyVerifier, link: ZmqLink) -> None:
     link.send(BEGIN)
     fault = Fault(FaultCode.BAD_IMAGE, "no JPEG", 1)
     verifier.to_say += [b"\xc1garbage", fault]
@@ -488,7 +457,7 @@ def test_a_bad_link_is_slow_in_its_own_way_each_way_and_keeps_order(
     begin = BeginStep(1, "find it", bytes(20_000))
     link.send(begin)
     link.send(DRAFT)
-    eventually(lambda: verifier.messages == [begin, DRAFT])
+    wait_for(lambda: verifier.messages == [begin, DRAFT])
     assert time.monotonic() - began >= 0.2
     said: list[AnyMessage] = [EarlyTokens(1, 1, 0, 0, token, 2, 0.5) for token in range(40)]
     verifier.to_say.extend(said)
@@ -510,18 +479,10 @@ def test_messages_that_vanish_are_not_heard_of(verifier: TinyVerifier, connect: 
     for draft in drafts:
         link.send(draft)
     verifier.to_say.append(Ping(1))
-    eventually(lambda: len(verifier.messages) > 20)
+    wait_for(lambda: len(verifier.messages) > 20)
     heard = [message for message in verifier.messages if isinstance(message, Draft)]
     assert heard == [draft for draft in drafts if draft in heard]
     assert link.state is LinkState.NOMINAL
-
-
-@pytest.fixture
-def others() -> Iterator[list[TinyVerifier]]:
-    others = [TinyVerifier(), TinyVerifier()]
-    yield others
-    for other in others:
-        other.stop()
 
 
 def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes(
@@ -536,7 +497,7 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
     assert others[0].hellos[0].ticket == b"for the first" and others[0].hellos[0].prefix == b""
     assert link.why == f"the verifier at {others[0].address} serves model"
     link.send(BEGIN)
-    eventually(lambda: others[0].messages == [BEGIN])
+    wait_for(lambda: others[0].messages == [BEGIN])
     verifier.refuse = Redirect(others[1].address, ticket=b"for the second")
     others[0].stop()
     with pytest.raises(LinkLost):  # it may be elsewhere already when this thread looks
@@ -548,7 +509,7 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
     assert (again.ticket, again.resume, again.prefix) == (b"for the first", "session 1", prefix_of(BEGIN.prompt))
     assert others[1].hellos[0].ticket == b"for the second"
     link.send(BEGIN)
-    eventually(lambda: others[1].messages == [BEGIN])
+    wait_for(lambda: others[1].messages == [BEGIN])
 
 
 def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
@@ -573,7 +534,7 @@ def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
 ) -> None:
     verifier.refuse = Redirect("tcp://192.0.2.1:5555")
     link = connect(verifier.address)
-    eventually(lambda: "neither encrypted nor authenticated" in link.why)
+    wait_for(lambda: "neither encrypted nor authenticated" in link.why)
     assert link.state is LinkState.CONNECTING
     verifier.refuse = None
     assert link.wait_nominal(LIMIT_S)
@@ -589,7 +550,7 @@ def test_verifiers_that_send_a_robot_round_in_circles_are_asked_now_and_then(
     monkeypatch.setattr("edge_drafter.route.HOPS_S", pause_s)
     verifier.refuse, others[0].refuse = Redirect(others[0].address), Redirect(verifier.address)
     link = connect(verifier.address, silent_s=60.0)
-    eventually(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
+    wait_for(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
     began = time.monotonic()
     time.sleep(pause_s / 2)
     asked = len(verifier.hellos) + len(others[0].hellos)
@@ -604,10 +565,10 @@ def test_a_replica_that_wants_another_ticket_or_is_full_sends_the_robot_back_to_
     verifier.refuse = Redirect(others[0].address, ticket=b"old")
     others[0].refuse = Fault(FaultCode.NO_TICKET, "the ticket is old")
     link = connect(verifier.address, silent_s=60.0)
-    eventually(lambda: len(verifier.hellos) >= 2)
+    wait_for(lambda: len(verifier.hellos) >= 2)
     others[0].refuse = Busy(3600.0, "full")
     before = len(verifier.hellos)
-    eventually(lambda: len(verifier.hellos) >= before + 2)
+    wait_for(lambda: len(verifier.hellos) >= before + 2)
     verifier.refuse = Redirect(others[1].address)
     assert link.wait_nominal(LIMIT_S)
 

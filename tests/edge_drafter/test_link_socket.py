@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from edge_drafter.link_socket import LinkSocket
-from tests.edge_drafter.waiting import eventually
+from tests.edge_drafter.waiting import wait_for
 
 PLACES = ["127.0.0.2", "127.0.0.1"]
 
@@ -49,7 +49,7 @@ def test_an_address_that_says_nothing_is_left_and_one_that_accepts_is_kept(
             assert not list(connection.turn(time.monotonic()))
             return connection.is_new
 
-        eventually(shaken)
+        wait_for(shaken)
         connection.reopen(address, None)
         assert place_of(connection) == PLACES[1]
         connection.reopen(address.replace("robot-server", "another"), None)

@@ -1,5 +1,4 @@
-"""A robot's patience begins anew where its answer has grown, is longer where another verifier may go on, and counts
-silence, not work: a question whose prefill takes longer ends all the same, with one prefill."""
+"""A robot's patience counts silence, not work: a question whose prefill takes longer ends with one prefill."""
 
 from __future__ import annotations
 
@@ -8,8 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,89 +14,13 @@ from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
-from edge_drafter import decoder
-from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.cancellation import Stop
 from speculation.vlm.load import Vlm
-from speculation.wire import AnyMessage, BeginStep, Busy, Commit, begin_digest, extend_digest
 from tests.cloud_verifier.bench import CONFIG, JPEG
 from tests.cloud_verifier.fake_target import FakeEngine, greedy
-from tests.cloud_verifier.test_engine import jpeg
-from tests.edge_drafter.test_busy import ANSWER, FullVerifier
-from tests.edge_drafter.test_decoder import PROMPT, config
-
-
-class Piecemeal(FullVerifier):
-    """Turns so many steps away at `most`, after `each` tokens; `pass_s` seconds pass meanwhile."""
-
-    most = 1 << 30
-
-    def __init__(self, vlm: Vlm, each: int) -> None:
-        self.each, self.more_s, self.pass_s = each, 0.0, 10.0
-        super().__init__(vlm, 0.05, hellos_refused=0, steps_refused=0)
-
-    def now(self) -> float:
-        return time.perf_counter() + self.more_s
-
-    def _answer(self, peer: bytes, message: AnyMessage) -> None:
-        if not isinstance(message, BeginStep):
-            super()._answer(peer, message)
-            return
-        self.begun.append(message)
-        start = len(message.committed)
-        prefix = extend_digest(begin_digest(message.prompt, message.jpeg), message.committed)
-        tokens = ANSWER[start : start + self.each]
-        done = start + len(tokens) == len(ANSWER)
-        if len(self.begun) > self.most:
-            tokens, done = ANSWER[start:], True
-        if tokens:
-            self._reply(peer, Commit(message.step, 0, start, tokens, extend_digest(prefix, tokens), done))
-        if not done:
-            self.more_s += self.pass_s
-            self._reply(peer, Busy(self._retry_s, "no room for the answer", message.step))
-
-
-@pytest.mark.parametrize("each", [0, 1])
-def test_a_full_verifier_is_lost_only_where_the_answer_stands_still(
-    each: int, draft: Vlm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verifier = Piecemeal(draft, each)
-    monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=verifier.now, time_ns=time.time_ns))
-    edge = EdgeDecoder(config(Path(), verifier.address, mode="cloud", resume_s=15.0), vlm=draft)
-    try:
-        edge.connect(20.0)
-        if each:
-            assert list(edge.decode(PROMPT, jpeg(0), 600.0).tokens) == ANSWER
-            assert [len(begun.committed) for begun in verifier.begun] == [0, 1, 2, 3]
-        else:
-            with pytest.raises(VerifierLost, match="is full: no room for the answer"):
-                edge.decode(PROMPT, jpeg(0), 600.0)
-            assert 1 <= len(verifier.begun) <= 2
-    finally:
-        edge.close()
-        verifier.stop()
-
-
-@pytest.mark.parametrize("others", ["", ",tcp://127.0.0.1:9"])
-def test_a_step_waits_for_longer_where_another_verifier_may_go_on(
-    others: str, draft: Vlm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As shipped: a gateway may send the robot to a frozen one twice, which takes the robot's silence each time."""
-    verifier = Piecemeal(draft, 0)
-    verifier.most, verifier.pass_s = 2, 4.0
-    monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=verifier.now, time_ns=time.time_ns))
-    edge = EdgeDecoder(config(Path(), verifier.address + others, mode="cloud"), vlm=draft)
-    try:
-        edge.connect(20.0)
-        if others:
-            assert list(edge.decode(PROMPT, jpeg(0), 600.0).tokens) == ANSWER
-        else:
-            with pytest.raises(VerifierLost, match="is full: no room for the answer"):
-                edge.decode(PROMPT, jpeg(0), 600.0)
-    finally:
-        edge.close()
-        verifier.stop()
+from tests.edge_drafter.conftest import Robot
+from tests.edge_drafter.test_decoder import PROMPT
 
 
 @dataclass
@@ -140,16 +61,11 @@ def slow(vlm: Vlm, encode_s: float) -> SlowEyes:
     return SlowEyes(info=info, encode_s=encode_s)
 
 
-def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vlm) -> None:
+def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vlm, robot: Robot) -> None:
     """The verifier reads no message meanwhile, not even a ping: it says by another thread that it works."""
     engine = slow(draft, encode_s=3.0)
     with serving(engine, hang_s=60.0) as address:
-        edge = EdgeDecoder(config(Path(), address, mode="cloud", drafting="patience_s=1", max_tokens=8), vlm=draft)
-        try:
-            edge.connect(20.0)
-            result = edge.decode(PROMPT, JPEG)
-        finally:
-            edge.close()
+        result = robot(address, mode="cloud", drafting="patience_s=1", max_tokens=8).decode(PROMPT, JPEG)
     assert list(result.tokens) == greedy(PROMPT, JPEG, 8)
     assert (engine.encoded, result.stats.interruptions) == (1, 0)
 
@@ -162,16 +78,13 @@ def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vl
     ],
 )
 def test_a_verifier_that_hangs_is_lost_and_a_deadline_holds(
-    hang_s: float, deadline_s: float, ends: type[Exception], why: str, draft: Vlm
+    hang_s: float, deadline_s: float, ends: type[Exception], why: str, draft: Vlm, robot: Robot
 ) -> None:
     engine = slow(draft, encode_s=5.0)
     with serving(engine, hang_s) as address:
-        edge = EdgeDecoder(config(Path(), address, mode="cloud"), vlm=draft)
-        try:
-            edge.connect(20.0)
-            began = time.monotonic()
-            with pytest.raises(ends, match=why):
-                edge.decode(PROMPT, JPEG, deadline_s)
-            assert engine.encoded == 1 and time.monotonic() - began < engine.encode_s
-        finally:
-            edge.close()
+        edge = robot(address, mode="cloud", resume_s=1.0)
+        edge.connect(20.0)
+        began = time.monotonic()
+        with pytest.raises(ends, match=why):
+            edge.decode(PROMPT, JPEG, deadline_s)
+        assert engine.encoded == 1 and time.monotonic() - began < engine.encode_s

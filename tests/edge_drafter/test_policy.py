@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
-from edge_drafter.controller import Controller
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import MAX_AHEAD, Policy
 from edge_drafter.step import Step
@@ -23,7 +23,7 @@ class Scene:
         self.clock = FakeClock()
         config = DraftingConfig.of(mode, **changes)
         request = StepRequest(1, "p", b"j", (EOS,), 64)
-        self.step = Step(config, request, Controller(None, config.fixed_gamma), self.clock)
+        self.step = Step(config, request, AcceptanceStats(config), self.clock)
         self.policy = Policy(self.step)
         self.rounds = 0
 
@@ -50,33 +50,6 @@ class Scene:
         return draft
 
 
-def test_a_chain_is_drafted_until_it_is_full_and_then_sent() -> None:
-    scene = Scene(gamma=2)
-    root = scene.step.tree.root
-    assert scene.policy.next_leaves() == [root] and scene.policy.next_draft() is None
-    (first,) = scene.chain(root, [1])
-    assert scene.policy.next_leaves() == [first] and scene.policy.next_draft() is None
-    scene.chain(first, [2])
-    assert scene.policy.next_leaves() == [] and scene.policy.next_draft() == root
-    scene.send(root)
-    assert scene.policy.next_leaves() == [] and scene.policy.next_draft() is None, "sd waits for the verdict"
-
-
-def test_an_early_token_opens_a_branch_and_a_commit_closes_it() -> None:
-    scene = Scene("fsd", gamma=2)
-    tree = scene.step.tree
-    first, _ = scene.chain(tree.root, [1, 2])
-    scene.send(tree.root)
-    named = tree.raise_branch(first, 5, 0.8, layer=2)
-    scene.policy.on_early_token(named, 0.8)
-    assert scene.policy.next_leaves() == [named]
-    tree.reroot([1, 2])
-    scene.step.sent.decide(0, tree)
-    scene.policy.on_commit(1.0)
-    scene.send(tree.root)
-    assert scene.policy.next_leaves() == []
-
-
 def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many() -> None:
     scene = Scene("pipelined", gamma=1, truncate=False, partial=False, interrupt=False)
     tree, node = scene.step.tree, scene.step.tree.root
@@ -96,7 +69,7 @@ def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many()
 def test_a_full_tree_is_drafted_on_while_that_may_save_a_verification(draft_s: float, sends: bool, ahead: bool) -> None:
     """A token more is a verification less where the answer leaves the draft right behind it: in one case of ten."""
     scene = Scene("full", gamma=2, truncate=False, partial=False, early_tokens=False, ngrams=False)
-    tree, controller = scene.step.tree, scene.step.controller
+    tree, controller = scene.step.tree, scene.step.acceptance.controller
     anchor = tree.root
     if ahead:
         *_, anchor = scene.chain(tree.root, [1, 2, 3])

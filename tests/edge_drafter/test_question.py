@@ -11,13 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import DecodingStats, Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
-from edge_drafter.question import HALF, GrowingText, Question
-from edge_drafter.reply import Cancelled, Reply
-from speculation.trace import Trace
+from edge_drafter import DraftingConfig, Interruption, Mode, StepInterrupted
+from edge_drafter.question import HALF, Cancelled, GrowingText, Question
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
-from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import DRAFT_S, request
+from tests.edge_drafter.fakes import (
+    DRAFT_S,
+    EOS,
+    Bench,
+    FakeLink,
+    FakeModel,
+    Weather,
+    alone,
+    hashed_draft,
+    hashed_target,
+    request,
+)
 from tests.models import tiny_tokenizer
 
 LIMIT_S = 20.0
@@ -67,10 +75,6 @@ def test_text_is_complete_where_its_characters_are_and_goes_on_in_the_guess(
     assert text.text == written and text.behind([]) == ""
 
 
-def reply(text: str = "forward large") -> Reply:
-    return Reply(text, DecodingStats())
-
-
 def test_a_cancel_wakes_whoever_waits_for_the_result() -> None:
     question, found = Question(read), list[Exception]()
 
@@ -117,16 +121,13 @@ def letters(tokens: Sequence[int]) -> str:
 def test_a_cancel_at_any_look_ends_the_step_and_the_next_one_is_exact(
     mode: Mode, seed: int, at: int, exits: int
 ) -> None:
-    clock, target = FakeClock(), hashed_target(seed, 0.02)
-    link = CancellingLink(target, clock, Weather(exits=exits, jitter_s=0.05, duplicates=0.1, seed=seed))
-    model = FakeModel(hashed_draft(target, seed, 0.7), clock, DRAFT_S)
-    config = DraftingConfig.of(mode)
-    drafter = Drafter(sources_of(config, model), link, config, clock, Trace(clock))
-    question = Question(letters)
+    target, question = hashed_target(seed, 0.02), Question(letters)
+    weather = Weather(exits=exits, jitter_s=0.05, duplicates=0.1, seed=seed)
+    bench = Bench(target, hashed_draft(target, seed, 0.7), weather, DraftingConfig.of(mode), link=CancellingLink)
+    link, truth = bench.link, alone(target, 24)
     link.question, link.at = question, at
-    truth = alone(target, 24)
     try:
-        result = drafter.run(request(), question)
+        result = bench.run(request(), question)
     except StepInterrupted as stop:
         assert stop.cause is Interruption.CANCELLED and question.cancelled
         assert truth[: len(stop.committed)] == stop.committed
@@ -137,7 +138,7 @@ def test_a_cancel_at_any_look_ends_the_step_and_the_next_one_is_exact(
     else:
         assert result.tokens == truth
     after, link.at = Question(letters), -1
-    assert drafter.run(request(2), after).tokens == truth
+    assert bench.run(request(2), after).tokens == truth
     counts = [count for _, count in after.times]
     assert counts == sorted(set(counts)) and counts[-1] == len(truth) and after.committed == letters(truth)
 
@@ -169,22 +170,19 @@ class CancellingModel(FakeModel):
 @pytest.mark.parametrize("at", [0, 1, 2, 6])
 def test_a_cancel_between_two_layers_ends_the_prefill_or_the_forward_there(mode: str, at: int) -> None:
     """Also where commits are not taken between layers."""
-    clock, target = FakeClock(), hashed_target(3, 0.0)
-    link = FakeLink(target, clock, Weather(one_way_s=5.0))
-    model = CancellingModel(hashed_draft(target, 3, 0.7), clock, DRAFT_S)
-    config = DraftingConfig.of(mode)
-    drafter = Drafter(sources_of(config, model), link, config, clock, Trace(clock))
-    question = Question(letters)
+    target, question = hashed_target(3, 0.0), Question(letters)
+    draft = hashed_draft(target, 3, 0.7)
+    bench = Bench(target, draft, Weather(one_way_s=5.0), DraftingConfig.of(mode), CancellingModel)
+    model = bench.model
     model.question, model.at = question, at
     with pytest.raises(StepInterrupted) as caught:
-        drafter.run(request(), question)
+        bench.run(request(), question)
     assert caught.value.cause is Interruption.CANCELLED and question.cancelled
     assert model.at == -1, "the model is asked no more"
-    assert clock.now == pytest.approx(DRAFT_S / 4 * at), "four layers a forward, none after the cancel"
-    assert [type(message) for _, message in link.sent[-1:]] == ([] if mode == "edge" else [EndStep])
+    assert bench.clock.now == pytest.approx(DRAFT_S / 4 * at), "four layers a forward, none after the cancel"
+    assert [type(message) for _, message in bench.link.sent[-1:]] == ([] if mode == "edge" else [EndStep])
     model.at = -1
-    expected = alone(model._following if mode == "edge" else target, 24)
-    assert drafter.run(request(2), Question(letters)).tokens == expected
+    assert bench.run(request(2), Question(letters)).tokens == alone(draft if mode == "edge" else target, 24)
 
 
 @pytest.mark.parametrize("mode", ["cloud", "sd", "full"])
@@ -197,12 +195,9 @@ def test_a_cancel_while_the_step_begins_ends_it_at_the_verifier_too(mode: str) -
                 question.cancel()
             super().send(message)
 
-    clock, question = FakeClock(), Question(letters)
-    link = Overtaken(hashed_target(1), clock, Weather())
-    model = FakeModel(hashed_target(1), clock, DRAFT_S)
-    config = DraftingConfig.of(mode)
-    drafter = Drafter(sources_of(config, model), link, config, clock, Trace(clock))
+    question = Question(letters)
+    bench = Bench(hashed_target(1), hashed_target(1), Weather(), DraftingConfig.of(mode), link=Overtaken)
     with pytest.raises(StepInterrupted):
-        drafter.run(request(), question)
-    assert [type(message) for _, message in link.sent] == [EndStep, BeginStep, EndStep]
-    assert model.begun == 0 and clock.now == 0.0
+        bench.run(request(), question)
+    assert [type(message) for _, message in bench.link.sent] == [EndStep, BeginStep, EndStep]
+    assert bench.model.begun == 0 and bench.clock.now == 0.0

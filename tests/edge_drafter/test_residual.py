@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Contradiction
-from edge_drafter.controller import Controller
-from edge_drafter.residual import Completing
+from edge_drafter.residual import ResidualTokens
 from edge_drafter.step import Step
 from speculation.sampling import DraftSampler, Split
 from speculation.wire import Commit, Fetch, Masses, extend_digest
@@ -39,7 +39,7 @@ def model() -> Sampling:
 @pytest.fixture
 def step() -> Step:
     request = StepRequest(7, "p", b"j", (EOS,), 8, sampling=HOW)
-    return Step(DraftingConfig(), request, Controller(None), FakeClock())
+    return Step(DraftingConfig(), request, AcceptanceStats(DraftingConfig()), FakeClock())
 
 
 def rejected(step: Step, tokens: list[int]) -> tuple[Commit, list[int]]:
@@ -51,26 +51,26 @@ def rejected(step: Step, tokens: list[int]) -> tuple[Commit, list[int]]:
 
 
 def test_a_token_that_is_left_to_the_edge_completes_the_commit(model: Sampling, step: Step) -> None:
-    completing = Completing(model, step)
+    residual = ResidualTokens(model, step)
     model.next = 5
-    assert completing.complete(*rejected(step, [1, 2])) == [1, 2, 5]
-    assert step.answer.tokens == [1, 2, 5] and completing.sampled_last
+    assert residual.complete(*rejected(step, [1, 2])) == [1, 2, 5]
+    assert step.answer.tokens == [1, 2, 5] and residual.sampled_last
     step.answer.append([6])
-    assert not completing.sampled_last
+    assert not residual.sampled_last
 
 
 def test_a_token_that_needs_the_tail_is_fetched_and_its_commit_waits(model: Sampling, step: Step) -> None:
-    completing = Completing(model, step)
+    residual = ResidualTokens(model, step)
     commit, new = rejected(step, [1])
     for _ in range(2):
-        assert completing.complete(commit, new) == Fetch(7, 1, step.answer.digest)
+        assert residual.complete(commit, new) == Fetch(7, 1, step.answer.digest)
         new = []
     assert step.stats.fetches == 1, "the same place, asked for twice"
     model.next = 3
-    assert completing.complete(commit, []) == [1, 3] and step.answer.tokens == [1, 3]
+    assert residual.complete(commit, []) == [1, 3] and step.answer.tokens == [1, 3]
 
 
 def test_what_cannot_be_drawn_from_contradicts(model: Sampling, step: Step) -> None:
     model.next = ValueError("no distribution")
     with pytest.raises(Contradiction, match="no distribution"):
-        Completing(model, step).complete(*rejected(step, [1]))
+        ResidualTokens(model, step).complete(*rejected(step, [1]))

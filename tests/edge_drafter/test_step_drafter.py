@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
+from edge_drafter import DraftingConfig, Mode, StepRequest, sources_of
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Answer
-from edge_drafter.controller import Controller
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import MOST_NAMED, StepDrafter
 from speculation.cancellation import Stop
@@ -20,36 +20,27 @@ from speculation.distributions import Logits
 from speculation.trace import Kind
 from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin_digest, extend_digest
 from tests.edge_drafter.fakes import (
+    DRAFT_S,
     EOS,
     VOCABULARY,
+    WEATHERS,
+    Bench,
     FakeClock,
     FakeLink,
     FakeModel,
     NextToken,
     Weather,
     alone,
+    counting,
     hashed_draft,
     hashed_target,
+    patient,
+    request,
 )
-from tests.edge_drafter.test_controller import DRAFT_S as PAPER_DRAFT_S
-from tests.edge_drafter.test_controller import SPECEDGE_POINTS, VERIFY_S
-from tests.edge_drafter.test_drafter import DRAFT_S, WEATHERS, Bench, counting, patient, request
+from tests.edge_drafter.test_acceptance_stats import DRAFT_S as PAPER_DRAFT_S
+from tests.edge_drafter.test_acceptance_stats import SPECEDGE_POINTS, VERIFY_S
 
 PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
-
-
-def drafts_of(bench: Bench) -> list[tuple[float, Draft]]:
-    return [(at, message) for at, message in bench.link.sent if isinstance(message, Draft)]
-
-
-def commits_of(bench: Bench) -> list[float]:
-    return [span.end for span in bench.trace.spans if span.name == Kind.COMMIT.value]
-
-
-def position(bench: Bench, at: float) -> int:
-    """Return how many tokens the edge knew to be committed at a time."""
-    commits = [span for span in bench.trace.spans if span.name == Kind.COMMIT.value and span.end <= at]
-    return sum(int(str(span.args["tokens"])) for span in commits)
 
 
 # --- sending ahead
@@ -59,17 +50,14 @@ def test_a_draft_that_leaves_before_the_commit_that_it_follows_costs_no_bubble()
     """Commits come a verification apart: neither drafting nor the way lies between them."""
     bench = Bench(counting(99), counting(99), Weather(), PIPELINE)
     stats = bench.run(request(max_tokens=20)).stats
-    landed = commits_of(bench)
-    drafts = drafts_of(bench)
+    landed = [span.end for span in bench.trace.spans if span.name == Kind.COMMIT.value]
+    drafts = bench.drafts
     assert len(drafts) == 4 and all(sent < taken for (sent, _), taken in zip(drafts[1:], landed, strict=False))
     assert [message.start for _, message in drafts] == [0, 5, 10, 15]
     assert (stats.hits, stats.ahead_hits, stats.misses, stats.sent_ahead) == (3, 3, 0, 3)
     assert stats.total_s == pytest.approx(4 * DRAFT_S + 0.1 + 4 * 0.5 + 0.1)
     waits = Bench(counting(99), counting(99), Weather(), replace(PIPELINE, ahead=False)).run(request(max_tokens=20))
     assert waits.stats.total_s == pytest.approx(stats.total_s + 3 * 2 * 0.1)
-
-
-# --- beginning early
 
 
 # --- giving up
@@ -113,7 +101,7 @@ class Watching(FakeLink):
 
     def __init__(self, target: NextToken, clock: FakeClock, weather: Weather) -> None:
         super().__init__(target, clock, weather)
-        self._answer = Answer("find the silver bottle", b"jpeg", (EOS,), request().max_tokens)
+        self._answer = Answer(request().digest, (EOS,), request().max_tokens)
 
     @property
     def answer(self) -> list[int]:
@@ -131,15 +119,6 @@ class Watching(FakeLink):
         return message
 
 
-def watched(target: NextToken, draft: NextToken, weather: Weather, config: DraftingConfig) -> Bench:
-    bench = Bench(target, draft, weather, config)
-    model, link = Watched(draft, bench.clock, DRAFT_S), Watching(target, bench.clock, weather)
-    model.link = bench.link = link
-    bench.model = model
-    bench.drafter = Drafter(sources_of(config, model), link, config, bench.clock, bench.trace)
-    return bench
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     mode=st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL]),
@@ -154,7 +133,8 @@ def test_no_forward_is_run_whose_outcome_is_decided(
     """None is started, and with interrupts none goes on past the layer in which a commit makes it useless."""
     target = hashed_target(seed)
     config = patient(mode, interrupt=interrupt)
-    bench = watched(target, hashed_draft(target, seed, agreement), weather, config)
+    bench = Bench(target, hashed_draft(target, seed, agreement), weather, config, Watched, Watching)
+    bench.model.link = bench.link
     assert bench.run().tokens == alone(target, 24)
 
 
@@ -167,7 +147,7 @@ def test_a_forward_that_a_commit_makes_useless_is_given_up_at_the_next_layer(
     weather = Weather(verify_s=0.137, one_way_s=0.05)
     bench = Bench(counting(99), lambda prefix: 6, weather, config)
     bench.run(request(max_tokens=12))
-    first, second = [at for at, _ in drafts_of(bench)][:2]
+    first, second = [at for at, _ in bench.drafts][:2]
     assert first == pytest.approx(4 * DRAFT_S)
     assert second == pytest.approx(given_up_at + 4 * DRAFT_S)
     abandoned = [span for span in bench.trace.spans if span.name == Kind.PREDRAFT.value and span.end < 0.449]
@@ -179,7 +159,7 @@ class World:
 
     def __init__(self, config: DraftingConfig) -> None:
         self.clock = FakeClock()
-        self.step = Step(config, StepRequest(1, "p", b"j", (EOS,), 64), Controller(None), self.clock)
+        self.step = Step(config, StepRequest(1, "p", b"j", (EOS,), 64), AcceptanceStats(config), self.clock)
         model = FakeModel(counting(99), self.clock, DRAFT_S)
         self.drafter = StepDrafter(self.step, sources_of(config, model))
         self.drafter.begin()
@@ -209,7 +189,7 @@ def test_exits_that_name_thousands_of_tokens_do_not_fill_the_tree() -> None:
     before = len(world.step.tree)
     taken = sum(world.drafter.take_early_token(world.early(draft, 0, token, 0.5)) for token in range(5000))
     assert 0 < taken <= MOST_NAMED and len(world.step.tree) <= before + MOST_NAMED
-    world.drafter.take_commit(*world.step.answer.take(world.commit(draft, [*draft.tokens, 6]))[0], now=1.0)
+    world.drafter.take_commit(*world.step.answer.take(world.commit(draft, [*draft.tokens, 6]))[0], now=1.0, since_s=1.0)
     assert len(world.step.tree) < 10, "with the commit they are gone"
 
 
@@ -225,7 +205,7 @@ def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hin
     again = bench.clock.now
     second = bench.run(request(2))
     assert first.tokens == second.tokens == alone(counting(12), 24)
-    (sent, message), *_ = [(at, each) for at, each in drafts_of(bench) if each.step == 2]
+    (sent, message), *_ = [(at, each) for at, each in bench.drafts if each.step == 2]
     assert sent == again and message.tokens == list(first.tokens[:4])
     assert [begun.hints for begun in bench.link.begun] == [[], [list(first.tokens)]]
     assert second.stats.accepted > first.stats.accepted == 0 and second.stats.rounds < first.stats.rounds
@@ -248,12 +228,10 @@ class SecondBest(FakeModel):
 @pytest.mark.parametrize(("width", "rounds"), [(1, 12), (2, 4)])
 def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: int, rounds: int) -> None:
     config = DraftingConfig.of("sd", width=width, draft_tokens=6, leaves=4, gamma=2)
-    bench = Bench(counting(99), counting(99), Weather(), config)
-    model = SecondBest(counting(99), bench.clock, DRAFT_S)
-    bench.drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock)
+    bench = Bench(counting(99), counting(99), Weather(), config, SecondBest)
     result = bench.run(request(max_tokens=12))
     assert result.tokens == alone(counting(99), 12)
-    trees = [message for _, message in drafts_of(bench) if message.parents is not None]
+    trees = [message for _, message in bench.drafts if message.parents is not None]
     assert bool(trees) is (width > 1) and result.stats.rounds == rounds
     for message in trees:
         parents = message.parents or []
@@ -274,9 +252,9 @@ def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float,
     weather = Weather(verify_s=VERIFY_S, one_way_s=rtt / 2, exits=2)
     bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
     bench.run(request(max_tokens=150))
-    sent = [len(message.tokens) for _, message in drafts_of(bench)]
-    estimates = bench.drafter.controller.estimates
-    assert bench.drafter.controller.gamma == depth
+    sent = [len(message.tokens) for _, message in bench.drafts]
+    estimates = bench.drafter.acceptance.controller
+    assert estimates.gamma == depth
     assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
     assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
     assert max(sent) >= depth - 1

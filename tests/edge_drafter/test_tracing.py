@@ -10,8 +10,7 @@ from edge_drafter import DraftingConfig, StepResult
 from edge_drafter.tracing import StepTrace
 from speculation.trace import Kind, Lane, Span, Trace
 from speculation.wire import Commit, Draft
-from tests.edge_drafter.fakes import Weather, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import Bench, request
+from tests.edge_drafter.fakes import Bench, Weather, hashed_draft, hashed_target, request
 
 SECONDS = st.floats(0.0, 2.0)
 

@@ -1,4 +1,4 @@
-"""Waits for what another thread does."""
+"""Waits for what another thread or process does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 LIMIT_S = 20.0
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
+def wait_for(condition: Callable[[], object], seconds: float = LIMIT_S) -> None:
+    """Wait until `condition()` holds."""
+    end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "did not happen"
+        assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.005)

@@ -213,7 +213,7 @@ class Edge:
                     return
             else:
                 self._check(request, result.tokens, committed)
-                if not Answer("", b"", request.eos, MAX_TOKENS, result.tokens).done:
+                if not Answer(b"", request.eos, MAX_TOKENS, result.tokens).done:
                     raise Broken(f"{result.tokens} is no whole answer; it ends with one of {request.eos}")
                 self.counts["answers"] += 1
                 return

@@ -12,7 +12,7 @@ import pytest
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import Server
 from cloud_verifier.sessions import Session
-from edge_drafter import link
+from edge_drafter import step_exchange
 from speculation import wire
 from speculation.wire import BeginStep, Busy, Commit, Draft, Features
 from tests.fuzz.__main__ import main
@@ -113,7 +113,7 @@ def test_a_resume_token_that_works_under_another_key_is_found(monkeypatch: pytes
 
 
 def test_a_robot_that_takes_tokens_it_cannot_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "check_tokens", lambda message, vocabulary: None)
+    monkeypatch.setattr(step_exchange, "check_tokens", lambda message, vocabulary: None)
     side, rng, left = EdgeSide(), random.Random(1), iter(range(MESSAGES))
     with pytest.raises(Broken, match=f"outside the vocabulary 0..{VOCABULARY - 1}"):
         side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)

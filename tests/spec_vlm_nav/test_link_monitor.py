@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge_drafter.reply import VerifierLost, VerifierRefused
+from edge_drafter.question import VerifierLost, VerifierRefused
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor, link_status, meet
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
+from edge_drafter.question import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
 from spec_vlm_nav.body import Decision, Execution, Frame, State

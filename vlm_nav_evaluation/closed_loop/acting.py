@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from edge_drafter import Mode
 from edge_drafter.link import LinkState
-from edge_drafter.reply import Cancelled, Reply
+from edge_drafter.question import Cancelled, Reply
 from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.executor import Command, Executor, Report
 from spec_vlm_nav.messages import OUTCOME_OF, to_numbers

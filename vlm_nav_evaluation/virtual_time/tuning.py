@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from edge_drafter import DraftingConfig, Mode
-from edge_drafter.config import read_changes
+from edge_drafter.settings import read_changes
 from speculation.wire import Idle
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.virtual_time.decoding import run_mode

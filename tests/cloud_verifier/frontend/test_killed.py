@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.protocols import Link
-from edge_drafter.request import StepResult
+from edge_drafter.step import StepResult
 from tests.cloud_verifier.process import Verifier, frontends_of, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy, wait_for

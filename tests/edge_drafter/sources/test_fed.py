@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
-from edge_drafter.controller import Controller
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.sources.fed import FedSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin, TokenTree
@@ -62,7 +62,8 @@ def begun(target: NextToken, committed: tuple[int, ...] = (), width: int = 2) ->
     model = FakeFed(target)
     source = FedSource(model)
     request = StepRequest(1, "p", b"j", (EOS,), committed=committed)
-    step = Step(DraftingConfig(width=width), request, Controller(None), FakeClock())
+    config = DraftingConfig(width=width)
+    step = Step(config, request, AcceptanceStats(config), FakeClock())
     source.begin(step)
     source.read()
     return source, model, step.tree
@@ -96,7 +97,8 @@ def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
         model = FakeFed(target)
         model.tokens = np.array([0, 1, 2, 7])
         source = FedSource(model)
-        step = Step(DraftingConfig(width=6), StepRequest(1, "p", b"j", (EOS,)), Controller(None), FakeClock())
+        config = DraftingConfig(width=6)
+        step = Step(config, StepRequest(1, "p", b"j", (EOS,)), AcceptanceStats(config), FakeClock())
         source.begin(step)
         source.read()
         tree = step.tree

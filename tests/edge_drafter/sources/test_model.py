@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, StepRequest
-from edge_drafter.controller import Controller
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.sources.model import ModelSource, propose
 from edge_drafter.step import Step
 from edge_drafter.tree import Rerooting, TokenTree
@@ -19,7 +19,8 @@ from tests.speculation.test_predictor import network
 def begun(source: ModelSource, sampling: SamplingScheme = GREEDY, **changes: int) -> TokenTree:
     """Begin a step with this source; return its token tree."""
     request = StepRequest(1, "p", b"j", (EOS,), sampling=sampling)
-    step = Step(DraftingConfig(**changes), request, Controller(None), FakeClock())  # type: ignore[arg-type]
+    config = DraftingConfig(**changes)  # type: ignore[arg-type]
+    step = Step(config, request, AcceptanceStats(config), FakeClock())
     source.begin(step)
     source.read()
     return step.tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge_drafter import DraftingConfig, StepRequest
-from edge_drafter.controller import Controller
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.sources.ngrams import NgramSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
@@ -18,7 +18,7 @@ ANSWER = (1, 2, 3, 4, 5, EOS)
 
 def begun(source: NgramSource, max_tokens: int = 64, **changes: float) -> Step:
     config = DraftingConfig(ngrams=True, **changes)  # type: ignore[arg-type]
-    step = Step(config, StepRequest(1, "p", b"j", (EOS,), max_tokens), Controller(None), FakeClock())
+    step = Step(config, StepRequest(1, "p", b"j", (EOS,), max_tokens), AcceptanceStats(config), FakeClock())
     source.begin(step)
     return step
 

@@ -16,8 +16,20 @@ from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.cancellation import Stop
 from speculation.wire import Draft
-from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import WEATHERS, counting, patient, request
+from tests.edge_drafter.fakes import (
+    EOS,
+    WEATHERS,
+    FakeClock,
+    FakeLink,
+    FakeModel,
+    Weather,
+    alone,
+    counting,
+    hashed_draft,
+    hashed_target,
+    patient,
+    request,
+)  # fmt: skip
 
 DRAFTING = [mode for mode in Mode if mode.drafts]
 

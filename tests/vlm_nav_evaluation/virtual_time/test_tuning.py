@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from edge_drafter import DraftingConfig, Mode, StepResult
-from edge_drafter.config import read_changes
+from edge_drafter.settings import read_changes
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, load_timings, run_mode, tuning
 from vlm_nav_evaluation.virtual_time.tuning import (
     BUDGET,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_drafter.reply import Reply
+from edge_drafter.question import Reply
 from spec_vlm_nav.body import Body, Decision, Execution, State
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigation_goal import End, GoalEnded, NavigationGoal

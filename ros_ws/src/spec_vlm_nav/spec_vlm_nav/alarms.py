@@ -16,8 +16,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.config import Mode
 from edge_drafter.image_dependence import SwapTest
+from edge_drafter.settings import Mode
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.parameters import Parameters

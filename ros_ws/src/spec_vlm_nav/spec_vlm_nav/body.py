@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from edge_drafter.reply import Reply
+from edge_drafter.question import Reply
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from speculation.language.prompts import NavigationAction, Vocabulary
 from speculation.wire import Jpegs

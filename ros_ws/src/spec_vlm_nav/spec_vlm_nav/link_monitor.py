@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.reply import VerifierLost, VerifierRefused
+from edge_drafter.question import VerifierLost, VerifierRefused
 from spec_vlm_nav.diagnostics import Level, Status
 from speculation.settings import check
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
+from edge_drafter.question import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from spec_vlm_nav.action_publisher import (
     DEGRADED_SIZE,
     POLL_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_drafter.reply import Reply, VerifierLost
+from edge_drafter.question import Reply, VerifierLost
 from spec_vlm_nav.body import Body, Decision, Decoder, Frame, Question
 from spec_vlm_nav.navigation_goal import NavigationGoal, Prompt
 from speculation.language.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary

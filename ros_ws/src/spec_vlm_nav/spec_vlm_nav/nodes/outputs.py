@@ -7,7 +7,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
-from edge_drafter.reply import Reply
+from edge_drafter.question import Reply
 from spec_vlm_nav.body import Decision, Frame
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
 from spec_vlm_nav.nodes.topics import LATCHED

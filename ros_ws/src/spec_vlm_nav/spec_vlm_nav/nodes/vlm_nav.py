@@ -18,7 +18,7 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from std_srvs.srv import Trigger
 
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import VerifierLost
+from edge_drafter.question import VerifierLost
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
 from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.diagnostics import Level, Status

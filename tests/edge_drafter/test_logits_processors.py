@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import Drafter, DraftingConfig, StepInterrupted, StepRequest, sources_of
+from edge_drafter import Drafter, DraftingConfig, StepRequest, sources_of
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, Logits, SamplingScheme, StepDraws, choose
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, NextToken, Weather, alone
 
@@ -66,20 +66,6 @@ def test_answers_are_the_target_s_own_draws(
     result = Drafter(sources_of(config, draft), link, config, clock).run(request(how, key))
     assert result.tokens == alone(target.drawn(how, key), 24)
     assert link.begun[0].key == key
-
-
-def test_an_answer_that_is_taken_up_again_goes_on_with_its_draws() -> None:
-    clock, how, key = FakeClock(), Coupled(1.0), 77
-    target = LogitsModel(11)
-    link = FakeLink(target.drawn(how, key), clock, Weather(cut_after=2, sampling=how))
-    config = DraftingConfig.of("fsd")
-    drafter = Drafter(sources_of(config, LogitsModel(11, 1.0, clock)), link, config, clock)
-    with pytest.raises(StepInterrupted) as stop:
-        drafter.run(request(how, key))
-    link.mend()
-    assert stop.value.committed
-    result = drafter.run(request(how, key, step=2, committed=stop.value.committed))
-    assert result.tokens == alone(target.drawn(how, key), 24)
 
 
 def test_keys_are_bounded() -> None:

@@ -1,0 +1,100 @@
+"""What one robot drafts with: the draft model, its predictor and grammars, and a fed head in its place."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from edge_drafter.declared_times import PacedFedModel, PacedModel
+from edge_drafter.protocols import DraftModel, FedModel
+from edge_drafter.settings import EdgeConfig
+from speculation.fed.files import load_head
+from speculation.fed.session import FedSession
+from speculation.language.grammar import FREE, Automaton, Grammars, grammar_for, grammars_of
+from speculation.language.prompts import Vocabulary
+from speculation.predictor import OFF, Predictor, find
+from speculation.profiles import DeviceProfile
+from speculation.settings import expanded
+from speculation.vlm.load import DTYPES, Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+from speculation.vlm.speed import announce
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class DraftModels:
+    """Everything that is loaded for drafting, with the profile's times declared."""
+
+    vlm: Vlm
+    model: DraftModel
+    objects: Vocabulary | None
+    """The objects that the draft model was trained to find; None where it takes any instruction."""
+    predictor: Predictor | None
+    """The draft model's own: it knows nothing of a fed head's logits."""
+    grammars: Grammars | None
+    """None where answers are free."""
+    fed: FedModel | None = None
+    features: str = ""
+    """The fingerprint of the features that the fed head needs."""
+
+    def grammar(self, prompt: str, ends: tuple[int, ...]) -> Automaton | None:
+        """Return what the answer to `prompt` must look like; None where it is free."""
+        return None if self.grammars is None else self.grammars.of(grammar_for(prompt), ends)
+
+
+def load_draft_models(config: EdgeConfig, profile: DeviceProfile, loaded: Vlm | None = None) -> DraftModels:
+    """Load what a robot drafts with; `loaded` is the draft model where it is loaded already.
+
+    Raises ValueError, in one sentence, for a model, predictor or head that cannot be used or does not fit the settings.
+    """
+    vlm = loaded or _load_vlm(config)
+    objects, decoding = Vocabulary.load(vlm.folder), config.decoding
+    if config.frames > 1 and objects is not None and not decoding.settings(decoding.mode).needs_link:
+        raise ValueError(f"frames is {config.frames}, but draft model {vlm.name} was trained on one; set frames to 1")
+    grammars = _compiled(vlm, objects, decoding.max_tokens) if decoding.answers != FREE else None
+    folder = find(decoding.predictor, vlm.folder)
+    predictor = Predictor.load(folder, vlm.fingerprint) if folder is not None else None
+    model: DraftModel = VlmSession(vlm, config.capacity)
+    if profile.draft_s:
+        model = PacedModel(model, profile.draft_s, layers=vlm.num_layers)
+    models = DraftModels(vlm, model, objects, predictor, grammars)
+    if decoding.fed_head != OFF:
+        models.fed, models.features = _load_head(config, profile, vlm)
+    return models
+
+
+def _load_vlm(config: EdgeConfig) -> Vlm:
+    vlm = load_vlm(config.draft_model, config.draft)
+    if vlm.sees_images == config.text_only:
+        raise ValueError(
+            f"draft model {vlm.name} sees images, text_only wants a language model alone; leave text_only out"
+            if config.text_only
+            else f"draft model {vlm.name} is a language model alone; choose one that sees"
+        )
+    announce(vlm, _log)
+    return vlm
+
+
+def _compiled(vlm: Vlm, objects: Vocabulary | None, max_tokens: int) -> Grammars:
+    """Return the grammars of answers. Raises ValueError for a limit that no answer keeps to."""
+    grammars = Grammars(vlm.tokenizer, vlm.vocabulary)
+    for name in grammars_of(objects):
+        least = grammars.of(name, vlm.eos).least_tokens
+        if max_tokens < least:
+            raise ValueError(f"max_tokens is {max_tokens}; a constrained answer takes at least {least}, or take {FREE}")
+    return grammars
+
+
+def _load_head(config: EdgeConfig, profile: DeviceProfile, vlm: Vlm) -> tuple[FedModel, str]:
+    if profile.draft_s and not profile.fed_s:
+        raise ValueError(
+            f"profile {profile.name} declares draft_s and no fed_s, the time of a fed head's forward; declare it, or "
+            "leave fed_head out"
+        )
+    folder = expanded(config.decoding.fed_head)
+    head = load_head(folder, vlm.tokenizer_fingerprint, config.draft.devices[0], DTYPES[config.draft.dtype])
+    size = sum(weight.numel() for weight in head.parameters()) / 1e6
+    _log.info("fed head %s drafts: %.2f M parameters, features %s", folder, size, head.config.features)
+    session = FedSession(head)
+    return PacedFedModel(session, profile.fed_s) if profile.fed_s else session, head.config.features

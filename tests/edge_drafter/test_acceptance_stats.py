@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import itertools
+import random
+from statistics import mean
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter.acceptance_stats import (
+    HYSTERESIS,
+    RETRY_STEPS,
+    SPREAD,
+    START,
+    TRIAL,
+    Controller,
+    ExitQuestion,
+    ExitReliability,
+    Regression,
+    balanced_gamma,
+    tokens_per_second,
+)
+from speculation.acceptance import expected_tokens
+
+# --- the draft length
+
+
+@given(st.floats(0.0, 0.99), st.integers(0, 20))
+def test_expected_tokens_is_the_closed_form(acceptance: float, gamma: int) -> None:
+    closed = (1 - acceptance ** (gamma + 1)) / (1 - acceptance)
+    assert expected_tokens(acceptance, gamma) == pytest.approx(closed)
+
+
+def settled(acceptance: float, fixed_s: float, draft_s: float) -> tuple[Controller, list[int]]:
+    """Return a controller after 300 rounds of a link and a draft that do not change, and what it chose in the last."""
+    controller, chosen = Controller(largest=12), []
+    dice = random.Random(7)
+    for _ in range(300):
+        sent = controller.gamma
+        accepted = next((i for i in range(sent) if dice.random() >= acceptance), sent)
+        controller.drafted(draft_s)
+        controller.judged(sent, accepted, fixed_s)
+        chosen.append(controller.gamma)
+    return controller, chosen[100:]
+
+
+@pytest.mark.parametrize(("acceptance", "fixed_s", "draft_s"), [(0.8, 0.7, 0.05), (0.5, 0.2, 0.1), (0.95, 0.6, 0.02)])
+def test_auto_settles_near_the_best_length(acceptance: float, fixed_s: float, draft_s: float) -> None:
+    rates = [tokens_per_second(acceptance, gamma, fixed_s, draft_s) for gamma in range(13)]
+    _, chosen = settled(acceptance, fixed_s, draft_s)
+    assert mean(rates[gamma] for gamma in chosen) > 0.93 * max(rates)
+
+
+def test_a_useless_draft_is_left_alone_but_tried_again() -> None:
+    controller, _ = settled(0.0, 0.1, 0.1)
+    gammas = []
+    for _ in range(32):
+        gammas.append(controller.gamma)
+        controller.judged(gammas[-1], 0, 0.1)
+    assert sorted(gammas) == [0] * 30 + [1] * 2
+    for _ in range(2000):
+        controller.judged(controller.gamma, controller.gamma, 1.0)
+    assert controller.gamma > 4
+
+
+VERIFY_S, DRAFT_S = 0.0942, 0.011
+SPECEDGE_POINTS = [(0.015, 7), (0.040, 5), (0.050, 4)]
+"""Round trip, depth; with the two times above (SpecEdge, Sec. 5, on Figure 12)."""
+
+
+def balanced(rtts: list[float], start: int = 4) -> list[int]:
+    """Return the depths that a controller chooses while it measures these round trips, one a verdict."""
+    controller, depths = Controller("balance", start), []
+    for rtt in rtts:
+        controller.drafted(DRAFT_S)
+        controller.verified(VERIFY_S)
+        controller.judged(controller.gamma, 0, VERIFY_S + rtt, 0.0, VERIFY_S)
+        depths.append(controller.gamma)
+    return depths
+
+
+@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
+@pytest.mark.parametrize("start", [1, 4, 12])
+def test_balance_has_the_papers_points(rtt: float, depth: int, start: int) -> None:
+    assert round(balanced_gamma(VERIFY_S, DRAFT_S, rtt)) == depth
+    assert balanced([rtt] * 5, start)[-1] == depth
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
+def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
+    rounds: list[tuple[float, float, bool]],
+) -> None:
+    """Passes of a shared verifier differ, and drafts that were sent ahead measure their pass and no round trip."""
+    controller = Controller("balance")
+    for verify_s, queue_s, is_ahead in [*rounds, (VERIFY_S, 0.0, False)]:
+        controller.verified(verify_s)
+        seconds = None if is_ahead else verify_s + 0.04 + queue_s
+        controller.judged(4, 2, seconds, queue_s, verify_s)
+    assert controller.rtt_s == pytest.approx(0.04)
+
+
+def test_balance_does_not_flap_at_the_halfway_point() -> None:
+    """Round trips that balance at a depth of 4.5, give or take a twentieth a sample."""
+    dice = random.Random(5)
+    noisy = [VERIFY_S - DRAFT_S * (4.5 + dice.uniform(-0.05, 0.05)) for _ in range(500)]
+    assert sum(a != b for a, b in itertools.pairwise(balanced(noisy))) <= 1
+
+
+@given(st.floats(0.0, 0.4), st.integers(1, 16))
+def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: int) -> None:
+    """It moves only beyond the halfway point and the hysteresis, and then to the nearest depth."""
+    ideal = balanced_gamma(VERIFY_S, DRAFT_S, rtt)
+    after = balanced([rtt] * 5, start)[-1]
+    if abs(ideal - start) < 0.499 + HYSTERESIS:
+        assert after == start
+    else:
+        assert abs(after - min(16.0, max(1.0, ideal))) <= 0.501 + HYSTERESIS
+
+
+# --- exits
+
+
+def most_likely(inputs: np.ndarray, right: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """The slow reference: the mode of the weights given all verdicts at once, by Newton's method."""
+    weights, precision = start.copy(), np.diag([1.0 / each**2 for each in SPREAD])
+    for _ in range(100):
+        expected = 1.0 / (1.0 + np.exp(-inputs @ weights))
+        slope = precision @ (weights - start) - inputs.T @ (right - expected)
+        curve = precision + (inputs.T * (expected * (1.0 - expected))) @ inputs
+        weights = weights - np.linalg.solve(curve, slope)
+    return weights
+
+
+def test_one_verdict_after_another_comes_to_what_all_together_give() -> None:
+    dice = np.random.default_rng(0)
+    truth = np.array([1.0, 0.4, 1.2])
+    inputs = np.column_stack([np.ones(600), dice.normal(0, 1.5, 600), dice.normal(0, 2.0, 600)])
+    right = dice.random(600) < 1.0 / (1.0 + np.exp(-inputs @ truth))
+    regression = Regression(list(START[ExitQuestion.LANDING]))
+    for row, yes in zip(inputs.tolist(), right.tolist(), strict=True):
+        regression.learn(tuple(row), yes)
+    together = most_likely(inputs, right, np.array(START[ExitQuestion.LANDING]))
+    assert regression.weights == pytest.approx(together, abs=0.15)
+    assert regression.weights == pytest.approx(truth, abs=0.4)
+
+
+SHARES = st.floats(0.0, 1.0)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.sampled_from(ExitQuestion), st.integers(0, 2), SHARES, SHARES, st.booleans()), max_size=60)
+)
+def test_whatever_was_learned_estimates_are_probabilities_that_rise_with_what_was_right(
+    verdicts: list[tuple[ExitQuestion, int, float, float, bool]],
+) -> None:
+    exits = ExitReliability()
+    for question, layer, confidence, reach, right in verdicts:
+        before = exits.estimate(question, layer, confidence, reach)
+        assert 0.0 <= before.probability <= 1.0
+        exits.learn(before, right)
+        after = exits.estimate(question, layer, confidence, reach).probability
+        assert after >= before.probability - 1e-12 if right else after <= before.probability + 1e-12
+
+
+def test_exits_are_tried_then_kept_while_they_pay_and_tried_again_rarely() -> None:
+    exits = ExitReliability()
+    for _ in range(TRIAL):
+        assert exits.gain == 0.0 and exits.pay(0.1, step=1)
+        exits.verified(0.0, 0.5)
+    assert not exits.pay(0.1, step=1) and exits.pay(0.0, step=1)
+    asked = [step for step in range(1, 4 * RETRY_STEPS) if exits.pay(0.1, step)]
+    assert asked == [RETRY_STEPS, 2 * RETRY_STEPS, 3 * RETRY_STEPS]
+    while not exits.pay(0.1, step=1):
+        exits.verified(0.2, 0.5)
+    assert exits.gain >= 0.1
