@@ -132,7 +132,6 @@ class _Ended(SpanProcessor):
         self.spans: list[ReadableSpan] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        """See `SpanProcessor`."""
         self.spans.append(span)
 
 

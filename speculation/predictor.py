@@ -67,9 +67,8 @@ class Predictor:
     target: str
     """Fingerprint of the target of the training."""
     mean: Features = field(repr=False)
-    """Of the features [5], float64."""
     scale: Features = field(repr=False)
-    """Of the features [5], float64."""
+    """Mean and standard deviation of each feature [5] in training, float64."""
     layers: tuple[Layer, ...] = field(repr=False)
     """Weights [in, out] and biases [out], float32; a ReLU stands between two layers."""
     threshold: float

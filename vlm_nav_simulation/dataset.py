@@ -152,7 +152,7 @@ class LabelledFrame:
     difficulty: Difficulty
     pose: Pose
     jpeg: bytes
-    """Of quality 90 unless randomised."""
+    """A JPEG of quality 90 unless randomised."""
     sightings: tuple[Sighting, ...]
     cells: CellLabels
     questions: tuple[Question, ...]

@@ -83,9 +83,9 @@ class Decision:
     action: NavigationAction
     reason: Reason
     blocker: str | None = None
-    """For a detour, what stands in the way ('blue box', 'table')."""
+    """What stands in the way of a detour ('blue box', 'table')."""
     way: str | None = None
-    """For a detour, the side ('left', 'right') that the robot passes it on."""
+    """The side ('left', 'right') that a detour passes it on."""
 
 
 class Oracle:
