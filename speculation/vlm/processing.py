@@ -18,6 +18,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from speculation.frames import Frame, jpeg_size, scale_jpeg
 from speculation.language.prompts import chat
+from speculation.vlm.folder import SEEING, ModelFolderError
 from speculation.vlm.positions import Grid, Ints
 from speculation.wire import MAX_FRAMES, Jpegs, frames_of, jpeg_of
 
@@ -197,6 +198,17 @@ class Processor:
         scaled = self.images.rescale(ramp, self.images.rescale_factor)
         levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
         return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+def load_processor(folder: Path, family: str) -> Processor:
+    """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
+    try:
+        return Processor.load(folder, sees=family in SEEING, template=VICUNA_TEMPLATE if family == "llama" else "")
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelFolderError(
+            f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
+        ) from None
 
 
 def fit(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:

@@ -18,10 +18,10 @@ from tests.models import tiny_text_model
     ("settings", "sentence"),
     [
         ({"quantisation": "int8"}, "--quantisation int8 rounds a token by what else is in the forward"),
-        ({"quantisation": "int3"}, "--quantisation 'int3' is unknown"),
-        ({"attention": "flash_attention_2"}, "knows no mask but the causal one"),
+        ({"quantisation": "int3"}, "--quantisation 'int3' is none of"),
+        ({"attention": "flash_attention_2"}, "--attention 'flash_attention_2' is none of eager, sdpa"),
         ({"max_pixels": 5}, "--max-pixels 5 is outside"),
-        ({"dtype": "int4"}, "--dtype 'int4' is unknown"),
+        ({"dtype": "int4"}, "--dtype 'int4' is none of"),
     ],
 )
 def test_settings_that_cannot_serve(tiny_target: Path, settings: dict[str, Any], sentence: str) -> None:
