@@ -115,44 +115,32 @@ class Predictor:
                 math.log(total) - weighted / total,
                 -math.log(max(weight, least)),
                 math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
-                float(min(depth, self.max_depth)),
-                1.0,
+                float(depth),
             )
             for total, weighted, weight, square, sum_, depth in zip(
                 rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
                 depths, strict=True,
             )
         ]  # fmt: skip
-        # A product for each row: a product of matrices would round by their size.
-        hidden: Features = np.array(listed)[:, None]
-        for weight in self._folded[:-1]:
-            hidden = np.maximum(hidden @ weight, 0.0)
-        scores: list[float] = (hidden @ self._folded[-1])[:, 0, 0].tolist()
-        return [1.0 / (1.0 + math.exp(-min(60.0, max(-60.0, score)))) for score in scores]
-
-    @cached_property
-    def _folded(self) -> tuple[Features, ...]:
-        """The layers as one matrix each: a last input that is always 1 carries the biases, the first one the scale."""
-        folded = []
-        for number, (weight, bias) in enumerate(self.layers):
-            whole = np.zeros((weight.shape[0] + 1, weight.shape[1] + 1))
-            whole[:-1, :-1], whole[-1, :-1], whole[-1, -1] = weight, bias, 1.0
-            if number == 0:
-                whole[:-1] /= self.scale[:, None]
-                whole[-1] -= self.mean @ whole[:-1]
-            folded.append(whole)
-        return tuple(folded)
+        found: list[float] = self.probabilities(np.array(listed)).tolist()
+        return found
 
     def probabilities(self, rows: Features) -> Features:
         """Return the probabilities [n] for rows of features [n, 5]."""
-        limited = np.minimum(rows, np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth]))
-        hidden: npt.NDArray[Any] = (limited - self.mean) / self.scale
+        limited = np.minimum(rows, self._most)
+        # A product for each row: a product of matrices would round by their size.
+        hidden: npt.NDArray[Any] = ((limited - self.mean) / self.scale)[:, None]
         for weight, bias in self.layers[:-1]:
             hidden = np.maximum(hidden @ weight + bias, 0.0)
         weight, bias = self.layers[-1]
-        score = np.clip((hidden @ weight + bias)[:, 0], -60.0, 60.0)
+        score = np.clip((hidden @ weight + bias)[:, 0, 0], -60.0, 60.0)
         probabilities: Features = 1.0 / (1.0 + np.exp(-score))
         return probabilities
+
+    @cached_property
+    def _most(self) -> Features:
+        """The largest features that count: the depth is bounded, the others are not."""
+        return np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth])
 
     def save(self, folder: Path, notes: dict[str, Any] | None = None) -> None:
         """Write predictor.safetensors and predictor.json; `notes` document how it was made and how good it is."""
