@@ -50,7 +50,7 @@ BASE = {
 ROBOT = [f"spec_vlm_nav.nodes.{name}" for name in ("vlm_nav", "action_executor", "go2_bridge")]
 PIP_ONLY = {"torch", "transformers", "tokenizers", "safetensors", "msgspec", "outlines_core", "av", "gi"}
 """What nodes import that rosdep has no key for, or none that is new enough; `make setup` installs it."""
-OPTIONAL = {"torchao", "qwen_vl_utils", "prometheus_client", "rich", "opentelemetry", "ray"}
+OPTIONAL = {"torchao", "prometheus_client", "rich", "opentelemetry", "ray"}
 """Imported where a setting asks for them, with a sentence where they are missing."""
 
 
@@ -214,7 +214,7 @@ def test_robot_and_verifier_need_the_required_packages_only(module: str) -> None
 
 
 def test_extras_name_what_the_rest_imports(wheel: zipfile.ZipFile) -> None:
-    extras = {"sim", "evaluation", "train", "camera", "web", "virtual-time", "qwen", "quantised", "docs"}
+    extras = {"sim", "evaluation", "train", "camera", "web", "virtual-time", "quantised", "docs"}
     extras |= {"monitoring", "otlp", "cluster", "lerobot", "dev"}
     assert set(header(wheel).get_all("Provides-Extra") or ()) == extras
     required = " ".join(header(wheel).get_all("Requires-Dist") or ())
