@@ -13,28 +13,22 @@ import pytest
 from speculation.language.instructions import understand
 from speculation.language.memory import SearchMemory
 from speculation.language.prompts import ActionKind, ActionSize, Blocked, NavigationAction, Vocabulary
-from vlm_nav_simulation.dataset import (
-    CELLS,
-    MIN_COVERAGE,
-    RELATIONS,
+from vlm_nav_simulation.dataset import CELLS, MIN_COVERAGE, Sampler, cell_labels, sample_frames, side_by_side
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.ground_truth import Sighting, observe
+from vlm_nav_simulation.histories import (
     History,
-    Query,
-    Sampler,
-    _misled,
-    _remembered,
-    _way,
-    cell_labels,
     made_up,
     random_pose,
     remember,
-    sample_frames,
-    side_by_side,
+    remembered_object,
+    turn_to_remembered,
+    way_between,
 )
-from vlm_nav_simulation.geometry import Pose
-from vlm_nav_simulation.ground_truth import Sighting, observe
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
+from vlm_nav_simulation.queries import RELATIONS, Query
 from vlm_nav_simulation.scene import Difficulty, make_scene
 from vlm_nav_simulation.searching import Searcher
 from vlm_nav_simulation.world import World
@@ -193,7 +187,9 @@ def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
 def test_a_made_up_way_leads_through_doorways() -> None:
     scene = make_scene(2, Difficulty.MIDDLE, layout=Layout.HALLWAY)
     (_, left, right), doors = scene.plan.areas, scene.plan.doorways
-    history = History([Pose(left.x, left.y, 0.0), *_way(scene, Pose(left.x, left.y, 0.0), Pose(right.x, right.y, 0.0))])
+    history = History(
+        [Pose(left.x, left.y, 0.0), *way_between(scene, Pose(left.x, left.y, 0.0), Pose(right.x, right.y, 0.0))]
+    )
     assert all(any(math.dist(view[:2], (door.x, door.y)) < 1e-9 for view in history.views) for door in doors)
     assert max(math.dist(a[:2], b[:2]) for a, b in pairwise(history.views)) < 1.2
     history.views.append(Pose(right.x, right.y, 0.0))
@@ -206,13 +202,13 @@ def test_an_object_elsewhere_is_not_what_the_memory_has() -> None:
     item, memory = scene.objects[0], SearchMemory()
     memory.look(item.x, item.y, 0.0)
     memory.found(0.0, 0.5)
-    assert _remembered(scene, memory, (0,)) == 0
+    assert remembered_object(scene, memory, (0,)) == 0
     memory.found(0.0, 3.0)
-    assert _remembered(scene, memory, (0,)) is None
+    assert remembered_object(scene, memory, (0,)) is None
     behind = Pose(item.x, item.y, math.pi)
-    decision = _misled(behind, memory)
+    decision = turn_to_remembered(behind, memory)
     assert decision is not None and decision.reason is Reason.RETURN and abs(decision.action.radians) > 0.7
-    assert _misled(Pose(item.x, item.y, 0.0), memory) is None
+    assert turn_to_remembered(Pose(item.x, item.y, 0.0), memory) is None
 
 
 def test_a_query_by_place_has_one_right_object_in_view() -> None:
