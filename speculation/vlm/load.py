@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.extras import broken_package
-from speculation.vlm.attention import BY_ROWS, attend_by_rows
+from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.folder import (
     INT8_GROUPS,
     ModelFolderError,
@@ -157,12 +157,6 @@ class Vlm:
     def context(self) -> int:
         """Most tokens of prompt and answer that the model was made for."""
         return int(self.text.config.max_position_embeddings)
-
-    @property
-    def attention(self) -> str:
-        """The attention backend: sdpa takes boolean masks, eager additive ones."""
-        name = str(self.text.config._attn_implementation)
-        return "sdpa" if name == BY_ROWS else name
 
     @property
     def dtype(self) -> torch.dtype:
@@ -337,7 +331,7 @@ def _load_model(
         model, report = MODEL_CLASSES[config["model_type"]].from_pretrained(
             **where,
             dtype=DTYPES[settings.dtype],
-            attn_implementation=settings.attention,
+            attn_implementation="sdpa",
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,

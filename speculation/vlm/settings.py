@@ -53,7 +53,6 @@ class ModelSettings(msgspec.Struct, frozen=True):
         Meta(description="CPU threads of the model, for the whole process"),
     ] = 1
     """None, from code alone, leaves torch's own number."""
-    attention: Annotated[Literal["sdpa", "eager"], Meta(description="attention backend")] = "sdpa"
     quantisation: Annotated[
         Literal["none", "nf4", "int8", "int8_weight_only"], Meta(description="rounding of the weights while loading")
     ] = "none"

@@ -258,7 +258,7 @@ def test_a_rounded_draft_of_another_padding_changes_no_token(
     """As a quantised Qwen2-VL 2B drafts for the 7B, whose embedding has other rows."""
     pytest.importorskip("bitsandbytes")
     draft = tiny_model(tmp_path / "draft", layers=2, padding=256)
-    edge = EdgeDecoder(config(draft, verifier.address, dtype="float32", quantisation="nf4", attention="eager"))
+    edge = EdgeDecoder(config(draft, verifier.address, dtype="float32", quantisation="nf4"))
     try:
         assert edge.link is not None
         assert edge.link.wait_nominal(20.0)

@@ -275,7 +275,6 @@ def test_frames_are_bounded_as_asked(tiny_target: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"attention": "flash_attention_2"}, "attention 'flash_attention_2' is none of eager, sdpa"),
         ({"max_pixels": 5}, "max_pixels 5 is outside 3136 to"),
         ({"min_pixels": 8000, "max_pixels": 4000}, "min_pixels 8000 is more than max_pixels 4000"),
         ({"min_pixels": 8000}, "set both min_pixels and max_pixels"),
