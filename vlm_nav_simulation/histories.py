@@ -28,9 +28,9 @@ _MAX_TO_AND_FRO = 6
 _NOTED, _NOTE_BEARING, _NOTE_METRES = 0.85, math.radians(6.0), 0.12
 """What a model's answers would note: how often, and how wrong (standard deviations; distance as a share)."""
 FOCAL, _COVERED, _EDGE = 112.0, 0.7, math.radians(45.0)
-"""Of a frame of 224 pixels: focal length, pixels; share of its box that an object covers; half the field of view."""
+"""Focal length of a frame of 224 pixels, pixels; share of its box that an object covers; half the field of view."""
 _STEP = 0.75
-"""Between two frames of a made-up way, metres."""
+"""Metres between two frames of a made-up way."""
 _SAME_OBJECT = 1.5
 """Further than this from where the memory has it, metres, an object is not what was seen there."""
 _CLEARANCE = 0.1

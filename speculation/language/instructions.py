@@ -20,7 +20,7 @@ MISSPELT_LETTERS, FOREIGN_LETTERS = 4, 6
 """Names of so many letters are recognised with one wrong letter. Foreign ones are near too many words of other
 languages: they must be longer and begin right."""
 ADJECTIVES = 2
-"""So many unknown words may stand between a colour and its object: 'the red wooden chair'."""
+"""Unknown words that may stand between a colour and its object: 'the red wooden chair'."""
 GERMAN_ENDINGS = ("", "e", "en", "er", "es", "em")
 
 

@@ -133,7 +133,7 @@ class Blocked:
 
 _BLOCKED = " blocked"
 _DIGITS = 4
-"""Of how often an action was repeated; an instruction may hold longer numbers."""
+"""Digits that are read of how often an action was repeated; an instruction may hold longer numbers."""
 Past: TypeAlias = "NavigationAction | Blocked"
 """One entry of what was done so far."""
 STOP, NOT_HERE = NavigationAction(ActionKind.STOP), NavigationAction(ActionKind.NOT_HERE)

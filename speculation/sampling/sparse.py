@@ -17,7 +17,7 @@ from speculation.wire import Masses
 MAX_KEEP = 4096
 START_KEEP = 32
 ROUNDING = 1e-9
-"""By so much sums over a vocabulary may differ between one order of adding and another."""
+"""Sums over a vocabulary differ by at most so much between one order of adding and another."""
 
 
 class Sparse(Split, frozen=True):

@@ -35,7 +35,7 @@ PADDING_PAIRS = 1.6
 pair of its rows' own; rows less alike are packed."""
 NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
 Pad: TypeAlias = Callable[[int, int, int, int], tuple[int, int, int, int]]
-"""To which rows, tokens a row, blocks a row and slots behind a prefix a forward of so many is padded."""
+"""Returns to which rows, tokens a row, blocks a row and slots behind a prefix a forward of so many is padded."""
 _Layout: TypeAlias = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
 ]
