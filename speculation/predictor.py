@@ -7,14 +7,14 @@ Appendix B. `python -m adapters_training predictor` makes the two files that are
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
@@ -25,7 +25,7 @@ from speculation.settings import expanded
 
 CONFIG_FILE = "predictor.json"
 WEIGHTS_FILE = "predictor.safetensors"
-FORMAT = 1
+FORMAT: Final = 1
 FEATURES = ("confidence", "entropy", "margin", "deviation", "depth")
 AUTO, OFF = "auto", "off"
 LARGEST_MARGIN = 50.0
@@ -53,6 +53,22 @@ def features(logits: Logits, depth: int) -> Features:
     second = max(shifted[:best].max(initial=-LARGEST_MARGIN), shifted[best + 1 :].max(initial=-LARGEST_MARGIN))
     entropy = float(np.log(total) - weights @ shifted / total)
     return np.array([1.0 / total, entropy, -float(second), float(row.std()), float(depth)])
+
+
+class PredictorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of predictor.json; the fields are those of `Predictor`, `layers` their widths."""
+
+    format: Literal[1]
+    draft: str
+    target: str
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    layers: tuple[int, ...]
+    threshold: float
+    max_depth: int
+    notes: dict[str, Any] = {}
+    """How it was made and how good it is."""
 
 
 @dataclass(frozen=True)
@@ -147,39 +163,37 @@ class Predictor:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"{kind}{i}": np.ascontiguousarray(part) for i, layer in enumerate(self.layers)
                    for kind, part in zip(("weight", "bias"), layer, strict=True)}  # fmt: skip
-        config = {
-            "format": FORMAT,
-            "draft": self.draft,
-            "target": self.target,
-            "features": list(FEATURES),
-            "mean": self.mean.tolist(),
-            "scale": self.scale.tolist(),
-            "layers": [len(FEATURES), *(weight.shape[1] for weight, _ in self.layers)],
-            "threshold": self.threshold,
-            "max_depth": self.max_depth,
-            "notes": notes or {},
-        }
+        config = PredictorConfig(
+            format=FORMAT,
+            draft=self.draft,
+            target=self.target,
+            features=FEATURES,
+            mean=tuple(self.mean.tolist()),
+            scale=tuple(self.scale.tolist()),
+            layers=(len(FEATURES), *(weight.shape[1] for weight, _ in self.layers)),
+            threshold=self.threshold,
+            max_depth=self.max_depth,
+            notes=notes or {},
+        )
         save_file(tensors, str(folder / WEIGHTS_FILE))
-        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=1) + b"\n")
 
     @classmethod
     def load(cls, folder: Path, draft: str) -> Predictor:
         """Read a predictor of the model with fingerprint `draft`. Raises ValueError, in one sentence, for any other."""
         config = _read_config(folder)
-        if config.get("draft") != draft:
+        if config.draft != draft:
             raise ValueError(
-                f"the predictor in {folder} belongs to draft {config.get('draft')}, the loaded draft is {draft}; "
-                f"{_REMEDY}"
+                f"the predictor in {folder} belongs to draft {config.draft}, the loaded draft is {draft}; {_REMEDY}"
             )
-        if tuple(config.get("features", ())) != FEATURES:
-            raise ValueError(f"the predictor in {folder} wants features {config.get('features')}; {_REMEDY}")
+        if config.features != FEATURES:
+            raise ValueError(f"the predictor in {folder} wants features {', '.join(config.features)}; {_REMEDY}")
         try:
             tensors = load_file(str(folder / WEIGHTS_FILE))
-            layers = tuple((tensors[f"weight{i}"], tensors[f"bias{i}"]) for i in range(len(config["layers"]) - 1))
-            mean, scale = (np.array(config[name], dtype=np.float64) for name in ("mean", "scale"))
-            threshold, max_depth = float(config["threshold"]), int(config["max_depth"])
-            return cls(draft, str(config["target"]), mean, scale, layers, threshold, max_depth)
-        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+            layers = tuple((tensors[f"weight{i}"], tensors[f"bias{i}"]) for i in range(len(config.layers) - 1))
+            mean, scale = np.array(config.mean), np.array(config.scale)
+            return cls(draft, config.target, mean, scale, layers, config.threshold, config.max_depth)
+        except (KeyError, ValueError, OSError, SafetensorError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"the predictor in {folder} does not load ({reason}); {_REMEDY}") from None
 
@@ -206,14 +220,11 @@ def name(choice: str, draft_folder: Path) -> str:
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> PredictorConfig:
     for part in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / part).is_file():
             raise ValueError(f"predictor folder {folder} has no {part}; {_REMEDY}")
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"the predictor in {folder}: {CONFIG_FILE} is no JSON ({error}); {_REMEDY}") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ValueError(f"the predictor in {folder} is not format {FORMAT}; {_REMEDY}")
-    return config
+        return msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=PredictorConfig)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the predictor in {folder}: {CONFIG_FILE}: {error}; {_REMEDY}") from None
