@@ -54,11 +54,9 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Cost of a target's passes on one machine, and how it was measured."""
 
     fingerprint: str
-    """The model's, `Vlm.fingerprint`."""
     name: str
     dtype: str
     device: str
-    """As torch names it."""
     attention: str
     threads: int
     machine: str
@@ -67,7 +65,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     longest: int
     """Tokens of the longest row that was measured, cached ones included."""
     runs: int
-    """Of every configuration, of which the median counts."""
+    """Passes of every configuration, of which the median counts."""
     cost: PassCost
     intervals: Intervals
     train: Quality

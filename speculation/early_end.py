@@ -24,7 +24,7 @@ LAUNCH_S = 0.5
 """How long a process of a launch stays after a signal. A terminal sends Ctrl-C to it too, and the launch's own signal,
 which comes a little later, would find a process that has ended, whose status asyncio then takes to be 255."""
 STATUS, INTERRUPTED = 0, 130
-"""Of what serves until it is ended, and of a command whose work is not done."""
+"""Exit statuses of what serves until it is ended, and of a command whose work is not done."""
 
 _begun = False
 

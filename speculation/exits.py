@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -35,9 +35,7 @@ logger = logging.getLogger(__name__)
 WEIGHTS_FILE = "exits.safetensors"
 CONFIG_FILE = "exits.json"
 SHORT_LIST = "short_list"
-FORMAT = 2
-READABLE_FORMATS = (1, 2)
-"""Format 1 had no counts and no short list."""
+FORMAT: Final = 2
 
 
 class Head(str, Enum):
@@ -77,16 +75,12 @@ class Reliability:
 class ExitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Contents of exits.json: whose exits these are, where they sit, and how often each was right, by head."""
 
-    format: int
+    format: Literal[2]
     target: str
     layers: tuple[int, ...]
     rank: int
     reliability: dict[int, Reliability]
     short_reliability: dict[int, Reliability] = {}
-
-
-class _Format(msgspec.Struct):
-    format: int
 
 
 @dataclass(frozen=True)
@@ -379,14 +373,8 @@ def _not_loaded(folder: Path, error: Exception) -> ModelFolderError:
 
 def _read_config(folder: Path) -> ExitsConfig:
     try:
-        text = (folder / CONFIG_FILE).read_bytes()
-        found: Any = msgspec.json.decode(text, type=_Format).format
-        if found in READABLE_FORMATS:
-            return msgspec.json.decode(text, type=ExitsConfig)
+        return msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=ExitsConfig)
     except msgspec.ValidationError as error:
         raise ModelFolderError(f"exits in {folder}: {CONFIG_FILE}: {error}; train them again") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ModelFolderError(f"exits in {folder}: {CONFIG_FILE} is no JSON ({error}); train them again") from None
-    raise ModelFolderError(
-        f"exits in {folder}: {CONFIG_FILE} has format {found}, this program reads {READABLE_FORMATS}; train them again"
-    )

@@ -16,7 +16,7 @@ MAX_SIZE = MAX_FEATURE_BYTES - SCALE_BYTES
 LEVELS = 127
 """Numbers are rounded to -LEVELS..LEVELS times the scale."""
 MAX_SCALE = 2.0**20
-"""So that nothing that a message carries overflows where it is used."""
+"""The largest scale: nothing that a message carries overflows where it is used."""
 Numbers = npt.NDArray[np.float32]
 
 

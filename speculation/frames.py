@@ -21,7 +21,7 @@ MAX_SCANS = 20
 """Scans of one JPEG: encoders write up to 10, and a small file with thousands of them takes minutes to decode."""
 DECODE_LIMIT_S = 1.0
 SCALED_QUALITY = 90
-"""Of a frame that is scaled before it is sent."""
+"""Quality of a frame that is scaled before it is sent."""
 _JPEG_PART = 1 << 12
 """Bytes of a JPEG that are decoded between two looks at the clock."""
 

@@ -20,7 +20,7 @@ from speculation.wire import MAX_IMAGE_BYTES
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 JPEG_START = b"\xff\xd8"
 JPEG_QUALITY = 90
-"""As the simulated camera's frames have it."""
+"""Quality of the simulated camera's frames, too."""
 MAX_SIDE = 65_500
 """Pixels: libjpeg encodes no longer side."""
 MIN_VIEW_SIDE, MAX_VIEW_ASPECT = 8, 200
@@ -34,7 +34,7 @@ _BAYER = {
     "gbrg": cv2.COLOR_BayerGBRG2RGB,
     "grbg": cv2.COLOR_BayerGRBG2RGB,
 }
-"""By the colours of the first two pixels of the first row, then of the second, as ROS names them."""
+"""Codes of OpenCV by ROS' name: the colours of two pixels of the first row, then of the second."""
 
 
 def _colour(code: int) -> Callable[[_Pixels], _Pixels]:

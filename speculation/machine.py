@@ -1,4 +1,4 @@
-"""Which machine this is, so that two processes can find out that they share its processors.
+"""Which machine this is: for results, in words; for two processes, to find out that they share its processors.
 
 An address does not show that: behind 127.0.0.1 may be a tunnel to another machine, behind any other address this one.
 """
@@ -6,6 +6,8 @@ An address does not show that: behind 127.0.0.1 may be a tunnel to another machi
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 from pathlib import Path
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -22,3 +24,14 @@ def machine_id() -> str:
     except OSError:
         return ""
     return hashlib.sha256(f"spec-vlm-nav {boot}".encode()).hexdigest()[:16] if boot else ""
+
+
+def host() -> str:
+    """Return the processor, its cores and the load of the last minute, in words."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        processor = platform.processor() or platform.machine()
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
+    return f"{processor}, {os.cpu_count()} cores, load {load}"

@@ -12,7 +12,7 @@ START_ACCEPTANCE, WEIGHT = 0.5, 0.05
 LONGER = LONGEST + 1
 """Length of all n-grams that have grown beyond what is looked for."""
 PRIOR, KEPT = 4.0, 0.98
-"""For how many verdicts at one length the acceptance over all lengths counts; what a verdict leaves of older ones."""
+"""The acceptance over all lengths counts as so many verdicts at one; a verdict leaves so much of older ones."""
 _BEGIN = -1
 """Stands in front of an answer, so that its first token is found by where it stands."""
 

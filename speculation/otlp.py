@@ -25,7 +25,7 @@ from speculation.wire import TRACE_BYTES
 _log = logging.getLogger(__name__)
 NS = 1e9
 MOST_SPANS = 512
-"""In one message to the collector."""
+"""Spans in one message to the collector."""
 
 
 def http_exporter(address: str) -> SpanExporter:
@@ -132,7 +132,6 @@ class _Ended(SpanProcessor):
         self.spans: list[ReadableSpan] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        """See `SpanProcessor`."""
         self.spans.append(span)
 
 

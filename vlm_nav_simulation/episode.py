@@ -20,9 +20,9 @@ SUCCESS_GAP = 1.0
 """Metres from the nose to the target's surface within which a stop, with the target in view, is a success."""
 MAX_ACTIONS = 40
 MAX_BLOCKED = 5
-"""So many blocked actions in a row end an episode, as they end a robot's goal."""
+"""Blocked actions in a row that end an episode, as they end a robot's goal."""
 MAX_STUCK = 10
-"""And so many without one that led ahead."""
+"""Blocked actions, without one between them that led ahead, that end it too."""
 
 Policy = Callable[[Image, World], NavigationAction | None]
 """Frame and world in, action out; None where the policy gives no action, which ends the episode."""

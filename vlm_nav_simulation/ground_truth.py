@@ -76,7 +76,7 @@ class Doorway:
 
     @property
     def side(self) -> Side:
-        """In the words of the reasoning."""
+        """The side in the words of the reasoning."""
         return side_of(self.bearing)
 
 

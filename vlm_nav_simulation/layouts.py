@@ -18,7 +18,7 @@ _FURNITURE = {
     "sofa": ((0.60, 0.85), 0.38, 0.72),
     "shelf": ((0.35, 0.60), 0.16, 1.40),
 }
-"""Half length (range), half depth and height, metres."""
+"""Furniture's half length (range), half depth and height, metres."""
 _PARTITION = 0.05
 _DOOR = (1.15, 1.45)
 _DOOR_CLEAR = 0.6

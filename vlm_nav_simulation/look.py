@@ -96,7 +96,7 @@ def plot_sheet(scene: Scene, views: Views) -> Figure:
 
 
 def _strip(frames: tuple[Image, ...]) -> list[tuple[int, Image]]:
-    """At most eight frames with their numbers, evenly spread from first to last."""
+    """Return at most eight frames with their numbers, evenly spread from first to last."""
     chosen = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), _STRIP)).round().astype(int))
     return [(int(i), frames[i]) for i in chosen]
 

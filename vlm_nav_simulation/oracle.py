@@ -54,7 +54,7 @@ _CLOSE_RADIUS = FOOTPRINT_RADIUS + 0.07
 _SLACK = 0.05
 _HIDDEN = 0.3
 HALF_VIEW = math.radians(42.0)
-"""Of the camera's field of view: what is further off its axis is out of view."""
+"""Half the camera's field of view: what is further off its axis is out of view."""
 _TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
 FACING = math.radians(24.0)
 """Further off than this, what was in view before is turned to."""
@@ -83,9 +83,9 @@ class Decision:
     action: NavigationAction
     reason: Reason
     blocker: str | None = None
-    """For a detour, what stands in the way ('blue box', 'table')."""
+    """What stands in the way of a detour ('blue box', 'table')."""
     way: str | None = None
-    """For a detour, the side ('left', 'right') that the robot passes it on."""
+    """The side ('left', 'right') that a detour passes it on."""
 
 
 class Oracle:

@@ -15,7 +15,7 @@ from vlm_nav_simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
 from vlm_nav_simulation.layouts import Area, FloorPlan, Layout, furnish, sample_plan
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.paths import Mask, PathGrid
-from vlm_nav_simulation.sight import sight_fraction, sight_fractions
+from vlm_nav_simulation.sight import sight_fractions
 
 UNSEEN_SEED = 1_000_000
 """Scenes from this seed on are never trained on; benchmarks and sample bags take theirs from here."""
@@ -284,8 +284,8 @@ def _place(
 
 def _in_sight(start: tuple[float, float], goal: SceneObject, boxes: list[Box], placed: list[SceneObject]) -> bool:
     towards = math.atan2(goal.y - start[1], goal.x - start[0])
-    eye = start[0] + NOSE * math.cos(towards), start[1] + NOSE * math.sin(towards)
-    return sight_fraction(Obstacles(boxes, [item.disc for item in placed]), eye, goal.disc) == 1.0
+    eye = np.array([[start[0] + NOSE * math.cos(towards), start[1] + NOSE * math.sin(towards)]])
+    return bool(sight_fractions(Obstacles(boxes, [item.disc for item in placed]), eye, goal.disc)[0] == 1.0)
 
 
 def _heading(rng: np.random.Generator, heading: StartHeading, start: tuple[float, float], goal: SceneObject) -> float:

@@ -34,11 +34,6 @@ def sight_fractions(obstacles: Obstacles, eyes: Array, target: Disc) -> Array:
     return seen
 
 
-def sight_fraction(obstacles: Obstacles, eye: tuple[float, float], target: Disc) -> float:
-    """`sight_fractions` of one eye."""
-    return float(sight_fractions(obstacles, np.array([eye]), target)[0])
-
-
 def ranges(obstacles: Obstacles, eye: tuple[float, float], angles: Array) -> Array:
     """Return how far, metres, each ray [n] goes from `eye` until something stands there, however low; else infinite.
 

@@ -85,7 +85,7 @@ LIMITS = (Velocity(-2.5, -1.0, -4.0), Velocity(3.8, 1.0, 4.0))
 """Lowest and highest commanded velocity; a Move beyond is clamped."""
 
 AVOID_LIMITS = (Velocity(-1.5, -1.0, -1.57), Velocity(1.5, 1.0, 1.57))
-"""As LIMITS, of obstacles_avoid."""
+"""Lowest and highest velocity that obstacles_avoid takes."""
 
 _SHOWN = {
     Posture.LIMP: ModeState(7, 0, 1001),

@@ -45,7 +45,7 @@ class Look:
     lift: float = 0.0
     """Height of the front camera above its place, metres."""
     widening: float = 0.0
-    """Of the front camera's field of view, degrees."""
+    """Degrees added to the front camera's field of view."""
 
 
 PLAIN = Look()

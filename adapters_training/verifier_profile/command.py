@@ -90,7 +90,7 @@ def profile_of(
         name=vlm.name,
         dtype=str(vlm.dtype).removeprefix("torch."),
         device=str(vlm.device),
-        attention=vlm.attention,
+        attention="sdpa",
         threads=config.threads or 0,
         machine=machine(str(vlm.device)),
         clock=profiler.clock.value,

@@ -33,7 +33,7 @@ class FedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prompt_tokens: Annotated[int, Meta(ge=0, le=MAX_PROMPT_FEATURES)]
     """Tokens at the prompt's end that it continues from."""
     width: Width
-    """Of the decoder layer."""
+    """Width of the decoder layer."""
     heads: Annotated[int, Meta(ge=1, le=256)]
     """Attention heads of the decoder layer."""
     intermediate: Width

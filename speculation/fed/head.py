@@ -44,7 +44,7 @@ class FedHead(nn.Module):
         self.config = config
         width, listed = config.width, len(config.short_list)
         self.embed = nn.Embedding(listed + 1, width)
-        """Of the short list; the last row stands for all other tokens."""
+        """Rows of the short list; the last one stands for all other tokens."""
         self.up = nn.Linear(config.size, width, bias=False)
         self.token_norm = nn.RMSNorm(width, eps=1e-6)
         self.state_norm = nn.RMSNorm(width, eps=1e-6)

@@ -28,7 +28,7 @@ class FedReport:
 
     @property
     def bytes_a_token(self) -> int:
-        """Of a feature, on the wire."""
+        """Bytes that a feature takes on the wire."""
         return SCALE_BYTES + self.config.size
 
 

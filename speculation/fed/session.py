@@ -36,10 +36,10 @@ class FedSession:
         """Those that it can draft, ascending."""
         self._states: Tensor
         self._outputs: Tensor
-        """Of each slot, [room, width]."""
+        """State and output of each slot, [room, width]."""
         self._keys: Tensor
         self._values: Tensor
-        """Of each slot, [room, heads, head_dim]."""
+        """Keys and values of each slot, [room, heads, head_dim]."""
         self._room = 0
         self._make_room(_FIRST_ROOM // 2)
         self._start([])
@@ -84,7 +84,7 @@ class FedSession:
             self._take(features[: high - first], first)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
-        """See `DraftModel.root_logits`. RuntimeError while there is no root."""
+        """Return the logits after the root. Raises RuntimeError while there is no root."""
         self._check_root()
         if self.root_is_new:
             self._compute_levels([], stop)
@@ -92,7 +92,7 @@ class FedSession:
         return np.asarray(row)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
-        """See `DraftModel.extend`; a forward for each level of what is fed. RuntimeError while there is no root."""
+        """Feed tokens, a forward for each level of them. Raises RuntimeError while there is no root."""
         self._check_root()
         used = len(self._tokens)
         slots = list(range(used, used + len(tokens)))
@@ -116,7 +116,7 @@ class FedSession:
         return self._logits(slots)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
-        """See `DraftModel.commit`. Entries keep the features that they were fed with until `feed` replaces them.
+        """Commit a path. Entries keep the features that they were fed with until `feed` replaces them.
 
         Raises ValueError, with nothing changed, for a path that is no chain or a token outside the vocabulary.
         """
@@ -152,7 +152,7 @@ class FedSession:
         self._known: list[bool] = []
         """Whether the output is that of the entry as it stands."""
         self._places: list[int] = []
-        """In the text, counted so that none is negative."""
+        """Places in the text, counted so that none is negative."""
         self._stale: set[int] = set()
         """Committed slots whose keys and values are to be projected."""
         self._prepend(committed, 0)

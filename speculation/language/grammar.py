@@ -52,12 +52,12 @@ from speculation.wire import ROOT, UNPRINTABLE, Grammar
 MAX_REASON_CHARS = 400
 """The longest reasons; the embedded pair's have about 60 characters."""
 KEPT_MASKS = 256
-"""Of one automaton; with a vocabulary of 150,000 tokens they take 40 MB."""
+"""Masks that an automaton keeps; with a vocabulary of 150,000 tokens they take 40 MB."""
 CONSTRAINED: Final = "constrained"
 FREE: Final = "free"
 """How a robot's answers may be: always readable, or whatever the target says."""
 FEW = 64
-"""So many tokens may be compared to find out whether they begin one text."""
+"""Tokens that are compared, at most, to find out whether they begin one text."""
 
 SPELLS_NONE = "these tokens spell no answer of grammar {}; take answers free"
 

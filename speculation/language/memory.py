@@ -65,7 +65,7 @@ def describe_distance(metres: float) -> str:
 
 
 class View(NamedTuple):
-    """From where a frame was taken: metres and radians (counter-clockwise) in any frame that stays."""
+    """Where a frame was taken: metres and radians (counter-clockwise) in any frame that stays."""
 
     x: float
     y: float

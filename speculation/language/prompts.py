@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -10,9 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate, groupby, pairwise, takewhile
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from speculation.wire import MAX_WORD_CHARS, MAX_WORDS
+import msgspec
+from msgspec import Meta
+
+from speculation.wire import MAX_WORDS, Word
 
 FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
 TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
@@ -133,7 +135,7 @@ class Blocked:
 
 _BLOCKED = " blocked"
 _DIGITS = 4
-"""Of how often an action was repeated; an instruction may hold longer numbers."""
+"""Digits that are read of how often an action was repeated; an instruction may hold longer numbers."""
 Past: TypeAlias = "NavigationAction | Blocked"
 """One entry of what was done so far."""
 STOP, NOT_HERE = NavigationAction(ActionKind.STOP), NavigationAction(ActionKind.NOT_HERE)
@@ -376,8 +378,7 @@ def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The objects that a small model was trained to find; big models have none and take any instruction.
 
     `form` is the form of the prompts that it was trained on. 1: one colour and one class, and the actions done. 2:
@@ -385,28 +386,29 @@ class Vocabulary:
     search (`speculation.language.memory`) and the action `not here`.
     """
 
-    colours: tuple[str, ...]
-    classes: tuple[str, ...]
-    form: int = 1
+    colours: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=MAX_WORDS)]
+    classes: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=MAX_WORDS)]
+    form: int = PROMPT_FORMS[0]
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary | None:
         """Read `objects.json` from a model folder; None where the folder has none.
 
-        Raises ValueError, naming file and limit, for a file that holds no such words.
+        Raises ValueError, naming file and limit, for a file that holds no words that a message could carry.
         """
         path = folder / VOCABULARY_FILE
         if not path.exists():
             return None
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is no JSON ({error}); fetch or train the model again") from None
-        form = data.get("form", 1) if isinstance(data, dict) else 1
-        if form not in PROMPT_FORMS:
+            vocabulary = msgspec.json.decode(path.read_bytes(), type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: {error}; fetch or train the model again") from None
+        if vocabulary.form not in PROMPT_FORMS:
             known = ", ".join(map(str, PROMPT_FORMS))
-            raise ValueError(f"{path}: form is {form!r}; known forms of prompts are {known}: update this program")
-        return cls(_words(path, data, "colours"), _words(path, data, "classes"), form)
+            raise ValueError(
+                f"{path}: form is {vocabulary.form}; known forms of prompts are {known}: update this program"
+            )
+        return vocabulary
 
     @classmethod
     def of(cls, colours: Sequence[str], classes: Sequence[str], form: int = 1) -> Vocabulary | None:
@@ -415,18 +417,7 @@ class Vocabulary:
 
     def save(self, folder: Path) -> None:
         """Write `objects.json` into a model folder."""
-        data = {"colours": self.colours, "classes": self.classes} | ({"form": self.form} if self.form > 1 else {})
-        text = json.dumps(data, indent=1)
-        (folder / VOCABULARY_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def _words(path: Path, data: Any, name: str) -> tuple[str, ...]:
-    listed = data.get(name) if isinstance(data, dict) else None
-    words = listed if isinstance(listed, list) else []
-    fit = all(isinstance(word, str) and 0 < len(word) <= MAX_WORD_CHARS for word in words)
-    if not fit or not 0 < len(words) <= MAX_WORDS:
-        raise ValueError(f"{path}: {name} must be 1 to {MAX_WORDS} words of 1 to {MAX_WORD_CHARS} characters")
-    return tuple(words)
+        (folder / VOCABULARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
 def asked_form(vocabulary: Vocabulary | None) -> int:

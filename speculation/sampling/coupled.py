@@ -29,18 +29,16 @@ class Coupled(SamplingScheme, frozen=True):
 
     @classmethod
     def of(cls, **fields: Any) -> SamplingScheme:
-        """See `SamplingScheme.of`; temperature 0, the limit of this scheme, is `Greedy`."""
+        """Return this scheme or, for temperature 0, which is its limit, `Greedy`."""
         if fields["temperature"] == 0.0:
             cls(**(fields | {"temperature": 1.0}))
             return Greedy()
         return cls(**fields)
 
     def sampler(self, key: int) -> DraftSampler:
-        """See `SamplingScheme.sampler`."""
         return CoupledSampler(self, key)
 
     def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:
-        """See `SamplingScheme.pick`."""
         return choose(row, self, draws, ids)
 
 
@@ -56,5 +54,4 @@ class CoupledSampler(DraftSampler):
         self._key = key
 
     def rank(self, logits: Logits, prefix: Prefix) -> Logits:
-        """See `DraftSampler.rank`."""
         return perturbed(logits, self._scheme, StepDraws(self._key, prefix.position))

@@ -22,6 +22,6 @@ class Greedy(SamplingScheme, frozen=True):
     on_device: ClassVar[bool] = True
 
     def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:
-        """See `SamplingScheme.pick`: the likeliest column and its softmax."""
+        """Return the likeliest column and its softmax."""
         column = int(np.argmax(row))
         return column, 1.0 / float(np.exp(row.astype(np.float64) - float(row[column])).sum())

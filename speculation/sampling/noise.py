@@ -28,7 +28,7 @@ _WORD = 0xFFFFFFFF
 _TOKEN_DRAWS, _QUESTION_KEYS = 0, 1
 """Last word of the counter: what a block of random bits is for."""
 BITS = 52
-"""Of a draw: the middle of each of 2^52 equal parts of (0, 1) is a float64; with 53 bits the last would round to 1."""
+"""Bits of a draw: the middle of each of 2^52 parts of (0, 1) is a float64; with 53 bits the last would round to 1."""
 
 
 @dataclass(frozen=True)

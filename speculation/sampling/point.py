@@ -23,9 +23,8 @@ class Point(SamplingScheme, frozen=True):
 
     @property
     def alone(self) -> SamplingScheme:
-        """See `SamplingScheme.alone`: the verifier samples, and here is none."""
+        """Coupled sampling: without a verifier the model itself has to sample."""
         return Coupled(self.temperature, self.top_k, self.top_p)
 
     def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:
-        """See `SamplingScheme.pick`."""
         return choose(row, self, draws, ids)

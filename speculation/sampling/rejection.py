@@ -127,16 +127,14 @@ class TargetRest:
 
     @cached_property
     def part(self) -> Masses:
-        """See `Rest.part`; packed once."""
         return pack(self.target, self.keep)
 
     @cached_property
     def whole(self) -> Masses:
-        """See `Rest.whole`; packed once."""
         return pack(self.target)
 
     def allows(self, token: int) -> bool:
-        """See `Rest.allows`: a token that the target gives no probability was not sampled."""
+        """Whether the target gives a token any probability; else the edge did not sample it."""
         return bool(self.target.weights[token] > 0.0)
 
 
@@ -149,19 +147,17 @@ class RejectionScheme(SamplingScheme, frozen=True):
 
     @property
     def alone(self) -> SamplingScheme:
-        """See `SamplingScheme.alone`: without a verifier any sample of the distribution will do."""
+        """Coupled sampling: without a verifier any sample of the distribution will do."""
         return Coupled(self.temperature, self.top_k, self.top_p)
 
     def sampler(self, key: int) -> DraftSampler:
-        """See `SamplingScheme.sampler`. The key is part of every digest, and these name the random numbers."""
+        """Return the draft half. The key is part of every digest, and these name the random numbers."""
         return RejectionSampler(self)
 
     def rule(self, digest: bytes, evidence: Evidence, early: bool = False) -> AcceptanceRule:
-        """See `SamplingScheme.rule`."""
         return Rejection(self, digest, evidence, early)
 
     def read(self, draft: Draft, vocabulary: int, idle: Idle = Idle.WAIT) -> Evidence:
-        """See `SamplingScheme.read`."""
         if idle is not Idle.WAIT:
             raise ValueError(f"sampling {self.name} excludes idle decoding where drafts come; begin the step with WAIT")
         if draft.parents is not None:
@@ -205,17 +201,16 @@ class RejectionSampler(DraftSampler):
         """The last token that the edge sampled out of a commit, and the digest of the answer with it."""
 
     def rank(self, logits: Logits, prefix: Prefix) -> Logits:
-        """See `DraftSampler.rank`: log probabilities plus noise, so that the largest is a sample."""
+        """Return log probabilities plus noise, so that the largest is a sample."""
         source = self._after[prefix.digest] = Distribution.of(logits, self._scheme)
         return noisy(source.row, prefix.digest, Purpose.DRAFT)
 
     def forget_all_but(self, prefixes: Sequence[Prefix]) -> None:
-        """See `DraftSampler.forget_all_but`."""
         known = {prefix.digest for prefix in prefixes}
         self._after = {digest: after for digest, after in self._after.items() if digest in known}
 
     def attach(self, draft: Draft) -> Draft:
-        """See `DraftSampler.attach`. A draft right behind a token that the edge sampled brings that token, too.
+        """Return a draft with its evidence; right behind a token that the edge sampled, with that token, too.
 
         Raises ValueError for a token that was not sampled here: a verifier that commits the beginning of a draft, which
         no rejection does, leaves what its exits named behind the rest.
@@ -233,7 +228,6 @@ class RejectionSampler(DraftSampler):
         return msgspec.structs.replace(draft, drawn=self._finished[1])
 
     def finish(self, digest: bytes, rest: Masses) -> int | None:
-        """See `DraftSampler.finish`."""
         source = self._after.get(digest)
         if source is None:
             raise ValueError("Commit.rest is about a place where nothing was drafted")

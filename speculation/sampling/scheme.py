@@ -121,7 +121,7 @@ class SamplingScheme(msgspec.Struct, frozen=True):
     """
 
     name: ClassVar[str]
-    """Its name in settings and on the wire, small letters."""
+    """Name in settings and on the wire, in small letters."""
     random: ClassVar[bool] = True
     """Whether tokens are sampled at random; temperature is above 0 then, and else 0."""
     one_chain: ClassVar[bool] = False

@@ -17,7 +17,7 @@ from speculation.wire import Masses
 MAX_KEEP = 4096
 START_KEEP = 32
 ROUNDING = 1e-9
-"""By so much sums over a vocabulary may differ between one order of adding and another."""
+"""Sums over a vocabulary differ by at most so much between one order of adding and another."""
 
 
 class Sparse(Split, frozen=True):
@@ -36,11 +36,9 @@ class Sparse(Split, frozen=True):
             raise ValueError(f"sampling: keep is {self.keep}; give 1 to {MAX_KEEP}")
 
     def rest(self, target: Distribution) -> Rest:
-        """See `RejectionScheme.rest`."""
         return TargetRest(target, self.keep)
 
     def finish(self, rest: Masses, source: Distribution, digest: bytes) -> int | None:
-        """See `RejectionScheme.finish`."""
         if rest.tail:
             return draw_from_head(rest, source, digest)
         return draw_rest(unpack(rest, len(source.weights)), source, digest, self.keep)

@@ -25,18 +25,14 @@ class Split(RejectionScheme, frozen=True):
     note: ClassVar[str] = PATENT_NOTE
 
     def prove(self, draft: Draft, sources: Sequence[Distribution]) -> Draft:
-        """See `RejectionScheme.prove`."""
         pairs = zip(draft.tokens, sources, strict=True)
         return msgspec.structs.replace(draft, chosen=[float(source.row[token]) for token, source in pairs])
 
     def drawn(self, draft: Draft, vocabulary: int) -> tuple[Drawn, ...]:
-        """See `RejectionScheme.drawn`."""
         return tuple(Drawn(chance) for chance in draft.chosen)
 
     def rest(self, target: Distribution) -> Rest:
-        """See `RejectionScheme.rest`."""
         return TargetRest(target)
 
     def finish(self, rest: Masses, source: Distribution, digest: bytes) -> int | None:
-        """See `RejectionScheme.finish`."""
         return draw_rest(unpack(rest, len(source.weights)), source, digest)

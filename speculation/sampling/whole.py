@@ -20,11 +20,10 @@ class Whole(RejectionScheme, frozen=True):
     field: ClassVar[str] = "whole"
 
     def draft_limit(self, vocabulary: int) -> int:
-        """See `SamplingScheme.draft_limit`: a distribution for every token, float32, has to fit a message."""
+        """Return how many tokens a draft can carry whose distributions, in float32, fit one message."""
         return max(1, min(MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES // (4 * vocabulary)))
 
     def prove(self, draft: Draft, sources: Sequence[Distribution]) -> Draft:
-        """See `RejectionScheme.prove`."""
         whole = [pack(source) for source in sources]
         size = sum(len(each.weights) + len(each.ids) for each in whole)
         if size > MAX_IMAGE_BYTES:
@@ -35,7 +34,6 @@ class Whole(RejectionScheme, frozen=True):
         return msgspec.structs.replace(draft, whole=whole)
 
     def drawn(self, draft: Draft, vocabulary: int) -> tuple[Drawn, ...]:
-        """See `RejectionScheme.drawn`."""
         pairs = zip(draft.tokens, draft.whole, strict=True)
         return tuple(Drawn(_chance(masses, token, vocabulary), masses, vocabulary) for token, masses in pairs)
 

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import msgspec
 
     from speculation.fed.inspect import inspect_head, lines
-    from speculation.vlm.inspect import inspect_folder, inspect_pair, table, this_machine
+    from speculation.vlm.inspect import free_memory, inspect_folder, inspect_pair, table
 
     try:
         if len(options.model) > 2:
@@ -63,14 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"speculation.vlm: {error}", file=sys.stderr)
         return 2
     pair = inspect_pair(*reports) if len(reports) == 2 else None
-    machine = this_machine()
+    free = free_memory()
     if options.json:
-        found = {"models": [asdict(each) for each in reports], "free": machine.free, "pair": pair and asdict(pair)}
+        found = {"models": [asdict(each) for each in reports], "free": free, "pair": pair and asdict(pair)}
         if head is not None:
             found["fed_head"] = asdict(head) | {"config": msgspec.to_builtins(head.config)}
         print(json.dumps(found, indent=1))
     else:
-        print("\n".join([table(reports, machine, pair), *(lines(head) if head is not None else ())]))
+        print("\n".join([table(reports, free, pair), *(lines(head) if head is not None else ())]))
     problems = [*(each.problem for each in reports), *(each.problems for each in (pair, head) if each is not None)]
     return 1 if any(problems) else 0
 

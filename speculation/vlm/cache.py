@@ -35,7 +35,7 @@ PADDING_PAIRS = 1.6
 pair of its rows' own; rows less alike are packed."""
 NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
 Pad: TypeAlias = Callable[[int, int, int, int], tuple[int, int, int, int]]
-"""To which rows, tokens a row, blocks a row and slots behind a prefix a forward of so many is padded."""
+"""Returns to which rows, tokens a row, blocks a row and slots behind a prefix a forward of so many is padded."""
 _Layout: TypeAlias = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
 ]
@@ -81,11 +81,6 @@ class KVCache:
         """A span's keys and values, on its device: [2, layers of the span, heads, slots, head_dim]."""
 
     @staticmethod
-    def block_bytes(vlm: Vlm) -> int:
-        """Return the bytes of one block of a model's keys and values, on all its devices together."""
-        return vlm.num_layers * _layer_bytes(vlm)
-
-    @staticmethod
     def block_bytes_by_device(vlm: Vlm) -> dict[torch.device, int]:
         """Return the bytes that one block takes on each of a model's devices."""
         found: dict[torch.device, int] = {}
@@ -102,11 +97,6 @@ class KVCache:
     def blocks(self) -> int:
         """Blocks of the pool, the spare one not counted."""
         return self._pool.size
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that rows may still take, those of shared prefixes that no row uses among them."""
-        return self._pool.free
 
     def keep(self, row: int, path: Sequence[int], survivors: Sequence[int] = ()) -> dict[int, int]:
         """Commit the scratch slots `path`, retain `survivors` as scratch, drop the rest; return old slot -> new slot.

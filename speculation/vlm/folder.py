@@ -184,6 +184,15 @@ def check_attention(folder: Path, config: dict[str, Any]) -> None:
         )
 
 
+def check_vocabulary(folder: Path, tokens: int, rows: int) -> None:
+    """Raise ModelFolderError for a tokenizer of more tokens than the model's embedding has rows."""
+    if tokens > rows:
+        raise ModelFolderError(
+            f"model folder {folder}: the tokenizer has {tokens} tokens but the model only {rows}; they do not belong "
+            "together"
+        )
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder, all of them there. Raises ModelFolderError, naming what lacks."""
     index = folder / "model.safetensors.index.json"

@@ -228,7 +228,7 @@ def _cache_argument(layer: type[Module]) -> str:
 def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
     writer = cache.writer(plan)
     # A language model alone has one position a token; without an image the three of M-RoPE are equal.
-    mask = plan.mask if vlm.attention == "sdpa" else _additive(plan, embeds)
+    mask = plan.mask
     rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
     hidden, layers = embeds, list(vlm.text.layers)
     kind: Any = type(layers[0])
@@ -249,17 +249,6 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
                 **cached,
             )
             yield index, hidden
-
-
-def _additive(plan: Plan, embeds: Tensor) -> Tensor:
-    # Eager attention adds its mask, so a boolean one would be silently wrong, and knows no causal default.
-    width, view, visible = plan.slots.shape[1], max(plan.ends), plan.mask
-    if visible is None:
-        everything = torch.ones(1, 1, width, view, dtype=torch.bool, device=embeds.device)
-        visible = everything.tril(view - width)
-    return torch.zeros(visible.shape, dtype=embeds.dtype, device=embeds.device).masked_fill(
-        ~visible, torch.finfo(embeds.dtype).min
-    )
 
 
 def _check_tokens(vlm: Vlm, chunk: Chunk) -> None:

@@ -36,7 +36,7 @@ def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None
     """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
 
     Several frames are given the oldest first, and the chat has them in that order. Each is prepared by itself, as
-    qwen-vl-utils does with several images.
+    Qwen does with several images.
 
     Empty bytes are "no image" on the wire: words alone to a language model, but never to a model that sees,
     which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or

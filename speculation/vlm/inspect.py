@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from speculation.vlm.folder import (
     SEEING,
     ModelFolderError,
     check_attention,
+    check_vocabulary,
     end_tokens,
     find_model,
     ignored_processors,
@@ -26,7 +27,7 @@ from speculation.vlm.folder import (
     weight_files,
 )
 from speculation.vlm.memory import available_bytes, gigabytes, head_width, kv_bytes, text_config, weight_bytes
-from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
+from speculation.vlm.processing import VICUNA_TEMPLATE, Processor, load_processor
 from speculation.vlm.quantise import check_stored, stored_quantisation
 from speculation.vlm.settings import Quantisation
 
@@ -89,18 +90,11 @@ class PairReport:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Free memory by device, in bytes; devices as `ModelSettings.device` names them."""
-
-    free: dict[str, int] = field(default_factory=dict)
-
-
-def this_machine() -> Machine:
-    """Return what this machine has free: the CPU's memory, every GPU's and, of several, that of all together."""
+def free_memory() -> dict[str, int]:
+    """Return the bytes that are free here: the CPU's, every GPU's and, of several, those of all together."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     free = {device: available_bytes(device) for device in ["cpu", *gpus]}
-    return Machine(free | {",".join(gpus): sum(free[gpu] for gpu in gpus)} if len(gpus) > 1 else free)
+    return free | ({",".join(gpus): sum(free[gpu] for gpu in gpus)} if len(gpus) > 1 else {})
 
 
 def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download: bool = False) -> FolderReport:
@@ -111,11 +105,14 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
     tensors = stored_tensors(files)
     text = text_config(config)
     family = config["model_type"]
-    processor = _processor(folder, family)
+    processor = load_processor(folder, family)
     tokenizer = processor.tokenizer
     stored = stored_quantisation(config)
     embedding = next((each for each in tensors if each.name.endswith("embed_tokens.weight")), None)
     rows = embedding.shape[0] if embedding is not None else int(text["vocab_size"])
+    stored_as: Counter[str] = Counter()
+    for tensor in tensors:
+        stored_as[tensor.dtype] += tensor.count
     ways = dict.fromkeys(DTYPES, Quantisation.NONE)
     if not stored:
         ways |= {each.value: each for each in Quantisation if each is not Quantisation.NONE}
@@ -133,7 +130,7 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
         context=int(text.get("max_position_embeddings", 0)),
         vocabulary=len(tokenizer),
         embedding_rows=rows,
-        stored_as=dict(_counts(tensors)),
+        stored_as=dict(stored_as),
         quantisation=stored or Quantisation.NONE.value,
         files=len(files),
         file_bytes=sum(path.stat().st_size for path in files),
@@ -194,22 +191,6 @@ def _notes(target: FolderReport, draft: FolderReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _processor(folder: Path, family: str) -> Processor:
-    try:
-        fallback = VICUNA_TEMPLATE if family == "llama" else ""
-        return Processor.load(folder, sees=family in SEEING, template=fallback)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelFolderError(f"model folder {folder}: tokenizer or processor files do not load ({reason})") from None
-
-
-def _counts(tensors: Sequence[Any]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for tensor in tensors:
-        counts[tensor.dtype] += tensor.count
-    return counts
-
-
 def _template_name(processor: Processor) -> str:
     if processor.template == VICUNA_TEMPLATE:
         return "none: Vicuna's is used"
@@ -230,16 +211,15 @@ def _problem(folder: Path, config: dict[str, Any], tokens: int, rows: int) -> st
         check_attention(folder, config)
         if stored := stored_quantisation(config):
             check_stored(folder, stored)
+        check_vocabulary(folder, tokens, rows)
     except ModelFolderError as error:
         return str(error)
-    if tokens > rows:
-        return f"the tokenizer has {tokens} tokens but the model only {rows}; they do not belong together"
     return ""
 
 
-def table(reports: Sequence[FolderReport], machine: Machine, pair: PairReport | None = None) -> str:
+def table(reports: Sequence[FolderReport], free: Mapping[str, int], pair: PairReport | None = None) -> str:
     """Return the reports side by side, as people read them."""
-    columns = [_column(report, machine) for report in reports]
+    columns = [_column(report, free) for report in reports]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -261,7 +241,7 @@ def _remarks(report: FolderReport) -> list[str]:
     return remarks
 
 
-def _column(report: FolderReport, machine: Machine) -> dict[str, str]:
+def _column(report: FolderReport, free: Mapping[str, int]) -> dict[str, str]:
     stored = ", ".join(f"{dtype} {count / max(report.parameters, 1):.0%}" for dtype, count in report.stored_as.items())
     column = {
         "model": report.name,
@@ -280,14 +260,14 @@ def _column(report: FolderReport, machine: Machine) -> dict[str, str]:
         f"frame {FRAME[1]} x {FRAME[0]}": f"{report.image_tokens} tokens" if report.sees_images else "-",
     }
     for way, size in report.weights.items():
-        fits = [f"{device} {'yes' if size < free else 'no'}" for device, free in machine.free.items()]
+        fits = [f"{device} {'yes' if size < left else 'no'}" for device, left in free.items()]
         column[f"weights, {way}"] = f"{gigabytes(size)}, fits {', '.join(fits)}"
     for dtype in report.kv_bytes_per_token:
         each = gigabytes(report.session_bytes(dtype))
         column[f"cache, {dtype}"] = (
             f"{report.kv_bytes_per_token[dtype] / 1024:.1f} KiB a token, {each} a session of {report.capacity}"
         )
-    return column | {"free here": ", ".join(f"{device} {gigabytes(free)}" for device, free in machine.free.items())}
+    return column | {"free here": ", ".join(f"{device} {gigabytes(left)}" for device, left in free.items())}
 
 
 def _count(number: int) -> str:

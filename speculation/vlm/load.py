@@ -26,13 +26,13 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.extras import broken_package
-from speculation.vlm.attention import BY_ROWS, attend_by_rows
+from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.folder import (
     INT8_GROUPS,
-    SEEING,
     ModelFolderError,
     StoredTensor,
     check_attention,
+    check_vocabulary,
     end_tokens,
     find_model,
     folder_fingerprint,
@@ -47,7 +47,7 @@ from speculation.vlm.folder import (
 )
 from speculation.vlm.memory import check_memory, head_width
 from speculation.vlm.placement import Span, device_map, spans_of
-from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
+from speculation.vlm.processing import VICUNA_TEMPLATE, Processor, load_processor
 from speculation.vlm.quantise import (
     PACKAGES,
     check_kernels,
@@ -159,12 +159,6 @@ class Vlm:
         return int(self.text.config.max_position_embeddings)
 
     @property
-    def attention(self) -> str:
-        """The attention backend: sdpa takes boolean masks, eager additive ones."""
-        name = str(self.text.config._attn_implementation)
-        return "sdpa" if name == BY_ROWS else name
-
-    @property
     def dtype(self) -> torch.dtype:
         """The dtype that the model runs in."""
         dtype: torch.dtype = self.model.dtype
@@ -216,7 +210,10 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         for device in settings.devices:
             if device.startswith("cuda"):
                 check_kernels(device)
-    processor = _load_processor(folder, config["model_type"], settings)
+    processor = load_processor(folder, config["model_type"])
+    if processor.template == VICUNA_TEMPLATE:
+        logger.warning("%s has no chat template; Vicuna's conversation is used", folder)
+    processor.limit(settings.min_pixels, settings.max_pixels)
     eos = end_tokens(folder, processor.tokenizer)
     places = _places(folder, config, _readable(weights), settings)
     model = _load_model(folder, config, weights, settings, rounding, places).eval().requires_grad_(False)
@@ -224,7 +221,9 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         _use_exact_norms(model)
     text = _decoder(model)
     attend_by_rows(text)
-    _check_tokens(folder, model, processor)
+    check_vocabulary(folder, len(processor.tokenizer), text.embed_tokens.num_embeddings)
+    if processor.images is not None and processor.image_token != model.config.image_token_id:
+        raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
     _log_what_is_not_applied(folder)
     return Vlm(
         model=model,
@@ -292,17 +291,6 @@ def _check_device(device: str) -> None:
         raise ValueError(f"device {device}: {reason}{here}{kernels_remedy(reason)}") from None
 
 
-def _check_tokens(folder: Path, model: Any, processor: Processor) -> None:
-    rows, tokens = _decoder(model).embed_tokens.num_embeddings, len(processor.tokenizer)
-    if tokens > rows:
-        raise ModelFolderError(
-            f"model folder {folder}: the tokenizer has {tokens} tokens but the model only {rows}; they do not belong "
-            "together"
-        )
-    if processor.images is not None and processor.image_token != model.config.image_token_id:
-        raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
-
-
 def _decoder(model: Any) -> Any:
     return getattr(model.model, "language_model", model.model)
 
@@ -313,21 +301,6 @@ def _readable(weights: list[Path]) -> list[StoredTensor]:
         return stored_tensors(weights)
     except ModelFolderError:
         return []
-
-
-def _load_processor(folder: Path, kind: str, settings: ModelSettings) -> Processor:
-    fallback = VICUNA_TEMPLATE if kind == "llama" else ""
-    try:
-        processor = Processor.load(folder, sees=kind in SEEING, template=fallback)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelFolderError(
-            f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
-        ) from None
-    if processor.template == VICUNA_TEMPLATE:
-        logger.warning("%s has no chat template; Vicuna's conversation is used", folder)
-    processor.limit(settings.min_pixels, settings.max_pixels)
-    return processor
 
 
 def _places(
@@ -358,7 +331,7 @@ def _load_model(
         model, report = MODEL_CLASSES[config["model_type"]].from_pretrained(
             **where,
             dtype=DTYPES[settings.dtype],
-            attn_implementation=settings.attention,
+            attn_implementation="sdpa",
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import Frame, jpeg_size, scale_jpeg
 from speculation.language.prompts import chat
+from speculation.vlm.folder import SEEING, ModelFolderError
 from speculation.vlm.positions import Grid, Ints
 from speculation.wire import MAX_FRAMES, Jpegs, frames_of, jpeg_of
 
@@ -134,15 +134,11 @@ class Processor:
     def encode_image(self, frame: Frame) -> tuple[npt.NDArray[np.float32], Grid]:
         """Return pixel values [patches, patch_dim] and grid of an RGB frame [H, W, 3], resized as the model wants it.
 
-        Where qwen-vl-utils can be imported it resizes, to the same pixels. Raises ValueError for a frame that is more
-        than 200 times longer than wide or the reverse.
+        Raises ValueError for a frame that is more than 200 times longer than wide or the reverse.
         """
-        wanted = self.resized(*frame.shape[:2])
-        if wanted != frame.shape[:2]:
-            frame = self._fetched(frame, wanted)
         pixels = self.images.preprocess(
             images=frame,
-            do_resize=wanted != frame.shape[:2],
+            do_resize=self.resized(*frame.shape[:2]) != frame.shape[:2],
             input_data_format="channels_last",
             return_tensors="np",
         )
@@ -177,26 +173,23 @@ class Processor:
         size = self.images.size
         return self.images.patch_size * self.images.merge_size, size["shortest_edge"], size["longest_edge"]
 
-    def _fetched(self, frame: Frame, wanted: tuple[int, int]) -> Frame:
-        fetch = qwen_fetch()
-        if fetch is None:
-            return frame
-        size = self.images.size
-        asked = {
-            "image": Image.fromarray(frame),
-            "min_pixels": size["shortest_edge"],
-            "max_pixels": size["longest_edge"],
-        }
-        resized = np.asarray(fetch(asked, image_patch_size=self.images.patch_size))
-        # Of a strip narrower than a patch the two make different sizes; the model's own processor decides.
-        return resized if resized.shape[:2] == wanted else frame
-
     def _levels(self) -> npt.NDArray[np.float32]:
         # Normalising the 256 levels with the processor's own arithmetic makes the table equal to it bit for bit.
         ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=0)
         scaled = self.images.rescale(ramp, self.images.rescale_factor)
         levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
         return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+def load_processor(folder: Path, family: str) -> Processor:
+    """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
+    try:
+        return Processor.load(folder, sees=family in SEEING, template=VICUNA_TEMPLATE if family == "llama" else "")
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelFolderError(
+            f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
+        ) from None
 
 
 def fit(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
@@ -242,17 +235,6 @@ def _reduced(jpeg: bytes, unit: int, least: int, most: int) -> bytes:
         return jpeg if larger or size == (height, width) else min(scale_jpeg(jpeg, *size), jpeg, key=len)
     except ValueError:
         return jpeg
-
-
-@functools.cache
-def qwen_fetch() -> Callable[..., Image.Image] | None:
-    """Return qwen-vl-utils' own image preparation, None where it, or a working torchvision, is absent."""
-    try:
-        from qwen_vl_utils.vision_process import fetch_image
-    except (ImportError, RuntimeError):  # a torchvision for another torch fails with RuntimeError
-        return None
-    fetch: Callable[..., Image.Image] = fetch_image
-    return fetch
 
 
 def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLATE) -> Processor:

@@ -31,7 +31,7 @@ STORED_PACKAGES = {
 }
 """What transformers needs to read a checkpoint that is stored quantised, by its quant_method."""
 INSTEAD = "the original checkpoint with quantisation set to nf4 or int8_weight_only"
-"""Of a checkpoint that cannot be read."""
+"""Advice about a checkpoint that cannot be read."""
 WHOLE = ["model.visual", "lm_head"]
 """Modules that stay as they are: vision and the choice of a token suffer most; Qwen's own checkpoints leave them."""
 NO_KERNELS = ("no kernel image", "named symbol not found", "invalid device function", "unsupported PTX")
@@ -42,7 +42,7 @@ weights = torch.ones(64, 64, dtype=torch.float16, device=sys.argv[1])
 bitsandbytes.functional.quantize_4bit(weights, quant_type="nf4")[0].cpu()
 """
 TRIAL_S = 300.0
-"""Of a Jetson that is busy."""
+"""Seconds that a busy Jetson may take."""
 
 
 def stored_quantisation(config: dict[str, Any]) -> str:

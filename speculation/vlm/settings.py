@@ -12,8 +12,6 @@ from msgspec import Meta
 from speculation.frames import MAX_PIXELS
 from speculation.settings import check
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
-ATTENTION = ("sdpa", "eager")
 MIN_PIXELS = 56 * 56
 
 
@@ -55,11 +53,9 @@ class ModelSettings(msgspec.Struct, frozen=True):
         Meta(description="CPU threads of the model, for the whole process"),
     ] = 1
     """None, from code alone, leaves torch's own number."""
-    attention: Annotated[str, Meta(description=f"attention backend: {' or '.join(ATTENTION)}")] = "sdpa"
     quantisation: Annotated[
-        str,
-        Meta(description=f"rounding of the weights while loading: {', '.join(each.value for each in Quantisation)}"),
-    ] = Quantisation.NONE.value
+        Literal["none", "nf4", "int8", "int8_weight_only"], Meta(description="rounding of the weights while loading")
+    ] = "none"
     min_pixels: Annotated[
         int, Meta(ge=0, le=MAX_PIXELS, description="least pixels of a resized frame; 0 keeps the model's own")
     ] = 0
@@ -69,19 +65,8 @@ class ModelSettings(msgspec.Struct, frozen=True):
     allow_download: Annotated[bool, Meta(description="fetch a model that is given by its name on the hub")] = False
 
     def __post_init__(self) -> None:
-        if self.attention.startswith("flash") or self.attention == "paged":
-            raise ValueError(
-                f"attention {self.attention!r} knows no mask but the causal one, and token trees and ragged batches "
-                f"need their own; choose {' or '.join(ATTENTION)}"
-            )
-        if self.attention not in ATTENTION:
-            raise ValueError(f"attention {self.attention!r} is unknown; choose {' or '.join(ATTENTION)}")
+        check(self)
         self._check_devices()
-        known = [each.value for each in Quantisation]
-        if self.quantisation not in known:
-            raise ValueError(f"quantisation {self.quantisation!r} is unknown; choose {', '.join(known)}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is unknown; choose {', '.join(DTYPES)}")
         if self.dtype == "float64" and self.rounding is not Quantisation.NONE:
             raise ValueError(f"quantisation {self.quantisation!r} makes no sense in float64; choose another dtype")
         for name in ("min_pixels", "max_pixels"):
@@ -90,7 +75,6 @@ class ModelSettings(msgspec.Struct, frozen=True):
                 raise ValueError(f"{name} {value} is outside {MIN_PIXELS} to {MAX_PIXELS}; 0 keeps the model's own")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} is more than max_pixels {self.max_pixels}")
-        check(self)
 
     def _check_devices(self) -> None:
         names = self.devices

@@ -148,11 +148,11 @@ def test_answers_are_the_targets_own_when_memory_is_short(
         for robot in robots:
             robot.turn(post)
     assert sum(robot.evicted for robot in robots) > 0 and engine._cache._pool._key_of
-    assert engine._cache.free_blocks >= server._memory.free, "rows hold no more than was admitted"
+    assert engine._cache._pool.free >= server._memory.free, "rows hold no more than was admitted"
 
 
 def test_memory_is_divided_into_blocks_of_all_models(target: Vlm, draft: Vlm) -> None:
-    each = KVCache.block_bytes(target) + KVCache.block_bytes(draft)
+    each = sum(sum(KVCache.block_bytes_by_device(vlm).values()) for vlm in (target, draft))
     limits = ServerConfig.of(Path("m"), max_sessions=4, capacity=160, memory=str(31 * each)).limits
     assert cache_blocks(limits, [target, draft]) == 30
     caches = [KVCache(vlm, 4, 160, 30) for vlm in (target, draft)]

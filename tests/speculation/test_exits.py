@@ -95,7 +95,7 @@ def edit(**values: object) -> Callable[[Path], object]:
         (lambda folder: (folder / "exits.safetensors").unlink(), "has no exits.safetensors; train exits"),
         (lambda folder: (folder / "exits.json").write_text("{"), "exits.json is no JSON"),
         (lambda folder: (folder / "exits.safetensors").write_text("version"), "do not load"),
-        (edit(format=3), r"has format 3, this program reads \(1, 2\)"),
+        (edit(format=3), r"Invalid enum value 3 - at `\$.format`; train them again"),
         (edit(wings=2), "unknown field `wings`"),
         (edit(rank="four"), r"Expected `int`, got `str` - at `\$.rank`"),
         (edit(rank=5), "do not load"),
@@ -259,17 +259,6 @@ def test_a_quantised_head_keeps_its_exits_but_no_short_list(
             ExitHeads.load(tmp_path, target, Head.SHORT)
     finally:
         target.model.lm_head = plain
-
-
-def test_exits_of_the_first_format_still_load(target: Vlm, folder: Path) -> None:
-    path = folder / "exits.json"
-    config = json.loads(path.read_text())
-    del config["short_reliability"]
-    for table in config["reliability"].values():
-        del table["counts"]
-    path.write_text(json.dumps(config | {"format": 1}))
-    heads = ExitHeads.load(folder, target)
-    assert heads.reliability(2, 0.2) == 0.25 and heads.short_list is None
 
 
 def test_some_exits_are_taken_out_of_a_folder_without_the_target(target: Vlm, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ PARTS = {**CHECKED, "sim_go2": (ROOM, ROBOT), "bag_player": (PLAYER,), "web": (W
 PUBLIC = {
     "vlm_nav": {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
-        "drafting", "predictor", "fed_head", "sampling", "seed", "threads", "device", "dtype", "attention",
+        "drafting", "predictor", "fed_head", "sampling", "seed", "threads", "device", "dtype",
         "quantisation", "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s",
         "link_resume_elsewhere_s", "service_class", "answers",
         "response_order", "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early",

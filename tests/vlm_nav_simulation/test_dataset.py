@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import cv2
 import numpy as np
 import pytest
 
-from speculation.language.instructions import understand
-from speculation.language.memory import SearchMemory
-from speculation.language.prompts import ActionKind, ActionSize, Blocked, NavigationAction, Vocabulary
-from vlm_nav_simulation.dataset import (
-    CELLS,
-    MIN_COVERAGE,
-    RELATIONS,
-    History,
-    Query,
-    Sampler,
-    _misled,
-    _remembered,
-    _way,
-    cell_labels,
-    made_up,
-    random_pose,
-    remember,
-    sample_frames,
-    side_by_side,
-)
-from vlm_nav_simulation.geometry import Pose
+from speculation.language.prompts import ActionKind, ActionSize, Blocked, NavigationAction
+from vlm_nav_simulation.dataset import CELLS, MIN_COVERAGE, Sampler, cell_labels, sample_frames, side_by_side
 from vlm_nav_simulation.ground_truth import Sighting, observe
-from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
-from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
+from vlm_nav_simulation.oracle import Reason
+from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.scene import Difficulty, make_scene
-from vlm_nav_simulation.searching import Searcher
 from vlm_nav_simulation.world import World
 
 TURN = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
@@ -90,26 +68,6 @@ def test_cells_hold_the_object_that_covers_most_of_them() -> None:
     assert cells.distance[0, 0] == np.float32(sightings[0].distance)
     assert cells.object_class[7, 7] == cells.colour[7, 7] == -1
     assert np.isnan(cells.distance[7, 7])
-
-
-def test_a_query_names_what_is_right() -> None:
-    scene = make_scene(12, Difficulty.HARD)
-    item = scene.objects[0]
-    assert Query(item.colour, item.object_class).text == f"find the {item.colour} {item.object_class}"
-    assert Query(item.colour, item.object_class).objects(scene) == (0,)
-    assert Query("", "ball").text == "find a ball" and Query("red", "").text == "find something red"
-    assert Query("", item.object_class).objects(scene) == tuple(
-        other.index for other in scene.objects if other.object_class == item.object_class
-    )
-
-
-def test_a_query_is_worded_as_the_robot_asks_for_it() -> None:
-    words = Vocabulary(tuple(COLOURS), tuple(CLASSES), form=2)
-    for colour in ("", *COLOURS):
-        for object_class in ("", *CLASSES):
-            if colour or object_class:
-                text = Query(colour, object_class).text
-                assert understand(text, words).instruction == text
 
 
 def test_a_policy_walks_and_the_teacher_corrects_it() -> None:
@@ -169,71 +127,3 @@ def test_what_blocks_a_walk_is_listed() -> None:
     (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 24, steered=True)], lambda asked: [ahead])
     done = [past for frame in frames for past in frame.questions[-1].done]
     assert any(isinstance(past, Blocked) for past in done)
-
-
-def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
-    scene = make_scene(3, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
-    searcher, rng = Searcher(scene), np.random.default_rng(0)
-    lengths = set()
-    for _ in range(200):
-        pose = random_pose(scene, rng)
-        history = made_up(scene, searcher, pose, rng)
-        assert history.views[-1] == pose
-        lengths.add(len(history.views))
-        steps = zip(history.views[-2::-1], reversed(history.done), reversed(history.views), strict=False)
-        for view, past, after in steps:
-            if past.text == "forward large":
-                break
-            assert past.text.startswith(("turn", "forward"))
-            turned = math.radians(45.0) if past == SEARCH_TURN else None
-            assert turned is None or abs((after.yaw - view.yaw - turned + math.pi) % math.tau - math.pi) < 1e-9
-    assert min(lengths) == 1 and max(lengths) > 8
-
-
-def test_a_made_up_way_leads_through_doorways() -> None:
-    scene = make_scene(2, Difficulty.MIDDLE, layout=Layout.HALLWAY)
-    (_, left, right), doors = scene.plan.areas, scene.plan.doorways
-    history = History([Pose(left.x, left.y, 0.0), *_way(scene, Pose(left.x, left.y, 0.0), Pose(right.x, right.y, 0.0))])
-    assert all(any(math.dist(view[:2], (door.x, door.y)) < 1e-9 for view in history.views) for door in doors)
-    assert max(math.dist(a[:2], b[:2]) for a, b in pairwise(history.views)) < 1.2
-    history.views.append(Pose(right.x, right.y, 0.0))
-    lines = remember(scene, history, Query("red", "box"), np.random.default_rng(0)).lines()
-    assert lines[1].count("m passed") == lines[1].count(" m"), lines
-
-
-def test_an_object_elsewhere_is_not_what_the_memory_has() -> None:
-    scene = make_scene(3, Difficulty.MIDDLE)
-    item, memory = scene.objects[0], SearchMemory()
-    memory.look(item.x, item.y, 0.0)
-    memory.found(0.0, 0.5)
-    assert _remembered(scene, memory, (0,)) == 0
-    memory.found(0.0, 3.0)
-    assert _remembered(scene, memory, (0,)) is None
-    behind = Pose(item.x, item.y, math.pi)
-    decision = _misled(behind, memory)
-    assert decision is not None and decision.reason is Reason.RETURN and abs(decision.action.radians) > 0.7
-    assert _misled(Pose(item.x, item.y, 0.0), memory) is None
-
-
-def test_a_query_by_place_has_one_right_object_in_view() -> None:
-    found = set[str]()
-    for seed in range(40, 52):
-        scene = make_scene(seed, Difficulty.HARD)
-        for frame in sample_frames(seed, Difficulty.HARD, 4):
-            for question in frame.questions:
-                relation = question.query.relation
-                if relation is None:
-                    continue
-                found.add(relation.word)
-                assert question.object_index is not None and question.query.text.startswith("find the ")
-                one = frame.sightings[question.object_index]
-                assert one.visible and one.object_class == question.query.object_class
-                others = [s for s in frame.sightings if s.visible and s.object_class == relation.object_class
-                          and relation.colour in ("", s.colour) and s.index != one.index]  # fmt: skip
-                alike = [s for s in frame.sightings if s.visible and s.object_class == one.object_class]
-                holds = RELATIONS[relation.word]
-                right = {
-                    s.index for s in alike for other in others if s.index != other.index and holds(scene, s, other)
-                }
-                assert right == {one.index}
-    assert {"left of", "right of"} <= found

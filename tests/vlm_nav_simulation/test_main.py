@@ -1,4 +1,4 @@
-"""The command line: plots of a scene, the speed table, and one sentence for bad input."""
+"""The command line: plots of a scene, and one sentence for bad input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import pytest
 
-from vlm_nav_simulation import speed
 from vlm_nav_simulation.__main__ import main
 
 
@@ -47,12 +46,3 @@ def test_an_unknown_camera_gets_one_sentence(
     monkeypatch.setenv("SPEC_VLM_NAV_CAMERA", "film")
     assert main(["look", "--out", str(tmp_path)]) == 2
     assert "SPEC_VLM_NAV_CAMERA='film' is no camera" in capsys.readouterr().err
-
-
-def test_speed_measures_what_it_names(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_REPEATS", 2)
-    assert main(["speed", "--seconds", "0.05"]) == 0
-    printed = capsys.readouterr().out
-    for name in ("frames, ray", "segmentation, ray", "steps, kinematic", "episodes of the oracle", "cores"):
-        assert name in printed
-    assert main(["speed", "--seconds", "0"]) == 2

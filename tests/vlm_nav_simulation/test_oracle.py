@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
-from vlm_nav_simulation.dataset import Query, random_pose
 from vlm_nav_simulation.episode import MAX_STUCK, Outcome, oracle_policy, run_episode
 from vlm_nav_simulation.geometry import NOSE, Obstacles, Pose
 from vlm_nav_simulation.ground_truth import Sighting, bearing_and_distance, side_of
+from vlm_nav_simulation.histories import random_pose
 from vlm_nav_simulation.oracle import CIRCLE, REACHED_BEARING, SEARCH_TURN, Oracle, Reason
+from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.scene import REACHED_GAP, Difficulty, Scene, SceneObject, make_scene
 
 

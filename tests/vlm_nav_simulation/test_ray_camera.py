@@ -14,8 +14,8 @@ import pytest
 
 from speculation.language.prompts import Target
 from vlm_nav_simulation.camera import VARIABLE, Camera, CameraKind, RayCamera, chosen_kind
-from vlm_nav_simulation.dataset import random_pose
 from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.histories import random_pose
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
 from vlm_nav_simulation.world import World

@@ -1,9 +1,7 @@
 """`bars`: what a target has to reach before it ships, in one table by one command.
 
 Rooms are of seeds that no training uses. The target answers alone, in this process: all exact modes give its answers.
-"Of the oracle's" counts rooms that the oracle solves. Wordings are compared without new walks: a model is asked what
-a wording was understood as (`speculation.language.instructions`), so one that is understood walks as the plain one
-does, and one that is refused or taken for another object fails.
+"Of the oracle's" counts rooms that the oracle solves.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from matplotlib.figure import Figure
 
 from adapters_training.evaluate import evaluate
 from speculation.language.grammar import CONSTRAINED
-from speculation.language.instructions import understand
 from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary
-from speculation.language.wordings import HELD_OUT, Wording
 from speculation.progress import progress
 from speculation.settings import path_flag
 from speculation.vlm.load import folder_fingerprint, load_vlm
@@ -50,11 +46,11 @@ PLACES: dict[str, Place] = {
     "colour": ("middle", "room", Asked.COLOUR.value),
 }
 """What is walked."""
-WORDINGS, QUESTIONS = "wordings", "questions"
-CASES = (*PLACES, WORDINGS, QUESTIONS)
+QUESTIONS = "questions"
+CASES = (*PLACES, QUESTIONS)
 FOUND_BARS = {"easy": 0.97, "middle": 0.97, "hard": 0.92, "two_rooms": 0.92, "hallway": 0.92}
 COLLISIONS, KIND_NAME = "collisions an episode", "action kind on held-out questions"
-ABSENT_BAR, FALSE_BAR, COLLISIONS_BAR, WORDINGS_BAR, KIND_BAR = 0.90, 0.03, 0.3, 0.03, 0.90
+ABSENT_BAR, FALSE_BAR, COLLISIONS_BAR, KIND_BAR = 0.90, 0.03, 0.3, 0.90
 WALKED_COLUMNS = (
     Column("found", "of"),
     Column("SPL", "spl"),
@@ -123,8 +119,6 @@ def run(options: argparse.Namespace) -> int:
     walked = [name for name in cases if name in PLACES]
     if words.form == 1:
         walked = [name for name in walked if PLACES[name][2] == Asked.TARGET.value]
-    if WORDINGS in cases and "middle" not in walked:
-        walked.append("middle")
     chosen = seeds(options.seeds)
     settings = {"target": folder_fingerprint(options.target_model), "max_actions": options.max_actions,
                 "response_order": options.response_order, "guide": options.guide, "views": options.views,
@@ -152,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
                 done[episode.key] = episode
                 bar.update()
     finished = [done[key] for key in keys]
-    report(options, [*walks(finished, walked), *_others(options, cases, words, finished)], finished)
+    report(options, [*walks(finished, walked), *_others(options, cases, words)], finished)
     return 0
 
 
@@ -177,35 +171,8 @@ def walks(finished: Sequence[Episode], names: Iterable[str]) -> list[Bar]:
     return rows
 
 
-def wordings(
-    finished: Sequence[Episode], words: Vocabulary, tried: Sequence[Wording] = HELD_OUT
-) -> tuple[Bar, list[str]]:
-    """Return how far the worst wording stays behind the plain one, and which are not understood in how many rooms."""
-    plain = [e for e in finished if place(e) == PLACES["middle"] and e.policy == TARGET]
-    worst, failed = 0.0, []
-    for wording in tried:
-        lost = 0
-        for episode in plain:
-            colour, _, kind = episode.target.partition(" ")
-            try:
-                same = understand(wording.text(colour, kind), words).text == f"the {episode.target}"
-            except ValueError:
-                same = False
-            lost += episode.success and not same
-        if lost:
-            failed.append(f"{wording.text('silver', 'bottle')!r} in {lost} of {len(plain)} rooms")
-        worst = max(worst, lost / max(1, len(plain)))
-    name = f"middle: worst of {len(tried)} held-out wordings, behind the plain one"
-    return Bar(name, WORDINGS_BAR, Sign.AT_MOST, worst, count=len(plain)), failed
-
-
-def _others(
-    options: argparse.Namespace, cases: Sequence[str], words: Vocabulary, finished: Sequence[Episode]
-) -> list[Bar]:
+def _others(options: argparse.Namespace, cases: Sequence[str], words: Vocabulary) -> list[Bar]:
     rows = []
-    if WORDINGS in cases:
-        row, failed = wordings(finished, words)
-        rows.append(replace(row, note="; ".join(failed[:3])))
     if QUESTIONS in cases and options.held_out is None:
         rows.append(Bar(KIND_NAME, KIND_BAR, Sign.AT_LEAST, None, note="not asked: --held-out names no frames"))
     elif QUESTIONS in cases:

@@ -31,11 +31,12 @@ from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import Jpegs, jpeg_of
 from vlm_nav_simulation.camera import Image
-from vlm_nav_simulation.dataset import Query, encode_jpeg
+from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
+from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.world import World
 

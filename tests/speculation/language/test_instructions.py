@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.language.instructions import is_sentence, is_stop, sentence_for, understand
-from speculation.language.names import Language, phrase
 from speculation.language.prompts import MAX_INSTRUCTION_CHARS, Vocabulary
-from speculation.language.wordings import DEVELOPED, HELD_OUT, Spelling, Wording
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
-
-@dataclass(frozen=True)
-class AnyObjects(Vocabulary):
-    """The list of a model that can also be asked for any object of a colour or a class, and by relations."""
-
-    form: int = 2
-
-
 ONE = Vocabulary(tuple(COLOURS), tuple(CLASSES))
-ANY = AnyObjects(tuple(COLOURS), tuple(CLASSES))
+ANY = Vocabulary(tuple(COLOURS), tuple(CLASSES), form=2)
+"""Models of the later form can also be asked for any object of a colour or a class, and by relations."""
 colours, classes = st.sampled_from(list(COLOURS)), st.sampled_from(list(CLASSES))
-languages = st.sampled_from(list(Language))
+
+WORDINGS = [
+    "find {}", "go to {}", "Find {}.", "{}", "fetch {}", "where is {}?", "can you see {}?", "could you look for {}?",
+    "I would like you to go to {}", "take me to {}", "I am looking for {}", "Go over to {} and stop there.",
+    "Please walk up to {}, thank you.", "do you know where {} is?", "Hey robot, find {}!", "let's find {}",
+    "would you mind finding {} for me?", "I want you to get as close as you can to {}, please", "stop in front of {}",
+]  # fmt: skip
+HELD_OUT = [
+    "track down {}", "get over to {}", "head over to {} right now", "do you see {} anywhere?",
+    "is there {} around here?", "what I need is {}", "I've lost {}, can you help me?",
+    "please be so kind as to go to {}", "lead me to {}", "I'd like to have {}", "make your way to {}",
+    "would it be possible for you to find {} for me, please?", "spot {}", "your goal: {}", "mission - reach {}",
+    "Robot, I want {}.", "stand next to {}", "come closer to {}", "the thing I am after is {}",
+    "see if you can find {}",
+    "have a look for {}", "point me to {}", "walk straight up to {} and wait there", "{} is what I am looking for",
+    "find me {}, quick", "discover where {} is", "we are trying to get to {} today", "any idea where {} is?",
+]  # fmt: skip
+"""Wordings against which the parser was not written."""
 
 
 def asked(text: str, vocabulary: Vocabulary = ANY) -> str:
@@ -41,58 +47,51 @@ def refused(text: str, vocabulary: Vocabulary = ANY) -> str:
 # -- wordings
 
 
-@pytest.mark.parametrize("wording", DEVELOPED, ids=lambda each: f"{each.template} {each.spelling.name}")
-def test_every_developed_wording_of_every_object_means_exactly_that_object(wording: Wording) -> None:
+@pytest.mark.parametrize("wording", [*WORDINGS, *HELD_OUT])
+def test_every_wording_of_every_object_means_exactly_that_object(wording: str) -> None:
     for colour in COLOURS:
         for object_class in CLASSES:
-            understood = understand(wording.text(colour, object_class), ONE)
-            assert (understood.colour, understood.object_class) == (colour, object_class)
-            assert understood.instruction == f"find the {colour} {object_class}"
-
-
-def test_wordings_that_the_parser_was_not_written_against_are_understood() -> None:
-    """Measured at the parser's first run on them: 4,698 of 4,698."""
-    texts = [
-        (wording.text(colour, object_class), f"find the {colour} {object_class}")
-        for wording in HELD_OUT
-        for colour in COLOURS
-        for object_class in CLASSES
-    ]
-    assert sum(asked(text, ONE) == meant for text, meant in texts) / len(texts) >= 0.97
-
-
-@pytest.mark.parametrize("wording", DEVELOPED, ids=lambda each: f"{each.template} {each.spelling.name}")
-def test_any_of_a_class_and_any_of_a_colour_can_be_asked_for(wording: Wording) -> None:
+            assert asked(wording.format(f"the {colour} {object_class}"), ONE) == f"find the {colour} {object_class}"
     for object_class in CLASSES:
-        assert asked(wording.text("", object_class)) == f"find a {object_class}"
-    # 'black' without a letter is another word.
-    for colour in COLOURS if wording.spelling in (Spelling.PLAIN, Spelling.CAPITALS) else ():
-        assert asked(wording.text(colour, "")) == f"find something {colour}"
+        assert asked(wording.format(f"a {object_class}")) == f"find a {object_class}"
+    for colour in COLOURS:
+        assert asked(wording.format(f"something {colour}")) == f"find something {colour}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Finde die silberne Flasche", "Geh zu der silbernen Flasche", "Wo ist die silberne Flasche?",
+        "Kannst du die silberne Flasche sehen?", "Zeig mir den Weg zur silbernen Flasche",
+        "Ich bin auf der Suche nach der silbernen Flasche", "trouve la bouteille argentée",
+        "cherche la bouteille argentée, s'il te plaît", "où est la bouteille argentée ?",
+        "amène-moi vers la bouteille argentée", "busca la botella plateada", "¿dónde está la botella plateada?",
+        "llévame hasta la botella plateada", "¿puedes ver la botella plateada?", "找银色的瓶子", "去银色的瓶子那里",
+        "银色的瓶子在哪里？", "请找到银色的瓶子", "走到银色的瓶子旁边", "能不能去银色的瓶子那里",
+        "FIND THE SILVER BOTTLE", "find the silver bottel", "go to the silver botle", "the silver bottlle, please",
+        "if you don't mind, go to the silver bottle", "why don't you find the silver bottle?",
+        "I can't find the silver bottle", "nothing but the silver bottle",
+        "Find the silver Bottle, the silver bottle!", "the bottle, the silver one", "a bottle. It is silver.",
+        "the silver, shiny bottle", "the silver plastic bottle", "something silver, a bottle", "the silver flasks",
+        "the NEAREST silver bottle", "the silver bottle behind you",
+    ],
+)  # fmt: skip
+def test_other_languages_spellings_and_turns_of_phrase_are_understood(text: str) -> None:
+    assert asked(text) == asked(text, ONE) == "find the silver bottle"
 
 
 @pytest.mark.parametrize(
     ("text", "instruction"),
     [
-        ("Find the silver Bottle, the silver bottle!", "find the silver bottle"),
-        ("the ball, the red one", "find the red ball"),
-        ("a ball. It is red.", "find the red ball"),
-        ("the red, shiny ball", "find the red ball"),
-        ("the red wooden chair", "find the red chair"),
-        ("something red, a ball", "find the red ball"),
-        ("the red football", "find the red ball"),
         ("the silver trash can", "find the silver bin"),
         ("a violet cup", "find the purple mug"),
         ("red chairs", "find the red chair"),
         ("anything red", "find something red"),
-        ("Ich bin auf der Suche nach der silbernen Flasche", "find the silver bottle"),
-        ("Zeig mir den Weg zum roten Ball", "find the red ball"),
-        ("die kleine rote Flasche", "find the red bottle"),
-        ("stop in front of the red ball", "find the red ball"),
-        ("the red ball behind you", "find the red ball"),
-        ("find the NEAREST red ball", "find the red ball"),
+        ("un ballon", "find a ball"),
+        ("etwas Rotes", "find something red"),
     ],
 )
-def test_what_is_said_otherwise_is_understood(text: str, instruction: str) -> None:
+def test_synonyms_and_what_is_named_in_part_are_understood(text: str, instruction: str) -> None:
     assert asked(text) == instruction
 
 
@@ -115,109 +114,53 @@ def test_a_relation_is_part_of_what_is_asked(text: str, instruction: str) -> Non
 
 # -- denials
 
-
-@pytest.mark.parametrize(
-    ("text", "instruction", "excluded"),
-    [
-        ("the red ball, not the box", "find the red ball", (("", "box"),)),
-        ("the ball, not the box", "find a ball", (("", "box"),)),
-        ("not the red box but the blue ball", "find the blue ball", (("red", "box"),)),
-        ("the red bottle, not the blue one", "find the red bottle", (("blue", ""),)),
-        ("do not go to the red chair. Find the blue ball.", "find the blue ball", (("red", "chair"),)),
-        ("the red ball is not what I want, find the blue box", "find the blue box", (("red", "ball"),)),
-        ("find the red box instead of the blue ball", "find the red box", (("blue", "ball"),)),
-        ("nicht den roten Ball, sondern die blaue Kiste", "find the blue box", (("red", "ball"),)),
-        ("la balle rouge, pas la boîte bleue", "find the red ball", (("blue", "box"),)),
-        ("no la pelota roja sino la caja azul", "find the blue box", (("red", "ball"),)),
-        ("要银色的瓶子,不要红色的球", "find the silver bottle", (("red", "ball"),)),
-        ("if you don't mind, go to the red ball", "find the red ball", ()),
-        ("why don't you find the red ball?", "find the red ball", ()),
-        ("I can't find the red ball", "find the red ball", ()),
-        ("nothing but the red ball", "find the red ball", ()),
-        ("能不能去红球那里", "find the red ball", ()),
-    ],
-)
-def test_what_is_excluded_is_not_looked_for(text: str, instruction: str, excluded: tuple[tuple[str, str], ...]) -> None:
-    understood = understand(text, ANY)
-    assert (understood.instruction, understood.not_these) == (instruction, excluded)
-
-
 DENIALS = {
-    Language.ENGLISH: (
-        "do not go to {}", "don't find {}", "dont find {}", "please do nto go to {}", "never go to {}",
-        "DO NOT FIND {}", "anything but {}", "everything except {}", "any object but {}", "stay away from {}",
-        "avoid {}", "ignore {}",
-        "stop looking for {}", "I don't want {}", "not {}", "{}, not", "go to {}, please do not", "find {}. No!",
-        "you must not go to {}", "leave {} alone", "do not, under any circumstances, go to {}", "go anywhere but {}",
-        "neither this nor {}", "walk away from {}", "do not walk, run or go to {}", "go without {}", "no {}",
-        "I hate {}", "forget {}", "find {}, don't", "keep clear of {}", "rather than {}", "{} is not what I want",
-        "never ever approach {}", "you cannot go to {}", "{} is forbidden",
+    "en": (
+        "do not go to {}", "don't find {}", "dont find {}", "please do nto go to {}", "never go to {}", "not {}",
+        "anything but {}", "everything except {}", "stay away from {}", "avoid {}", "ignore {}", "{}, not", "no {}",
+        "stop looking for {}", "go to {}, please do not", "find {}. No!", "leave {} alone", "neither this nor {}",
+        "go without {}", "I hate {}", "forget {}", "keep clear of {}", "rather than {}", "{} is not what I want",
+        "you cannot go to {}", "{} is forbidden", "go anywhere but {}",
     ),
-    Language.GERMAN: (
-        "geh nicht zu {}", "{} nicht", "such {} nicht", "auf keinen Fall {}", "alles ausser {}", "alles außer {}",
-        "meide {}", "nie {}", "geh weg von {}", "lass {} in Ruhe", "such bitte {} niemals",
+    "de": (
+        "geh nicht zu {}", "{} nicht", "auf keinen Fall {}", "alles außer {}", "meide {}", "nie {}", "geh weg von {}",
+        "lass {} in Ruhe",
     ),
-    Language.FRENCH: (
-        "ne va pas vers {}", "pas {}", "évite {}", "tout sauf {}", "n'approche jamais {}", "éloigne-toi, loin de {}",
+    "fr": (
+        "ne va pas vers {}", "pas {}", "évite {}", "tout sauf {}", "n'approche jamais {}", "loin de {}",
         "je ne veux pas {}",
     ),
-    Language.SPANISH: (
-        "no vayas hacia {}", "nunca {}", "evita {}", "todo menos {}", "todo excepto {}", "aléjate de {}", "{} no",
-    ),
-    Language.CHINESE: ("不要去{}", "别去{}", "别找{}", "{}不要", "除了{}", "避开{}", "不是{}", "我不想要{}", "远离{}"),
+    "es": ("no vayas hacia {}", "nunca {}", "evita {}", "todo menos {}", "todo excepto {}", "aléjate de {}", "{} no"),
+    "zh": ("不要去{}", "别去{}", "别找{}", "{}不要", "除了{}", "避开{}", "不是{}", "我不想要{}", "远离{}"),
 }  # fmt: skip
+NAMED = {
+    "en": ("the red ball", "a chair", "something silver", "the silver bottle"),
+    "de": ("den roten Ball", "ein Stuhl", "etwas silbernes", "der silbernen Flasche"),
+    "fr": ("le ballon rouge", "une chaise", "quelque chose de argenté", "la bouteille argentée"),
+    "es": ("la pelota roja", "una silla", "algo plateado", "la botella plateada"),
+    "zh": ("红色的球", "一个椅子", "银色的东西", "银色的瓶子"),
+}
 
 
-@given(languages, st.data(), colours, classes, st.sampled_from(["both", "colour", "class"]), st.booleans())
-def test_no_denial_of_an_object_ever_results_in_that_object(
-    language: Language, data: st.DataObject, colour: str, object_class: str, named: str, capitals: bool
-) -> None:
-    colour, object_class = colour if named != "class" else "", object_class if named != "colour" else ""
-    text = data.draw(st.sampled_from(DENIALS[language])).format(phrase(colour, object_class, language))
-    for vocabulary in (ONE, ANY):
-        assert "instruction" in refused(text.upper() if capitals else text, vocabulary)
-
-
-@given(
-    st.sampled_from(DENIALS[Language.ENGLISH]),
-    st.tuples(colours, classes),
-    st.tuples(colours, classes),
-    st.sampled_from([". ", ", ", " and ", " "]),
-    st.sampled_from(["find the {} {}", "the {} {}", "please go to the {} {}", "I want the {} {}"]),
-    st.booleans(),
-)
-def test_a_denial_beside_a_request_leaves_the_other_object_or_nothing(
-    denial: str, denied: tuple[str, str], wanted: tuple[str, str], joint: str, request: str, first: bool
-) -> None:
-    parts = [denial.format("the {} {}".format(*denied)), request.format(*wanted)]
-    # What a denial at the very end denies is then what follows: 'the ball, not the box'.
-    assume(joint == ". " or not first or not denial.endswith(("not", "don't")))
-    try:
-        understood = understand(joint.join(parts if first else parts[::-1]), ONE)
-    except ValueError:
-        return
-    assert (understood.colour, understood.object_class) == wanted != denied
+@pytest.mark.parametrize("language", DENIALS)
+def test_no_denial_of_an_object_ever_results_in_that_object(language: str) -> None:
+    for denial in DENIALS[language]:
+        for name in NAMED[language]:
+            for text in (denial.format(name), denial.format(name).upper()):
+                assert "says what not to find" in refused(text, ONE) and "says what not to find" in refused(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("anything but the ball", "only excludes the ball; name what is to be found instead"),
-        ("do not go to the chair", "only excludes the chair"),
-        ("a bottle but not the red one", "excludes something red among others that are asked for"),
-        ("any bottle but the red one", "excludes something red among others"),
-        ("the red ball, not the red ball", "asks for the red ball and excludes it"),
-        ("go to the red chair. Not!", "denies something without a name"),
-        ("the red ball, no the blue box", "only excludes the red ball and the blue box"),
-        ("the red ball is wrong the blue box", "only excludes the red ball and the blue box"),
-        ("the red ball is not what I want find the blue box", "only excludes the red ball and the blue box"),
-        ("find the blue box and do not, ever, go to the red ball", "only excludes the blue box and the red ball"),
-        ("do not go to the red chair and find the blue ball", "only excludes the red chair and the blue ball"),
+        "the red ball, not the box", "not the red box but the blue ball", "any bottle but the red one",
+        "do not go to the red chair. Find the blue ball.", "nicht den roten Ball, sondern die blaue Kiste",
+        "find the red box instead of the blue ball", "the red ball, no the blue box", "要银色的瓶子,不要红色的球",
     ],
-)
-def test_a_denial_that_cannot_be_obeyed_is_refused_with_the_reason(text: str, why: str) -> None:
+)  # fmt: skip
+def test_a_request_beside_a_denial_is_refused_with_the_word_and_an_example(text: str) -> None:
     problem = refused(text)
-    assert why in problem and "say for example 'find the silver bottle'" in problem
+    assert "name only the object that is to be found; say for example 'find the silver bottle'" in problem
     assert "known colours: red, green" in problem and "known objects: bottle, ball" in problem
 
 
@@ -236,11 +179,13 @@ def test_a_denial_that_cannot_be_obeyed_is_refused_with_the_reason(text: str, wh
         ("the bottle opener", "names 'bottle opener', which is not known"),
         ("the wall", "names no known object"),
         ("find the silver and the bottle", "names more than one object"),
-        ("find the ball and the box", "names more than one object (the ball, the box)"),
-        ("the red ball or the blue box", "names more than one object (the red ball, the blue box)"),
+        ("find the ball and the box", "names more than one object (ball, box)"),
+        ("the red ball or the blue box", "names more than one object (red, ball, blue, box)"),
         ("the red and yellow ball", "names more than one object"),
+        ("the ball/box", "names more than one object"),
         ("the red ball on the chair", "has 'on', which is not known; known are left of, right of"),
         ("the red ball near the fridge", "names no known object behind 'near'"),
+        ("the chair left of the lamp behind the box", "by more than one other object"),
     ],
 )
 def test_what_is_not_one_known_object_is_refused_with_the_reason(text: str, why: str) -> None:
@@ -277,7 +222,7 @@ def test_a_word_with_one_wrong_letter_is_recognised_or_refused_never_another_kno
 
 
 @given(
-    st.sampled_from(DEVELOPED),
+    st.sampled_from(WORDINGS),
     colours,
     classes,
     st.sampled_from(["", "please, ", "Hello! ", "hey, ", "  \t", "Robot, ", "could you, "]),
@@ -286,10 +231,10 @@ def test_a_word_with_one_wrong_letter_is_recognised_or_refused_never_another_kno
     st.integers(1, 4),
 )
 def test_capitals_spaces_punctuation_and_politeness_never_change_the_result(
-    wording: Wording, colour: str, object_class: str, before: str, after: str, letters: object, spaces: int
+    wording: str, colour: str, object_class: str, before: str, after: str, letters: object, spaces: int
 ) -> None:
     assert callable(letters)
-    text = before + letters(wording.text(colour, object_class)) + after
+    text = before + letters(wording.format(f"the {colour} {object_class}")) + after
     assert asked(text.replace(" ", " " * spaces), ONE) == f"find the {colour} {object_class}"
 
 

@@ -152,13 +152,14 @@ def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[", "objects.json is no JSON"),
-        ("[]", "colours must be 1 to 256 words of 1 to 40 characters"),
-        ('{"colours": ["red"]}', "classes must be 1 to 256 words"),
-        ('{"colours": [], "classes": ["ball"]}', "colours must be 1 to 256 words"),
-        ('{"colours": ["red"], "classes": [5]}', "classes must be 1 to 256 words"),
-        (json.dumps({"colours": ["red"] * 257, "classes": ["ball"]}), "colours must be 1 to 256 words"),
-        (json.dumps({"colours": ["r" * 41], "classes": ["ball"]}), "colours must be 1 to 256 words of 1 to 40"),
+        ("{", r"objects\.json: Input data was truncated; fetch or train the model again"),
+        ("[]", r"Expected `object`, got `array`"),
+        ('{"colours": ["red"]}', "missing required field `classes`"),
+        ('{"colours": [], "classes": ["ball"]}', r"length >= 1 - at `\$\.colours`"),
+        ('{"colours": ["red"], "classes": [5]}', r"Expected `str`, got `int` - at `\$\.classes\[0\]`"),
+        (json.dumps({"colours": ["red"] * 257, "classes": ["ball"]}), r"length <= 256 - at `\$\.colours`"),
+        (json.dumps({"colours": ["r" * 41], "classes": ["ball"]}), r"length <= 40 - at `\$\.colours\[0\]`"),
+        (json.dumps({"colours": ["red\n"], "classes": ["ball"]}), r"regex .* - at `\$\.colours\[0\]`"),
     ],
 )
 def test_a_list_of_objects_that_no_message_could_carry_is_refused(tmp_path: Path, text: str, sentence: str) -> None:

@@ -137,7 +137,7 @@ class Use:
         assert pool.free == len(idle) and sum(1 for count in users if count) <= BLOCKS
         for block in idle:
             assert block in pool._key_of or not stored[block].any(), "a free block holds somebody's numbers"
-        assert cache.nbytes == (BLOCKS + 1) * KVCache.block_bytes(NUMBERS)
+        assert cache.nbytes == (BLOCKS + 1) * KVCache.block_bytes_by_device(NUMBERS)[CPU]
 
 
 PROMPTS = st.tuples(st.sampled_from([0, 15, 16, 31, 32, 40, 48]), st.lists(st.integers(0, 1), max_size=5)).map(

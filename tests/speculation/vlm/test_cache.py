@@ -149,7 +149,7 @@ def test_size_is_checked_and_counted(target: Vlm) -> None:
         KVCache(target, 0, 8)
     values = 2 * target.num_layers * target.kv_heads * target.head_dim
     block = values * BLOCK * torch.finfo(target.dtype).bits // 8
-    assert KVCache.block_bytes(target) == block
+    assert KVCache.block_bytes_by_device(target) == {target.device: block}
     # Each row fills two blocks; one more is the spare.
     assert KVCache(target, 3, 17).nbytes == 7 * block
     assert KVCache(target, 3, 17, blocks=4).nbytes == 5 * block

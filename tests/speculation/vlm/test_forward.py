@@ -212,23 +212,6 @@ def test_sister_architectures_are_exact_too(tmp_path: Path, family: str, tied: b
     expect_tree(vlm, inputs, [], tokens, parents, logits)
 
 
-def test_eager_attention_is_the_same_model(steps: list[Inputs], target: Vlm) -> None:
-    """Its masks are added, so prefill, ragged trees and lone tokens each need one of their own kind."""
-    vlm = load_vlm(target.folder, attention="eager")
-    assert (vlm.attention, target.attention) == ("eager", "sdpa")
-    cache, exact = KVCache(vlm, 2, 64), KVCache(target, 2, 64)
-    roots = [prefill(vlm, cache, row, steps[row]) for row in range(2)]
-    for row in range(2):
-        prefill(target, exact, row, steps[row])
-    trees = [([7, 8, 9], [-1, -1, 0]), ([], [])]
-    for rows in ([0, 1], [1]):
-        cache.truncate(1, cache.length[1])
-        exact.truncate(1, exact.length[1])
-        chunks = [draft_chunk(cache, row, roots[row], *trees[row]) for row in rows]
-        for mine, expected in zip(forward(vlm, cache, chunks), forward(target, exact, chunks), strict=True):
-            np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-4)
-
-
 def test_cache_is_no_longer_than_the_model_s_context(target: Vlm) -> None:
     with pytest.raises(ValueError, match="capacity 2049 is more than the 2048 tokens"):
         KVCache(target, 1, 2049)

@@ -13,7 +13,7 @@ from speculation.vlm.__main__ import main
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
-from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table
+from speculation.vlm.inspect import FRAME, inspect_folder, inspect_pair, table
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import loaded_bytes
 from tests.models import tiny_model, tiny_text_model
@@ -63,7 +63,7 @@ def test_table_names_what_people_ask(tiny_target: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_target, tmp_path / "model"))
     (folder / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.05}))
     report = inspect_folder(folder)
-    text = table([report], Machine({"cpu": 10**9, "cuda:0": 10}))
+    text = table([report], {"cpu": 10**9, "cuda:0": 10})
     assert "qwen2_vl, sees images" in text
     assert f"{report.vocabulary} tokens, {report.embedding_rows} rows ({report.padding} padding)" in text
     assert "weights, nf4" in text and "fits cpu yes, cuda:0 no" in text

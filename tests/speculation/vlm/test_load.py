@@ -188,7 +188,7 @@ def test_unusable_folder_gives_one_sentence(folder: Path, damage: Callable[[Path
 def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:
     with pytest.raises(ModelFolderError, match="does not exist"):
         load_vlm(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="dtype 'int4' is unknown; choose float32, float64, bfloat16, float16"):
+    with pytest.raises(ValueError, match="dtype 'int4' is none of bfloat16, float16, float32, float64"):
         load_vlm(tiny_target, dtype="int4")
 
 
@@ -275,8 +275,6 @@ def test_frames_are_bounded_as_asked(tiny_target: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"attention": "flash_attention_2"}, "knows no mask but the causal one"),
-        ({"attention": "magic"}, "attention 'magic' is unknown; choose sdpa or eager"),
         ({"max_pixels": 5}, "max_pixels 5 is outside 3136 to"),
         ({"min_pixels": 8000, "max_pixels": 4000}, "min_pixels 8000 is more than max_pixels 4000"),
         ({"min_pixels": 8000}, "set both min_pixels and max_pixels"),

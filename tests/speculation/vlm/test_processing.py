@@ -14,7 +14,6 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import decode_jpeg, jpeg_size
-from speculation.vlm import processing
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, Processor, _enough, build_processor, fit, reduced
 from tests.models import frame
@@ -118,7 +117,6 @@ def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
         raise AssertionError("no resize is needed")
 
     if jpeg_size(small) == processor.resized(*size):
-        monkeypatch.setattr(processing, "qwen_fetch", refuse)
         monkeypatch.setattr(processor.images, "resize", refuse)
     assert processor.encode_image(decode_jpeg(small))[1] == grid, "it has as many tokens as before"
 

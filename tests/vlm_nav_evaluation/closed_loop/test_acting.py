@@ -28,9 +28,9 @@ from vlm_nav_evaluation.closed_loop.acting import (
 from vlm_nav_evaluation.closed_loop.acting_command import blackouts, figures
 from vlm_nav_evaluation.closed_loop.episodes import Search, Setting
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
-from vlm_nav_simulation.dataset import Query
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
+from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.world import World
 
 ACTION, REASONS = "Action: turn left large", "\nThe silver bottle is not in view."

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from speculation.language.prompts import Vocabulary
-from speculation.language.wordings import DEVELOPED, Wording
 from tests.system.parrot import TURN_LEFT, parrot
 from vlm_nav_evaluation.__main__ import main
-from vlm_nav_evaluation.closed_loop.bars import Bar, Sign, outcomes, walks, wordings
+from vlm_nav_evaluation.closed_loop.bars import Bar, Sign, outcomes, walks
 from vlm_nav_evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode
 from vlm_nav_simulation.episode import Outcome
 from vlm_nav_simulation.objects import CLASSES, COLOURS
@@ -59,19 +58,10 @@ def test_rooms_keep_how_they_ended_by_seed() -> None:
     assert outcomes([FOUND, LOST, *ORACLES]) == {"hard": {"0": FOUND.outcome, "1": LOST.outcome}}
 
 
-def test_a_wording_that_is_not_understood_loses_the_rooms_that_were_found() -> None:
-    words = Vocabulary(tuple(COLOURS), tuple(CLASSES), 2)
-    rooms = [replace(FOUND, difficulty="middle", seed=seed) for seed in range(4)]
-    good, failed = wordings(rooms, words, DEVELOPED[:3])
-    assert (good.measured, good.met, failed) == (0.0, True, [])
-    bad, failed = wordings([*rooms[:3], replace(rooms[3], success=False)], words, [Wording("hum {bare}'s tune")])
-    assert (bad.measured, bad.met, len(failed)) == (0.75, False, 1)
-
-
 def test_one_command_walks_and_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = parrot(tmp_path / "turning", TURN_LEFT, form=2)
     Vocabulary(tuple(COLOURS), tuple(CLASSES), 2).save(model)
-    flags = ["--target-model", str(model), "--seeds", "3", "--cases", "easy,absent,wordings", "--max-actions", "2",
+    flags = ["--target-model", str(model), "--seeds", "3", "--cases", "easy,absent", "--max-actions", "2",
              "--processes", "1", "--out", str(tmp_path / "out")]  # fmt: skip
     assert main(["bars", *flags]) == 0
     text = capsys.readouterr().out

@@ -1,0 +1,71 @@
+"""Histories: they end at the frame and hold together, and the memory is what they show."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from speculation.language.memory import SearchMemory
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.histories import (
+    History,
+    made_up,
+    random_pose,
+    remember,
+    remembered_object,
+    turn_to_remembered,
+    way_between,
+)
+from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
+from vlm_nav_simulation.queries import Query
+from vlm_nav_simulation.scene import Difficulty, make_scene
+from vlm_nav_simulation.searching import Searcher
+
+
+def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
+    searcher, rng = Searcher(scene), np.random.default_rng(0)
+    lengths = set()
+    for _ in range(200):
+        pose = random_pose(scene, rng)
+        history = made_up(scene, searcher, pose, rng)
+        assert history.views[-1] == pose
+        lengths.add(len(history.views))
+        steps = zip(history.views[-2::-1], reversed(history.done), reversed(history.views), strict=False)
+        for view, past, after in steps:
+            if past.text == "forward large":
+                break
+            assert past.text.startswith(("turn", "forward"))
+            turned = math.radians(45.0) if past == SEARCH_TURN else None
+            assert turned is None or abs((after.yaw - view.yaw - turned + math.pi) % math.tau - math.pi) < 1e-9
+    assert min(lengths) == 1 and max(lengths) > 8
+
+
+def test_a_made_up_way_leads_through_doorways() -> None:
+    scene = make_scene(2, Difficulty.MIDDLE, layout=Layout.HALLWAY)
+    (_, left, right), doors = scene.plan.areas, scene.plan.doorways
+    history = History(
+        [Pose(left.x, left.y, 0.0), *way_between(scene, Pose(left.x, left.y, 0.0), Pose(right.x, right.y, 0.0))]
+    )
+    assert all(any(math.dist(view[:2], (door.x, door.y)) < 1e-9 for view in history.views) for door in doors)
+    assert max(math.dist(a[:2], b[:2]) for a, b in pairwise(history.views)) < 1.2
+    history.views.append(Pose(right.x, right.y, 0.0))
+    lines = remember(scene, history, Query("red", "box"), np.random.default_rng(0)).lines()
+    assert lines[1].count("m passed") == lines[1].count(" m"), lines
+
+
+def test_an_object_elsewhere_is_not_what_the_memory_has() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE)
+    item, memory = scene.objects[0], SearchMemory()
+    memory.look(item.x, item.y, 0.0)
+    memory.found(0.0, 0.5)
+    assert remembered_object(scene, memory, (0,)) == 0
+    memory.found(0.0, 3.0)
+    assert remembered_object(scene, memory, (0,)) is None
+    behind = Pose(item.x, item.y, math.pi)
+    decision = turn_to_remembered(behind, memory)
+    assert decision is not None and decision.reason is Reason.RETURN and abs(decision.action.radians) > 0.7
+    assert turn_to_remembered(Pose(item.x, item.y, 0.0), memory) is None
