@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
 from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable
+from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import OUT, add_outputs
-from vlm_nav_evaluation.setting import several
 from vlm_nav_evaluation.tables import table
 
 PROGRAMS = {

@@ -22,13 +22,14 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.recordings import add_cost, add_source, changed, source
+from benchmarks.recordings import add_cost, add_source, changed, of_recording, source
 from edge_drafter import Mode
 from speculation.progress import progress
-from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, figures_table
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime
 from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
@@ -325,8 +326,10 @@ def run(options: argparse.Namespace) -> None:
     name += "" if options.cost == DEFAULT_COST else f"_cost_{Path(options.cost).stem}"
     keep(plot(cells, drafts, ways, options.mode, caption), name, options)
     if options.save:
-        data = {"settings": settings_of(options), "source": dict(recording.notes), "verify_s": VERIFY_S}
-        write_result(name, {**data, "draft_leaf": TABLE_9_LEAF, "cells": cells, "systems": systems})
+        about = {"settings": settings_of(options), **provenance(options), **of_recording(recording)}
+        write_result(
+            name, {**about, "verify_s": VERIFY_S, "draft_leaf": TABLE_9_LEAF, "cells": cells, "systems": systems}
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -150,11 +150,10 @@ def times_of(profile: DeviceProfile, run: Run, target: Path) -> Timings:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.experiment_line(
-        "benchmarks.latency", __doc__, None, steps_default=f"{STEPS}, with --quick {QUICK_STEPS}",
-        profile="go2_a100_scaled", link=True, modes=MODES, chosen=["cloud", "sd", "fsd", "server_sd", "full"],
-        drafting=True, predictor=True, save=False,
-    )  # fmt: skip
+    edge = ("profile", "link", "drafting", "fed_head", "predictor")
+    line = command.experiment_line("benchmarks.latency", __doc__, STEPS, edge, QUICK_STEPS, profile="go2_a100_scaled")
+    command.add_modes(line, MODES, ["cloud", "sd", "fsd", "server_sd", "full"])
+    command.add_journal(line)
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
     add_cores(line)
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge as shipped here")

@@ -184,13 +184,11 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    default = f"{STEPS}, with --quick {QUICK_STEPS}"
-    line = command.experiment_line(
-        "benchmarks.peers", __doc__, None, steps_default=default, drafting=True, predictor=True, save=False
-    )
+    edge = ("drafting", "fed_head", "predictor", "threads")
+    line = command.experiment_line("benchmarks.peers", __doc__, STEPS, edge, QUICK_STEPS)
+    command.add_journal(line)
     line.add_argument("--tune", action="store_true", help=f"search settings on {TUNING} other frames, two minutes")
     add_cores(line)
-    line.add_argument("--threads", type=int, default=1, help="CPU threads of each model's process (default: 1)")
     add_outputs(line)
     return line
 
@@ -198,8 +196,6 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 where an answer of ours is not the target's."""
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
-    if options.threads < 1:
-        raise ValueError(f"--threads {options.threads}: give at least 1")
     where = on_cores(options.cores)
     target, draft = load_pair(options)
     warm_up, asked = warmed_up(options, options.steps, WARM_UP + TUNING * options.tune)

@@ -13,10 +13,11 @@ import numpy as np
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
-from vlm_nav_evaluation.experiment.command import settings_of
-from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
+from vlm_nav_evaluation.experiment.prompts import in_words
+from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts
 from vlm_nav_evaluation.experiment.run import Question
-from vlm_nav_evaluation.setting import MEASURED_ORDER, add_pair, add_predictor, machine
+from vlm_nav_evaluation.options import MEASURED_ORDER, add_edge_flags, add_pair
+from vlm_nav_evaluation.results import machine, settings_of
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic
 from vlm_nav_evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 
@@ -34,7 +35,7 @@ def add_models(line: argparse.ArgumentParser) -> None:
     """Register the options that a recording is made with."""
     add_pair(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
-    add_predictor(line)
+    add_edge_flags(line, "predictor")
     add_questions(line)
     line.set_defaults(recorded_head=None)
 
@@ -112,6 +113,12 @@ def source(options: argparse.Namespace) -> Recording:
     if options.steps is not None and options.steps > len(recording.steps):
         raise ValueError(f"--steps {options.steps}: {options.recording} has {len(recording.steps)}")
     return replace(recording, steps=recording.steps[: options.steps])
+
+
+def of_recording(recording: Recording) -> dict[str, Any]:
+    """Return what a result says about its recording: which pair of models answered, none where it is synthetic."""
+    notes = dict(recording.notes)
+    return {"pair": {name: notes[name] for name in ("target", "draft") if name in notes}, "source": notes}
 
 
 def recorded(options: argparse.Namespace, count: int) -> Recording:

@@ -95,7 +95,8 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.experiment_line("benchmarks.sampling", __doc__, 24, profile="raw", link=True, save=False)
+    line = command.experiment_line("benchmarks.sampling", __doc__, 24, ("profile", "link"))
+    command.add_journal(line)
     line.add_argument("--temperature", type=float, default=0.7)
     line.add_argument("--top-k", type=int, default=0)
     line.add_argument("--top-p", type=float, default=1.0)

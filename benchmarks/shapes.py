@@ -14,7 +14,7 @@ from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.load import DTYPES, MODEL_CLASSES, Vlm
 from speculation.vlm.memory import BYTES, available_bytes, gigabytes
 from speculation.vlm.processing import Processor
-from vlm_nav_evaluation.experiment.command import add_save
+from vlm_nav_evaluation.options import add_save
 
 QWEN2_TOKENS = 151657
 QWEN2_5_TOKENS = 151665

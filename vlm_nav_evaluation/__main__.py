@@ -10,8 +10,7 @@ from edge_drafter.reply import AnswerLate, VerifierLost
 from speculation.processes import terminable
 from vlm_nav_evaluation import compare, play, replay, soak
 from vlm_nav_evaluation.bags import record
-from vlm_nav_evaluation.closed_loop import acting_command as acting
-from vlm_nav_evaluation.closed_loop import bars
+from vlm_nav_evaluation.closed_loop import acting, bars
 from vlm_nav_evaluation.closed_loop import command as closed_loop
 from vlm_nav_evaluation.demo import command as demo
 from vlm_nav_evaluation.fleet import command as fleet

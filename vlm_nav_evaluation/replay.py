@@ -25,18 +25,19 @@ from speculation.language.prompts import Guidance, parse_answer
 from speculation.links import load_link
 from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
-from speculation.service import INTERACTIVE, SERVICE_CLASSES
 from speculation.settings import add_flags, from_flags, path_flag
 from speculation.vlm.load import load_vlm
-from speculation.wire import MAX_ANSWER_TOKENS, Welcome, jpeg_of
-from vlm_nav_evaluation.bags.datasets import KINDS, Questions, files_of, open_questions
-from vlm_nav_evaluation.bags.frames import Selection
+from speculation.wire import Welcome, jpeg_of
+from vlm_nav_evaluation.bags.datasets import KINDS, DatasetQuestions, files_of, open_questions
+from vlm_nav_evaluation.bags.frames import FrameSource, Selection
 from vlm_nav_evaluation.experiment.alone import TargetAlone
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.experiment.sockets import Edges, sockets
 from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.options import add_decoding, add_edge_flags
 from vlm_nav_evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, text, write
-from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, add_decoding, machine
+from vlm_nav_evaluation.results import machine
+from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S
 
 STEPS = "steps"
 """Name of the journal in the output folder."""
@@ -62,7 +63,7 @@ class Bags:
         self._views = views
         self.left_out: list[dict[str, Any]] = []
         self.notes: dict[str, dict[str, Any]] = {}
-        self._sources: dict[str, Questions] = {}
+        self._sources: dict[str, FrameSource | DatasetQuestions] = {}
         for name, path in bags.items():
             try:
                 self._sources[name] = stack.enter_context(open_questions(path, selection, objects))
@@ -172,13 +173,9 @@ def run(options: argparse.Namespace) -> int:
     selection = from_flags(Selection, {**vars(options), "order": options.response_order, "guide": False})
     declared = {"declared": asdict(load_profile(options.profile)), "declared_link": asdict(load_link(options.link))}
     bags = name_bags(options.bags)
-    for flag, value in (("gamma", options.gamma), ("max-tokens", options.max_tokens)):
-        if isinstance(value, int) and not 1 <= value <= MAX_ANSWER_TOKENS:
-            raise ValueError(f"--{flag} {value} is outside 1 to {MAX_ANSWER_TOKENS}")
     linked = set(options.modes) != {Mode.EDGE.value}
-    exits = ["--exits", str(options.exits)] if options.exits else []
     with ExitStack() as stack:
-        edges = stack.enter_context(sockets(options, options.modes, *exits, address=options.verifier))
+        edges = stack.enter_context(sockets(options, options.modes, address=options.verifier))
         shared = {} if linked else {"mode": Mode.EDGE.value}
         arms = [Arm[Any](way.label, way.mode, {**shared, "extra_rtt_s": way.rtt_ms / 1e3}) for way in ways]
         decoders = [edges.edge(**arm.changes) for arm in arms]
@@ -223,12 +220,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
     line.add_argument("bags", nargs="+", type=path_flag, metavar="BAG", help=KINDS)
-    add_decoding(line, [mode.value for mode in Mode], max_tokens=128, out="replay")
+    add_decoding(line, [mode.value for mode in Mode], "replay")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
-    line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
-    shared = "how fast answers must come, where robots share --verifier (default: %(default)s)"
-    line.add_argument("--service-class", default=INTERACTIVE.name, choices=list(SERVICE_CLASSES), help=shared)
+    add_edge_flags(line, "keys", "service_class")
     add_flags(line, Selection, without=("order", "guide", "anew"))
     # A flag that may be followed by a bag takes no value.
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")

@@ -18,7 +18,8 @@ from pathlib import Path
 from benchmarks.real_text import report
 from benchmarks.real_text.setup import FULL, QUICK, Setup, cores
 from benchmarks.real_text.stages import STAGES, Stage
-from vlm_nav_evaluation.experiment.command import add_save, command_line, main_of
+from vlm_nav_evaluation.experiment.command import command_line, main_of
+from vlm_nav_evaluation.options import add_save
 from vlm_nav_evaluation.tables import table
 
 ALL, REPORT = "all", "report"

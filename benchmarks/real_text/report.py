@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.real_text.setup import Setup
 from benchmarks.real_text.speed import DISTILLED, FED
-from vlm_nav_evaluation.experiment.command import write_result
+from vlm_nav_evaluation.results import write_result
 from vlm_nav_evaluation.tables import Column, markdown
 
 NAME = "real_text"

@@ -16,7 +16,7 @@ from vlm_nav_evaluation.experiment.alone import TargetAlone, bugs
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
-from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.results import provenance
 
 DISTILLED, FED = "distilled draft", "fed head"
 CLOUD, SD, FSD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.FULL))
@@ -61,7 +61,7 @@ def compare(setup: Setup) -> dict[str, Any]:
             f"{wrong[0].mode} leaves the target's answer to prompt {wrong[0].frame}, by {wrong[0].margin:.2g}"
         )
     return {
-        "machine": machine(),
+        **provenance(options),
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
         "prompts": len(asked),

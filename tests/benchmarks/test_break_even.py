@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import break_even
-from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation import results
 from vlm_nav_evaluation.virtual_time import Synthetic, run_mode
 
 
@@ -37,7 +37,7 @@ def test_only_ratios_of_times_count(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "cost"), [("break_even", "wisp-32b"), ("break_even_cost_0", "0")])
 def test_the_saved_figures_are_those_of_this_code(name: str, cost: str) -> None:
     """The Go2's place of the map, to the last digit but for what another processor may round: no policy has changed."""
-    saved = json.loads((command.RESULTS / f"{name}.json").read_text())
+    saved = json.loads((results.RESULTS / f"{name}.json").read_text())
     go2 = next(each for each in saved["systems"] if each["source"].startswith("Go2"))
     assert saved["settings"]["steps"] == "5" and saved["settings"]["gammas"] == "1,2,4,8"
     assert saved["settings"]["cost"] == cost
@@ -79,7 +79,7 @@ def test_a_head_as_good_as_the_draft_wins_where_the_draft_is_slow() -> None:
 def test_the_command_plots_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path)
     monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
     flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2,fed=0.7 --steps 1 --mode fsd"

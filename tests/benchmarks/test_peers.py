@@ -96,8 +96,8 @@ def test_the_whole_comparison_over_real_sockets(
     pair = (tiny_target, tiny_draft)
     if source == "text":
         pair = (tiny_text_model(tmp_path / "big", layers=3), tiny_text_model(tmp_path / "small", layers=2))
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.results.PROJECT", tmp_path)
     monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
     assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
@@ -118,7 +118,7 @@ def test_the_whole_comparison_over_real_sockets(
     ("arguments", "sentence"),
     [
         (["--steps", "-1"], "--steps -1: give at least 1"),
-        (["--threads", "0"], "--threads 0: give at least 1"),
+        (["--threads", "0"], "threads 0 is outside 1 to 1024"),
         (["--frames", "text:nowhere.jsonl"], "asks in words, and target"),
         (["--draft-model", "nowhere"], "nowhere"),
     ],

@@ -30,8 +30,8 @@ def test_bytes_are_measured_on_the_socket(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path)
+    monkeypatch.setattr("vlm_nav_evaluation.results.PROJECT", tmp_path)
     monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     code = sampling.main(
         ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft), "--frames", "random", "--steps", "2",

@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 import pytest
 
+from spec_vlm_nav.graph import PROJECT
 from tests import bags
-from tests.datasets import lerobot, nuscenes
+from tests.datasets import lerobot
 from vlm_nav_evaluation.__main__ import main
-from vlm_nav_evaluation.setting import PROJECT
 
 datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn ships the photographs")
 ASKED = "find the green chair"
@@ -56,7 +56,7 @@ def test_answers_about_photographs_are_the_targets_in_every_mode(tmp_path: Path)
     packed = bags.write(
         tmp_path / "jpeg", [("/camera", bags.START_NS, bags.compressed(bags.jpeg(china), bags.START_NS))]
     )
-    recordings = [raw, next(packed.glob("*.mcap")), nuscenes(tmp_path / "drive", [flower])]
+    recordings = [raw, next(packed.glob("*.mcap"))]
     if find_spec("pyarrow") and find_spec("av"):
         # Videos have sides of even length.
         recordings.append(lerobot(tmp_path / "walk", [("stroll around", [square])]))

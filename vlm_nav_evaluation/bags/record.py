@@ -32,7 +32,7 @@ from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter, make
 from vlm_nav_evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from vlm_nav_evaluation.bags.playback import ODOMETRY
-from vlm_nav_evaluation.setting import MEASURED_ORDER
+from vlm_nav_evaluation.options import MEASURED_ORDER
 from vlm_nav_evaluation.walk_prompts import WalkPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg

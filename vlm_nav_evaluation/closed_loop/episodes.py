@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
@@ -26,10 +29,13 @@ from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.grammar import FREE, Grammars, grammar_for
 from speculation.language.memory import SearchMemory
 from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
+from speculation.processes import worker_pool
+from speculation.progress import progress as bar
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import Jpegs, jpeg_of
+from vlm_nav_evaluation.journal import Journal
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import Query, encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
@@ -47,6 +53,9 @@ SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
 SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
 CONTROL_S = 0.05
+ABSENT_ACTIONS = 80
+"""A whole search of two rooms takes more actions than a walk to what is there."""
+R = TypeVar("R")
 COUNTS = ("tokens", "cloud_passes", "drafted", "accepted", "interruptions")
 
 
@@ -70,6 +79,7 @@ class Setting:
     object_name: str = "silver bottle"
     """A colour and a class; empty: each seed's own."""
     max_actions: int = 40
+    """Of a search for what is absent at least `ABSENT_ACTIONS`."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How models are asked, as in `speculation.language.prompts.compose`."""
@@ -223,7 +233,8 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
             return search.read(answers[-1][0])
 
-    result = run_episode(scene, policy, setting.max_actions, wanted=wanted)
+    most = setting.max_actions if wanted else max(setting.max_actions, ABSENT_ACTIONS)
+    result = run_episode(scene, policy, most, wanted=wanted)
     stats = [entry for _, entry in answers if entry is not None]
     answers_s = tuple(entry.total_s for entry in stats)
     looks = len(result.actions) if key.policy == ORACLE else len(answers)
@@ -243,6 +254,47 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         answers_s=tuple(round(seconds, 6) for seconds in answers_s),
         **{name: sum(getattr(entry, name) for entry in stats) for name in COUNTS},
     )
+
+
+def in_processes(work: Callable[..., R], jobs: Sequence[Sequence[Any]], processes: int, prepared: str) -> Iterator[R]:
+    """Yield what `work` makes of each job as it ends, in this process or in several that have imported `prepared`."""
+    if processes == 1 or len(jobs) < 2:
+        yield from (work(*job) for job in jobs)
+        return
+    with worker_pool(min(processes, len(jobs)), [prepared]) as pool:
+        for future in as_completed([pool.submit(work, *job) for job in jobs]):
+            yield future.result()
+
+
+def finished(journal: Journal) -> dict[EpisodeKey, Episode]:
+    """Return the episodes that a journal holds."""
+    return {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
+
+
+def walk(keys: Sequence[EpisodeKey], setting: Setting, journal: Journal, processes: int) -> list[Episode]:
+    """Return the episodes of all keys: those of the journal, and the others, which are run and put into it."""
+    done = finished(journal)
+    missing = [(key, setting) for key in keys if key not in done]
+    with bar(total=len(keys), initial=len(keys) - len(missing), unit="episode") as shown:
+        try:
+            for episode in in_processes(_run, missing, processes, __name__):
+                journal.add(asdict(episode))
+                done[episode.key] = episode
+                shown.update()
+        finally:
+            _answerers(setting).close()
+            _answerers.cache_clear()
+    return [done[key] for key in keys]
+
+
+@lru_cache(maxsize=1)
+def _answerers(setting: Setting) -> Answerers:
+    """Return the models of this process, opened by its first episode."""
+    return Answerers(setting)
+
+
+def _run(key: EpisodeKey, setting: Setting) -> Episode:
+    return run_one(key, setting, _answerers(setting))
 
 
 class Search:

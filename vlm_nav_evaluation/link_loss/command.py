@@ -8,7 +8,6 @@ requests to the robot, and whether the goal goes on. Exit status 1 where a row b
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import time
@@ -36,7 +35,7 @@ from vlm_nav_evaluation.link_loss.faults import (
 )
 from vlm_nav_evaluation.link_loss.proxy import Proxy, Way
 from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
-from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table
 
 READY_LIMIT_S, PHASE_LIMIT_S, RESUME_LIMIT_S = 120.0, 60.0, 60.0
@@ -100,11 +99,11 @@ def report(options: argparse.Namespace, rows: Sequence[Row]) -> int:
     """Print and write the table; return the exit status."""
     print(figures_table("fault", {f"{row.part} {row.kind}, {row.phase}": asdict(row) for row in rows}, COLUMNS))
     broken = problems(rows)
-    print(f"\nlimit {LIMIT_S:g} s, delays {DELAY_S:g} s; {machine()}")
+    about = provenance(options)
+    print(f"\nlimit {LIMIT_S:g} s, delays {DELAY_S:g} s; {about['machine']}")
     print("\n".join(broken) if broken else "every row is within the limit, and every goal goes on")
-    data = {"machine": machine(), "hold_s": options.hold, "rows": [asdict(row) for row in rows], "problems": broken}
     path = options.out / "link_loss.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_json(path, {**about, "hold_s": options.hold, "rows": [asdict(row) for row in rows], "problems": broken})
     print(path)
     return 1 if broken else 0
 

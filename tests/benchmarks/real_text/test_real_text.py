@@ -146,7 +146,7 @@ def test_all_stages_then_none_of_them_again(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = small(monkeypatch, tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path / "kept")
+    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path / "kept")
     command = ["all", "--out", str(out), "--threads", "1", "--save"]
     assert main(command) == 0
     printed = capsys.readouterr().out

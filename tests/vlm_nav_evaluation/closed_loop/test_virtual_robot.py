@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,17 +17,16 @@ from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
-from vlm_nav_evaluation.closed_loop.acting import (
-    Acting,
+from vlm_nav_evaluation.closed_loop.acting import figures
+from vlm_nav_evaluation.closed_loop.episodes import Search, Setting
+from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
+from vlm_nav_evaluation.closed_loop.virtual_robot import (
     ActingEpisode,
     Blackouts,
     VirtualLink,
     VirtualRobot,
     run_acting,
 )
-from vlm_nav_evaluation.closed_loop.acting_command import blackouts, figures
-from vlm_nav_evaluation.closed_loop.episodes import Search, Setting
-from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_simulation.dataset import Query
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
@@ -56,7 +56,7 @@ LIT = Blackouts()
 def run(timelines: Timelines, dark: Blackouts = LIT, actions: int = 4, **settings: Any) -> ActingEpisode:
     config = NavigatorConfig(ResponseOrder.ACTION_FIRST, **settings)
     scene = scene_of(3, "easy", "silver bottle")
-    return run_acting(scene, Acting("x", config), "full", 40.0, timelines, None, actions, dark)
+    return run_acting(scene, "x", config, VirtualRobot(scene, timelines, "full", 0.04, None, dark), actions)
 
 
 def test_a_robot_that_waits_stands_for_every_whole_answer(timelines: Timelines) -> None:
@@ -164,8 +164,9 @@ def test_committed_text_never_runs_ahead_of_its_time() -> None:
 def test_standing_is_compared_in_the_same_rooms() -> None:
     def episode(seed: int, behaviour: str, standing: float) -> ActingEpisode:
         return ActingEpisode(
-            behaviour, "full", 0.0, seed, True, "found", 3, standing + 5.0, 5.0, 1.0, 0, (0.2,), 4, 0, 1, 0.0
-        )
+            behaviour=behaviour, mode="full", rtt_ms=0.0, seed=seed, success=True, outcome="found", actions=3,
+            total_s=standing + 5.0, moving_s=5.0, path_m=1.0, first_motion_s=[0.2], questions=4, used_ahead=1,
+        )  # fmt: skip
 
     rows = figures([episode(1, "wait", 10.0), episode(1, "ahead", 2.0), episode(2, "ahead", 50.0)], {1: 1.0})
     assert [row["behaviour"] for row in rows] == ["wait", "ahead"]
@@ -175,9 +176,10 @@ def test_standing_is_compared_in_the_same_rooms() -> None:
 
 @pytest.mark.parametrize("text", ["15", "3:15", "a:b", "15:0", "-1:-2"])
 def test_a_blackout_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--blackout"):
-        blackouts(text)
+    with pytest.raises(ArgumentTypeError, match="write PERIOD:LENGTH"):
+        Blackouts.read(text)
 
 
-def test_a_blackout_is_read() -> None:
-    assert blackouts("15:3") == Blackouts(15.0, 3.0) and blackouts("") == Blackouts()
+def test_a_blackout_is_read_and_written() -> None:
+    assert Blackouts.read("15:3") == Blackouts(15.0, 3.0) and str(Blackouts(15.0, 3.0)) == "15:3"
+    assert str(Blackouts()) == ""
