@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.recordings import (
@@ -28,7 +27,6 @@ from benchmarks.recordings import (
     recorded,
 )
 from edge_drafter import Mode
-from vlm_nav_evaluation import results
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Run
 from vlm_nav_evaluation.figures import with_ratios
@@ -99,17 +97,14 @@ def run(options: argparse.Namespace) -> None:
         found.append(entry)
     if options.save:
         about = {**provenance(options), **of_recording(recording)}
-        data = {"timings": asdict(timings), "tuned_on": len(first.steps)}
+        about |= {"timings": asdict(timings), "tuned_on": len(first.steps), "kind": VIRTUAL}
         name = f"tuned_{options.name or options.setting}"
-        write_result(name, {"settings": settings_of(options), **about, "kind": VIRTUAL, **data, "round_trips": found})
+        path = write_result(
+            name, {"settings": settings_of(options), **about, "kind": VIRTUAL, **data, "round_trips": found}
+        )
         if options.synthetic is None:
             # A fed head would be three quarters of the file, and no arm has one.
-            replace(shown, fed=None).save(answers_file(name))
-
-
-def answers_file(name: str) -> Path:
-    """Return where the recorded answers behind saved figures are, so that a test can make a row anew."""
-    return results.RESULTS / f"{name}.npz"
+            replace(shown, fed=None).save(path.with_suffix(".npz"))
 
 
 def at_best(

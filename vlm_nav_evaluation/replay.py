@@ -66,9 +66,12 @@ class Bags:
         self._sources: dict[str, FrameSource | DatasetQuestions] = {}
         for name, path in bags.items():
             try:
-                self._sources[name] = stack.enter_context(open_questions(path, selection, objects))
+                source = open_questions(path, selection, objects)
             except ValueError as error:
                 self.leave_out(name, None, str(error))
+            else:
+                stack.push(source)
+                self._sources[name] = source
 
     def __len__(self) -> int:
         """About how many frames come."""

@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from speculation.vlm.folder import folder_fingerprint
 from vlm_nav_simulation.speed import host
 
 RESULTS = PROJECT / "benchmarks" / "results"
+EARLIER_PAIRS = {"0_2_0": {"target": "9c511434000aa1a5", "draft": "72825617c1d33a23"}}
+"""Fingerprints of pairs that were shipped before, by the end of their results' names."""
 NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run")
 """Options that do not change what is measured."""
 
@@ -61,11 +64,43 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def write_result(name: str, data: Mapping[str, Any]) -> None:
-    """Write benchmarks/results/NAME.json and print its path. Raw and declared times need different names."""
-    path = RESULTS / f"{name}.json"
+@cache
+def shipped_pair() -> dict[str, str]:
+    """Return the fingerprints of the pair in models/."""
+    return {name: folder_fingerprint(PROJECT / "models" / name) for name in ("target", "draft")}
+
+
+def name_of_pair(pair: Mapping[str, str]) -> str:
+    """Return what the name of a result has to end with: empty for the shipped pair and where no model answered.
+
+    Of a pair that is not known these are the first digits of its target's fingerprint.
+    """
+    if all(shipped_pair()[name] == fingerprint for name, fingerprint in pair.items()):
+        return ""
+    known = (name for name, earlier in EARLIER_PAIRS.items() if pair == earlier)
+    return next(known, pair.get("target", "")[:8] or "draft")
+
+
+def problems(path: Path) -> list[str]:
+    """Return what a saved result does not say about itself, a sentence each."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    missing = [name for name in ("commit", "machine", "pair") if name not in data]
+    if missing:
+        return [f"{path} does not name its {', '.join(missing)}"]
+    end = name_of_pair(data["pair"])
+    wrong = end and not path.stem.endswith(f"_{end}")
+    return [f"{path} is of another pair than the shipped one: its name has to end with _{end}"] if wrong else []
+
+
+def write_result(name: str, data: Mapping[str, Any]) -> Path:
+    """Write benchmarks/results/NAME.json, named after its pair where that is not the shipped one; return the path.
+
+    `data` holds what `provenance` returns. Raw and declared times need different names.
+    """
+    path = RESULTS / f"{'_'.join(filter(None, (name, name_of_pair(data['pair']))))}.json"
     write_json(path, data)
     print(f"saved {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}")
+    return path
 
 
 def _on_one_line(numbers: re.Match[str]) -> str:

@@ -17,8 +17,7 @@ HAD = Timings("had", draft_s=0.01, verify_s=0.05, edge_prefill_s=0.02, cloud_pre
 
 
 @pytest.fixture
-def line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path)
+def line(tiny_target: Path, tiny_draft: Path, kept: Path) -> list[str]:
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
     return f"{models} --gamma 2 --steps 2 --save".split()
 

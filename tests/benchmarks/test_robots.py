@@ -155,18 +155,15 @@ def test_a_wrong_answer_is_shown_with_its_margin(tiny_target: Path) -> None:
 
 
 def test_the_whole_command_serves_robots_their_own_answers(
-    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiny_target: Path, tiny_draft: Path, kept: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
     few = "--policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
     assert main(f"{models} {few}".split()) == 0
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
-    saved = json.loads((tmp_path / "robots_raw_float64.json").read_text())
+    saved = json.loads((kept / "robots_raw_float64.json").read_text())
     assert saved["flips"] == [] and saved["answers"] >= 4 and "cores" in saved["machine"]
     assert list(saved["robots"]["2"]) == ["cloud", "full fcfs"]
-    assert (tmp_path / "robots_raw.png").stat().st_size > 10_000
+    assert (kept / "robots_raw.png").stat().st_size > 10_000
     assert main(["--rounds", "0"]) == 2 and "--rounds 0: give at least 1" in capsys.readouterr().err
