@@ -15,7 +15,7 @@ from edge_drafter import Mode
 from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.options import add_save
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 for a flip that is no near tie."""
     asked = asked_of(options, options.steps)
     target = load_vlm(options.target_model, dtype=options.dtype, device=options.device)
-    alone = TargetAlone(target, options.max_tokens, options.answers)
+    alone = ModelAlone(target, options.max_tokens, options.answers)
     with sockets(options, options.modes) as edges:
         measured = edges.run([alone.arm(), *modes_as_arms(options.modes)], asked, (), command.journal_of(options))
     flips = alone.flips(measured, asked)

@@ -22,7 +22,7 @@ import torch
 
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import time_forward
-from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
+from benchmarks.shapes import SHAPES, build
 from speculation.exits import ExitHeads, Head
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
@@ -34,6 +34,7 @@ from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
 from speculation.vlm.speed import text_inputs, timed
 from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.options import add_edge_flags, add_save
 from vlm_nav_evaluation.results import commit, settings_of, write_json, write_result
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
@@ -194,18 +195,25 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
     shown = "passes as the verifier runs them on a GPU: captured, with fused projections"
     line.add_argument("--cuda-graphs", action="store_true", help=shown)
-    add_forwards(line, repeats=10, dtype="bfloat16")
+    line.add_argument("--gamma", type=int, default=4, help="drafted tokens of a verification (default: 4)")
+    line.add_argument("--repeats", type=int, default=10, help="timed forwards (default: 10)")
+    add_edge_flags(line, "device", "dtype", "threads", dtype="bfloat16")
+    add_save(line)
     return line
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
-    for name in ("gamma", "prompt", "repeats", "threads"):
+    for name in ("gamma", "prompt", "repeats"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
     if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
         raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
-    check_machine(options)
+    torch.set_num_threads(options.threads)
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
+        raise ValueError(f"--device {options.device}: {(str(error) or 'not there').splitlines()[0]}") from None
     found: dict[str, dict[str, Any]] = {}
     for name in options.preset:
         found[name] = measure(build(name, options.device, options.dtype), options)

@@ -23,7 +23,7 @@ from speculation.settings import path_flag
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.processor import add_cores
 from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
@@ -157,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
     target, draft = load_pair(options)
     warm_up, asked = warmed_up(options, options.steps, WARM_UP)
     check_alike(target, draft, asked[0])
-    alone = TargetAlone(target, options.max_tokens)
+    alone = ModelAlone(target, options.max_tokens)
     forgetful = ",".join(filter(None, (options.drafting, "ngrams=off")))
     arms = [
         *peers_of(target, draft, options.max_tokens, options.gamma),

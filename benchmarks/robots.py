@@ -32,7 +32,7 @@ from edge_drafter.decoder import EdgeDecoder
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.alone import TARGET, Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.processor import Cores, described, placed
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run
@@ -49,7 +49,7 @@ STEPS, QUICK_STEPS = 3, 1
 ROUNDS = 3
 QUICK_POLICIES = (PLAIN_POLICY, "full_budget")
 WAITING = dict.fromkeys(("static_batch", "pipeline"), ("--collect-s", "0.1"))
-"""About a pass: policies that are nothing without waiting would else be first come, first served."""
+"""These wait about as long as a pass: without waiting they would be first come, first served."""
 MOST_ROBOTS = 64
 COLUMNS = (
     Column("tokens/s", "tokens_per_s", ".0f"),
@@ -238,7 +238,7 @@ def cores() -> Cores:
 
 
 def flips_of(
-    target: TargetAlone, asked: Sequence[Question], truths: Sequence[Answer], wrong: Sequence[tuple[str, Served]]
+    target: ModelAlone, asked: Sequence[Question], truths: Sequence[Answer], wrong: Sequence[tuple[str, Served]]
 ) -> list[Flip]:
     """Return where each of these answers leaves the target's, with the margin in the target's own logits."""
     found = []
@@ -303,7 +303,7 @@ def run(options: argparse.Namespace) -> int:
     options.rounds = options.rounds or (1 if quick else ROUNDS)
     options.policies = options.policies or [each for each in POLICIES if not quick or each in QUICK_POLICIES]
     (before,), asked = warmed_up(options, max(options.steps, min(options.robots[-1], 2 * options.steps)), 1)
-    target = TargetAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens)
+    target = ModelAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens)
     truths = [target.decode(question) for question in asked]
     print(
         f"{command.described(options)}; a fleet runs until one robot has {options.steps} answers; {options.rounds} "

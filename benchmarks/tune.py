@@ -99,9 +99,7 @@ def run(options: argparse.Namespace) -> None:
         about = {**provenance(options), **of_recording(recording)}
         about |= {"timings": asdict(timings), "tuned_on": len(first.steps), "kind": VIRTUAL}
         name = f"tuned_{options.name or options.setting}"
-        path = write_result(
-            name, {"settings": settings_of(options), **about, "kind": VIRTUAL, **data, "round_trips": found}
-        )
+        path = write_result(name, {"settings": settings_of(options), **about, "round_trips": found})
         if options.synthetic is None:
             # A fed head would be three quarters of the file, and no arm has one.
             replace(shown, fed=None).save(path.with_suffix(".npz"))

@@ -30,7 +30,7 @@ from speculation.vlm.load import load_vlm
 from speculation.wire import Welcome, jpeg_of
 from vlm_nav_evaluation.bags.datasets import KINDS, DatasetQuestions, files_of, open_questions
 from vlm_nav_evaluation.bags.frames import FrameSource, Selection
-from vlm_nav_evaluation.experiment.alone import TargetAlone
+from vlm_nav_evaluation.experiment.alone import ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.experiment.sockets import Edges, sockets
 from vlm_nav_evaluation.journal import Journal
@@ -74,7 +74,7 @@ class Bags:
                 self._sources[name] = source
 
     def __len__(self) -> int:
-        """About how many frames come."""
+        """Return about how many frames come."""
         return sum(map(len, self._sources.values()))
 
     def __iter__(self) -> Iterator[Question]:
@@ -136,7 +136,7 @@ def connected(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
     return welcome
 
 
-def target_alone(options: argparse.Namespace, welcome: Welcome | None) -> TargetAlone:
+def target_alone(options: argparse.Namespace, welcome: Welcome | None) -> ModelAlone:
     """Load the target to answer alone. Raises ValueError where the verifier serves another one."""
     vlm = load_vlm(options.target_model, dtype=options.dtype)
     if welcome is not None and vlm.fingerprint != welcome.model:
@@ -144,7 +144,7 @@ def target_alone(options: argparse.Namespace, welcome: Welcome | None) -> Target
             f"--check: {options.target_model} is model {vlm.fingerprint}, the verifier serves {welcome.model}; "
             "name the verifier's with --target-model"
         )
-    return TargetAlone(vlm, options.max_tokens, options.answers)
+    return ModelAlone(vlm, options.max_tokens, options.answers)
 
 
 def name_bags(paths: Sequence[Path]) -> dict[str, Path]:

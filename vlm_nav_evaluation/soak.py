@@ -29,7 +29,7 @@ SAMPLES = 50
 ALLOWED_MB, ALLOWED_SHARE = 4.0, 0.03
 """Less growth of memory than the larger of these, over a whole run, is an allocator's noise."""
 ALLOWED = {"threads": 1.0, "files": 3.0}
-"""So many come and go."""
+"""Threads and files that come and go are no growth."""
 COLUMNS = (
     Column("memory MB", "memory_mb", ".0f"),
     Column("grown MB", "grown.memory_mb", ".2f"),

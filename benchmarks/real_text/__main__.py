@@ -28,7 +28,7 @@ from vlm_nav_evaluation.tables import table
 
 ALL = "all"
 EXIT_LAYERS = (1, 5, 9, 13, 17, 21, 25, 28)
-"""Of 30 layers. An exit after every layer would take a training of hours, each with a head over 49,152 tokens."""
+"""The target has 30 layers; exits after all, each with a head over 49,152 tokens, would take hours to train."""
 CONTEXT = 256
 SPARE = 4
 """Prompts beyond those that are timed: they warm up."""
@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     """How much of everything is done."""
 
     prompts: int = 100
-    """So many are timed."""
+    """How many prompts are timed."""
     max_tokens: int = 32
     answers: int = 1200
     """Questions that the target answers, for drafts to learn from."""

@@ -13,21 +13,6 @@ from vlm_nav_evaluation.virtual_time import Recording, Synthetic, load_timings
 from vlm_nav_evaluation.virtual_time.tuning import split
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ("--steps 1 --target-model config", "--target-model config"),
-        ("--draft-model none", "--draft-model none"),
-        ("--steps -2", "--steps -2"),
-        ("--recording config/links.json", "config/links.json"),
-    ],
-)
-def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ablation.main(flags.split()) == 2
-    error = capsys.readouterr().err
-    assert named in error and error.count("\n") == 1
-
-
 def test_each_order_of_answers_has_a_recording_of_its_own() -> None:
     options = [ablation.parser().parse_args(flags) for flags in ([], ["--response-order", "action_first"])]
     files = [recordings.recording_file(each).name for each in options]

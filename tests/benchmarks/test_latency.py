@@ -68,23 +68,6 @@ def test_every_mode_is_exact(line: list[str], tmp_path: Path, capsys: pytest.Cap
     assert saved["flips"] == [] and saved["tokens"] > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("--steps 0", "--steps 0: give at least 1"),
-        ("--rtt-ms 20000", "--rtt-ms 20000 is outside 0 to 10000"),
-        ("--profile warp", "unknown device profile"),
-        ("--draft-model nowhere", "nowhere"),
-    ],
-)
-def test_wrong_options_are_one_sentence(
-    words: str, sentence: str, line: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert latency.main([*line, *words.split()]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("latency: ") and sentence in error and "\n" not in error
-
-
 def test_what_is_not_declared_is_as_it_was_measured() -> None:
     run = VirtualTime(Synthetic(tokens=12).draw(2), HAD).run([Arm(mode, mode) for mode in ("cloud", "sd")])
     raw = latency.times_of(DeviceProfile("raw"), run, Path("models/none"))

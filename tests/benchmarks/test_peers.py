@@ -12,7 +12,7 @@ from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIXED_WORDS, FORGETFUL, G
 from edge_drafter import DecodingStats
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
-from vlm_nav_evaluation.experiment.alone import Flip, TargetAlone
+from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Answer, Run, take_turns
 from vlm_nav_evaluation.tables import figures_table
@@ -43,7 +43,7 @@ def test_figures_are_totals_and_ratios_are_to_generate() -> None:
 
 
 def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:
-    asked, alone = questions("random", 2), TargetAlone(target, 16)
+    asked, alone = questions("random", 2), ModelAlone(target, 16)
     run = take_turns([*peers.peers_of(target, draft, 16, 4), alone.arm(ALONE)], asked)
     assert not alone.flips(run, asked, ALONE)
     assert set(run.answers) | set(run.refused) >= {GREEDY, ASSISTED, SIGHTED, ALONE, LOOKUP}
@@ -76,28 +76,6 @@ def test_the_whole_comparison_over_real_sockets(
     assert (kept / f"{name}.png").stat().st_size < 120_000
     printed = capsys.readouterr().out
     assert "1 thread(s) in each process" in printed and (source == "text" or "transformers fails: Image" in printed)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--steps", "-1"], "--steps -1: give at least 1"),
-        (["--threads", "0"], "threads 0 is outside 1 to 1024"),
-        (["--frames", "text:nowhere.jsonl"], "asks in words, and target"),
-        (["--draft-model", "nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_compared_is_one_sentence(
-    tiny_target: Path,
-    tiny_draft: Path,
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
-    assert peers.main([*pair, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("peers: ") and sentence in error and error.strip().count("\n") == 0
 
 
 def test_the_plot_has_a_bar_for_every_arm() -> None:

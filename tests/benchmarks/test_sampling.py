@@ -42,16 +42,3 @@ def test_bytes_are_measured_on_the_socket(
     assert up["whole sd"] > data["vocabulary"] * 4
     assert down["split sd"] > down["coupled sd"] + 200
     assert (kept / "sampling.png").is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--steps", "0"], "--steps 0: give at least 1"),
-        (["--temperature", "0"], "--temperature 0: give more than 0"),
-        (["--keep", "0"], "keep is 0; give 1 to 4096"),
-    ],
-)
-def test_bad_options_are_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sampling.main(arguments) == 2
-    assert sentence in capsys.readouterr().err

@@ -50,24 +50,3 @@ def test_the_saved_figures_are_those_of_this_code(name: str) -> None:
         for figure in ("total_s", "per_token_s", "passes_per_token", "wasted_forwards"):
             expected = entry["modes"][arm][figure]
             assert figures[figure] == (None if expected is None else pytest.approx(expected, rel=1e-12)), (arm, figure)
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ("--setting orin", "orin"),
-        ("--times speed=2", "speed"),
-        ("--times draft_s=fast", "draft_s=fast"),
-        ("--times verify_token_s=0.1", "--cost 0"),
-        ("--times link=string", "unknown link 'string'"),
-        ("--synthetic miss=2", "miss"),
-        ("--synthetic tokens=12 --steps 4 --fed", "declare draft_s and no fed_s"),
-        ("--synthetic tokens=12 --steps 1", "two at least"),
-        ("--steps 0", "--steps 0"),
-        ("--recording config/links.json", "config/links.json"),
-    ],
-)
-def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune.main(flags.split()) == 2
-    error = capsys.readouterr().err
-    assert named in error and error.count("\n") == 1

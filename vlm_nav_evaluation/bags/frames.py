@@ -248,7 +248,7 @@ class FrameSource(BagReader):
             raise
 
     def __len__(self) -> int:
-        """About how many frames come, for a progress bar."""
+        """Return about how many frames come, for a progress bar."""
         return self._selection.expected(self.topic.count, self.seconds)
 
     def __iter__(self) -> Iterator[BagFrame | LeftOut]:

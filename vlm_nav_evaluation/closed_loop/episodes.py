@@ -26,16 +26,15 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.language.grammar import FREE, Grammars, grammar_for
-from speculation.language.memory import SearchMemory
-from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
+from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
 from speculation.processes import worker_pool
 from speculation.progress import progress as bar
-from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import load_vlm
-from speculation.vlm.session import VlmSession
 from speculation.wire import Jpegs, jpeg_of
+from vlm_nav_evaluation.experiment.alone import ModelAlone
+from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import Query, encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
@@ -79,7 +78,7 @@ class Setting:
     object_name: str = "silver bottle"
     """A colour and a class; empty: each seed's own."""
     max_actions: int = 40
-    """Of a search for what is absent at least `ABSENT_ACTIONS`."""
+    """A search for what is absent may take at least `ABSENT_ACTIONS`."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How models are asked, as in `speculation.language.prompts.compose`."""
@@ -144,12 +143,12 @@ class Episode(EpisodeKey):
 
     @property
     def key(self) -> EpisodeKey:
-        """Which episode this is."""
+        """Return which episode this is."""
         return EpisodeKey(self.difficulty, self.seed, self.policy, self.rtt_ms, self.layout, self.asked)
 
     @property
     def total_s(self) -> float | None:
-        """From the first look to the end."""
+        """Return the seconds from the first look to the end."""
         return None if self.standing_s is None else self.standing_s + self.moving_s
 
 
@@ -162,7 +161,7 @@ class Answerers:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._sessions: dict[str, VlmSession] = {}
+        self._alone: dict[str, ModelAlone] = {}
         self._edge: EdgeDecoder | None = None
         self._rtt_ms: float | None = None
         self._warm: set[str] = set()
@@ -174,20 +173,12 @@ class Answerers:
         """
         config = self._setting.edge
         if not is_timed(policy):
-            if policy not in self._sessions:
+            if policy not in self._alone:
                 folder = self._setting.target_model if policy == TARGET else config.draft_model
-                self._sessions[policy] = VlmSession(load_vlm(folder, config.draft), config.capacity)
-            session, is_target = self._sessions[policy], policy == TARGET
-            vlm, limit = session.vlm, config.decoding.max_tokens
-            grammars = None if config.decoding.answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
-
-            def alone(prompt: str, jpeg: Jpegs) -> tuple[str, None]:
-                # The pixels that the target gets over a link, so that all exact modes walk alike.
-                shown = as_sent(vlm, jpeg) if is_target else jpeg
-                grammar = None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos)
-                return session.answer(prompt, shown, limit, grammar), None
-
-            return alone
+                decoding = config.decoding
+                self._alone[policy] = ModelAlone(load_vlm(folder, config.draft), decoding.max_tokens, decoding.answers)
+            model = self._alone[policy]
+            return lambda prompt, jpeg: (model.text(Question(prompt, jpeg)), None)
         if self._edge is None or rtt_ms not in (None, self._rtt_ms):
             # Another round trip needs another link.
             self.close()
@@ -224,14 +215,23 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         policy = oracle_policy(scene, wanted)
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
-        search = Search(query, setting)
+        named = (query.text, query.colour, query.object_class)
+        prompts = SearchPrompts(*named, setting.order, setting.guide, setting.form)
+        done = list[Past]()
         seen = deque[bytes](maxlen=setting.edge.frames)
 
         def policy(frame: Image, world: World) -> NavigationAction | None:
             seen.append(encode_jpeg(frame))
-            answers.append(ask(search.prompt(world), jpeg_of(seen)))
-            # The real robot would stand, look again, see the same and give up: the answer is greedy.
-            return search.read(answers[-1][0])
+            if done and world.blocked and isinstance(done[-1], NavigationAction):
+                done[-1] = Blocked(done[-1])
+            answers.append(ask(prompts.ask(world.pose, done), jpeg_of(seen)))
+            text = answers[-1][0]
+            prompts.read(text)
+            # None: the real robot would stand, look again, see the same and give up, since the answer is greedy.
+            action = parse_answer(text).action
+            if action is not None:
+                done.append(action)
+            return action
 
     most = setting.max_actions if wanted else max(setting.max_actions, ABSENT_ACTIONS)
     result = run_episode(scene, policy, most, wanted=wanted)
@@ -295,31 +295,6 @@ def _answerers(setting: Setting) -> Answerers:
 
 def _run(key: EpisodeKey, setting: Setting) -> Episode:
     return run_one(key, setting, _answerers(setting))
-
-
-class Search:
-    """What one search asks, step by step, as the robot asks it: a prompt lists what was done, and what was searched."""
-
-    def __init__(self, query: Query, setting: Setting) -> None:
-        self._query, self._setting = query, setting
-        self._done: list[Past] = []
-        self._under_way: NavigationAction | None = None
-        self._memory = SearchMemory()
-
-    def prompt(self, world: World) -> str:
-        """Return the prompt about what the robot sees now."""
-        setting, before = self._setting, self._under_way
-        if before is not None:
-            self._done.append(Blocked(before) if world.blocked and setting.form > 1 else before)
-        self._memory.look(*world.pose)
-        lines = self._memory.lines() if setting.form > 1 else ()
-        return compose(self._query.text, self._done, setting.order, setting.guide, lines)
-
-    def read(self, answer: str) -> NavigationAction | None:
-        """Return the action that an answer names, None for none; note what else it says."""
-        self._memory.read(answer, self._query.colour, self._query.object_class)
-        self._under_way = parse_answer(answer).action
-        return self._under_way
 
 
 def progress(action: NavigationAction, before: Pose, after: Pose) -> float:

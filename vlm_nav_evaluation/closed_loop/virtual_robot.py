@@ -142,7 +142,7 @@ class Measured:
     path_m: float = 0.0
     collisions: int = 0
     first_motion_s: list[float] = field(default_factory=list)
-    """From the frame to the first motion, of every decision that moved."""
+    """How long the robot took from the frame to its first motion, for every decision that moved."""
     questions: int = 0
     alone: int = 0
     """Questions that the draft model answered alone."""

@@ -26,8 +26,8 @@ from speculation.wire import MAX_DRAFT_TOKENS
 from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.options import add_edge_flags, add_prompt_options
+from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_evaluation.verifier_process import TEXT_CAPACITY
-from vlm_nav_evaluation.walk_prompts import WalkPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
@@ -152,17 +152,17 @@ def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator
 def _rooms(seed: int, order: ResponseOrder, guide: bool, form: int) -> Iterator[Question]:
     for room in itertools.count(UNSEEN_SEED + 1000 * seed):
         scene = make_scene(room, Difficulty.MIDDLE)
-        yield from _walk(scene, WalkPrompts(scene.target, order, guide, form))
+        yield from _walk(scene, SearchPrompts.of_target(scene.target, order, guide, form))
 
 
-def _walk(scene: Scene, prompts: WalkPrompts) -> list[Question]:
+def _walk(scene: Scene, prompts: SearchPrompts) -> list[Question]:
     decide, asked, done = oracle_policy(scene), list[Question](), list[Past]()
 
     def look(image: Image, world: World) -> NavigationAction | None:
         if done and world.blocked and isinstance(done[-1], NavigationAction):
             done[-1] = Blocked(done[-1])
-        prompt = prompts.ask(world.pose, observe(world)[scene.target_index], done)
-        asked.append(Question(prompt, encode_jpeg(image)))
+        asked.append(Question(prompts.ask(world.pose, done), encode_jpeg(image)))
+        prompts.see(observe(world)[scene.target_index])
         action = decide(image, world)
         if action is not None:
             done.append(action)

@@ -23,7 +23,7 @@ from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, veri
 
 Q = TypeVar("Q", bound=Question)
 UNUSED = ("mode", "target", "seed", "verifier", "frames")
-"""Options that have a field's name and another meaning."""
+"""These options have a field's name and mean something else."""
 
 
 def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) -> EdgeConfig:
@@ -81,7 +81,7 @@ class Edges:
         warm_up: Sequence[Question] | None = None,
         journal: Journal | None = None,
     ) -> Run:
-        """See `Backend.run` and `take_turns`. Raises ValueError, VerifierLost, AnswerLate."""
+        """Let arms take turns (`take_turns`) over the sockets. Raises ValueError, VerifierLost, AnswerLate."""
         check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
         ready = [replace(arm, decode=charged(self.decoder(arm))) for arm in arms]
         return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
-from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import End, Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import figures
-from vlm_nav_evaluation.closed_loop.episodes import Search, Setting
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_evaluation.closed_loop.virtual_robot import (
     ActingEpisode,
@@ -27,10 +23,9 @@ from vlm_nav_evaluation.closed_loop.virtual_robot import (
     VirtualRobot,
     run_acting,
 )
-from vlm_nav_simulation.dataset import Query
+from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
-from vlm_nav_simulation.world import World
 
 ACTION, REASONS = "Action: turn left large", "\nThe silver bottle is not in view."
 KIND_S, SIZE_S, END_S = 0.3, 0.4, 1.5
@@ -121,12 +116,10 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
     finally:
         robot.close()
     assert any(isinstance(entry, Blocked) for entry in navigator.done)
-    edge = EdgeConfig.flat(Path("draft"), mode="edge")
-    search = Search(Query("silver", "bottle"), Setting(edge, Path("target"), order=order, form=SEARCH_FORM))
-    asked = []
-    for (_, pose), before, answer in zip(answers.asked, [None, *navigator.done], SEARCHED, strict=True):
-        asked.append(search.prompt(cast(World, SimpleNamespace(pose=pose, blocked=isinstance(before, Blocked)))))
-        search.read(answer)
+    prompts, asked = SearchPrompts("find the silver bottle", "silver", "bottle", order, form=SEARCH_FORM), []
+    for turn, (_, pose) in enumerate(answers.asked):
+        asked.append(prompts.ask(pose, navigator.done[:turn]))
+        prompts.read(SEARCHED[turn])
     assert asked == [prompt for prompt, _ in answers.asked]
     assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from speculation.language.prompts import ActionKind, ActionSize, Blocked, NavigationAction, ResponseOrder
-from vlm_nav_evaluation.walk_prompts import WalkPrompts
+from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import Side, observe
 from vlm_nav_simulation.scene import Difficulty, make_scene
@@ -22,17 +22,21 @@ def test_prompts_of_form_2_have_what_was_searched_and_blocked() -> None:
     ahead = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
     here, behind = Pose(0.0, 0.0, 0.0), Pose(0.0, 0.0, math.pi)
     left = Pose(0.0, 0.0, math.radians(33.0))
-    prompts = WalkPrompts(scene.target, ResponseOrder.REASON_FIRST, form=2)
-    assert [
-        prompts.ask(here, seen, ()),
-        prompts.ask(behind, gone, (Blocked(ahead),)),
-        prompts.ask(left, gone, ()),
-        prompts.ask(here, seen, ()),
-    ] == [
+    prompts = SearchPrompts.of_target(scene.target, form=2)
+    asked = []
+    for pose, sighting, past in (
+        (here, seen, ()),
+        (behind, gone, (Blocked(ahead),)),
+        (left, gone, ()),
+        (here, seen, ()),
+    ):
+        asked.append(prompts.ask(pose, past))
+        prompts.see(sighting)
+    assert asked == [
         f"find the {name}\nSeen: here 1/8",
         f"find the {name}\nDone: forward large blocked\nSeen: here 2/8\nLast seen: behind right 2 m",
         f"find the {name}\nSeen: here 3/8\nLast seen: ahead 2 m",
         f"find the {name}\nSeen: here 3/8",
     ]
-    plain = WalkPrompts(scene.target, ResponseOrder.ACTION_FIRST)
-    assert plain.ask(behind, gone, (Blocked(ahead),)) == f"find the {name}\nDone: forward large\nAction first"
+    plain = SearchPrompts.of_target(scene.target, ResponseOrder.ACTION_FIRST)
+    assert plain.ask(behind, (Blocked(ahead),)) == f"find the {name}\nDone: forward large\nAction first"
