@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
         bars = {name: arms[way][1:] for name, arms in found.items()}
         keep(plot(bars, way, timings.cost_words), plotted, options)
     if options.save:
-        about = {"settings": settings_of(options, "exits", "predictor"), **provenance(options), **of_recording(pair)}
+        about = {"settings": settings_of(options), **provenance(options), **of_recording(pair)}
         about |= {"timings": asdict(timings), "kind": VIRTUAL}
         name = f"{command.result_name('decoding', options.frames)}_ablation"
         write_result(name, {**about, "steps": counts, "sources": found})

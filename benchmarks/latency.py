@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.recordings import add_as_shipped, record_asked
+from benchmarks.recordings import record_asked
 from edge_drafter import Mode
 from edge_drafter.settings import MAX_RTT_S
 from speculation.cost_profile import COST_FILE
@@ -73,7 +73,7 @@ def arms_of(
 def to_tune_on(options: argparse.Namespace, edges: Edges, others: Sequence[Question]) -> tuple[Recording, Timings]:
     """Return the pair's answers to questions that are not measured, and the times that the sockets have."""
     head = None if options.fed_head == OFF else Path(options.fed_head)
-    recording = record_asked(argparse.Namespace(**vars(options), exits=None, recorded_head=head), others)
+    recording = record_asked(options, others, head=head)
     run = edges.run(modes_as_arms([CLOUD, SD]), others[:WARM_UP], others[:1])
     return recording, times_of(load_profile(options.profile), run, options.target_model)
 
@@ -112,7 +112,8 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
     add_cores(line)
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge as shipped here")
-    add_as_shipped(line)
+    shown = "search nothing: every mode as shipped, on all answers (default: also each at its best, found on others)"
+    line.add_argument("--as-shipped", action="store_true", help=shown)
     add_outputs(line)
     return line
 

@@ -15,6 +15,7 @@ from benchmarks.recordings import TOP
 from edge_drafter import Mode
 from speculation.profiles import DeviceProfile, load_profile
 from vlm_nav_evaluation.experiment.command import command_line, main_of
+from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
 from vlm_nav_evaluation.options import add_edge_flags, add_gamma, drafted_as, several
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
@@ -53,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
     recordings.add_models(record)
-    recordings.add_recorded_head(record)
+    shown = "folder of a fed head (default: as the verifier finds it)"
+    record.add_argument("--fed-head", dest="recorded_head", type=Path, metavar="FOLDER", help=shown)
     record.add_argument("--count", type=int, default=200, help="frames (default: 200)")
     record.add_argument("--top", type=int, default=TOP, help=f"draft tokens kept for each place (default: {TOP})")
     record.add_argument("--out", type=Path, required=True, help="the file, .npz")
@@ -91,7 +93,8 @@ def check_time(options: argparse.Namespace) -> int:
         raise ValueError(f"--profile {profile.name} declares no times for virtual time")
     from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets  # torch, late: virtual time needs none
 
-    recording, asked = recordings.record_questions(options, options.steps)
+    asked = asked_of(options, options.steps)
+    recording = recordings.record_asked(options, asked)
     with sockets(options, options.modes) as edges:
         real = edges.run(modes_as_arms(options.modes), asked, asked[:WARM_UP])
     timings = declared_timings(profile, real)
