@@ -18,7 +18,7 @@ from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.runner import Log, Runner
 from speculation.progress import progress
 from speculation.settings import path_flag
-from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table
 

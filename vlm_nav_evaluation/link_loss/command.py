@@ -21,6 +21,7 @@ from spec_vlm_nav.runner import Log, Runner, StartError, free_address
 from spec_vlm_nav.safety import LAST_STOPS_S
 from speculation.progress import progress
 from speculation.settings import path_flag
+from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.link_loss.faults import (
     DELAY_S,
     FAULTS,
@@ -34,7 +35,6 @@ from vlm_nav_evaluation.link_loss.faults import (
     to_zero,
 )
 from vlm_nav_evaluation.link_loss.proxy import Proxy, Way
-from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table

@@ -18,7 +18,7 @@ from tests import bags
 from tests.cloud_verifier.process import Verifier, start
 from vlm_nav_evaluation.__main__ import main, parser
 from vlm_nav_evaluation.bags.frames import FrameSource, OracleLabel, Selection
-from vlm_nav_evaluation.replay import arms_of, fingerprint, name_bags
+from vlm_nav_evaluation.replay.command import arms_of, fingerprint, name_bags
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"

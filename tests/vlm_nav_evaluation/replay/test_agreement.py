@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.language.prompts import ACTIONS, NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
-from vlm_nav_evaluation.agreement import Pair, agreement, agreement_table, percent
+from vlm_nav_evaluation.replay.agreement import Pair, agreement, agreement_table, percent
 
 LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
 FAR_LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spec_vlm_nav.graph import REPLAY_GRAPH, SIM_GRAPH
-from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from speculation.settings import path_flag
-from vlm_nav_evaluation.agreement import percent
-from vlm_nav_evaluation.replay_report import REPORT
+from vlm_nav_evaluation.replay.agreement import percent
+from vlm_nav_evaluation.replay.report import REPORT
 from vlm_nav_evaluation.tables import MS, Column, table
 
 SHOWN_FRAMES = 20

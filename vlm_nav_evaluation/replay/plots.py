@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
-from vlm_nav_evaluation.agreement import KINDS, UNREADABLE
 from vlm_nav_evaluation.plots import MODE_COLOURS, heat_map, name_rows, new_figure, plain, stacked_bars
+from vlm_nav_evaluation.replay.agreement import KINDS, UNREADABLE
 
 STAGE_NAMES = {
     "prefill_s": "edge: prefill",

@@ -8,12 +8,12 @@ import pytest
 
 from edge_drafter import DecodingStats
 from speculation.language.prompts import ACTIONS
-from vlm_nav_evaluation.agreement import agreement
-from vlm_nav_evaluation.compare import changed_answers, differences, side_by_side
 from vlm_nav_evaluation.experiment.alone import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.replay_plots import plot_agreement
-from vlm_nav_evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, overruns, text
+from vlm_nav_evaluation.replay.agreement import agreement
+from vlm_nav_evaluation.replay.compare import changed_answers, differences, side_by_side
+from vlm_nav_evaluation.replay.plots import plot_agreement
+from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_out_lines, overruns, text
 
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
 SETTINGS: dict[str, Any] = {

@@ -35,7 +35,7 @@ from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.experiment.sockets import Edges, sockets
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_decoding, add_edge_flags
-from vlm_nav_evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, text, write
+from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_out_lines, text, write
 from vlm_nav_evaluation.results import machine
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S
 
