@@ -61,6 +61,8 @@ def verifier_flags(options: argparse.Namespace, modes: Sequence[str] = ()) -> li
     `modes` decide whether it needs a draft model beside the target.
     """
     given = {name: getattr(options, name, None) for name in ("profile", "dtype", "threads", "device", "exits")}
+    if given["exits"] is not None:
+        given["exits"] = Path(given["exits"]).resolve()
     flags = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
     if in_words(getattr(options, "frames", "")):
         flags += ["--text-only", "--capacity", str(TEXT_CAPACITY)]
