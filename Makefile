@@ -25,11 +25,12 @@ benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH=
 figures: setup  ## of them the modes' tables, as shipped and at their best (README); BENCH="--save" keeps them
 	@$(RUN) python -m benchmarks --only tune,tune_synthetic,tune_fast_server,latency,latency_raw,ablation,peers $(BENCH)
 
-lint: setup  ## ruff, codespell and mypy --strict
+lint: setup  ## ruff, codespell, mypy --strict, and whether saved results say what they are of
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
 	@$(RUN) codespell
 	@$(RUN) mypy
+	@$(RUN) python scripts/check_results.py
 
 docs: setup  ## these pages as a site in out/site; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet

@@ -14,42 +14,36 @@ from collections.abc import Sequence
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
 from speculation.early_end import INTERRUPTED
 from speculation.processes import terminable
+from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import OUT, add_outputs
-from vlm_nav_evaluation.setting import several
 from vlm_nav_evaluation.tables import table
 
-PROGRAMS = {
-    "tune": "every mode as shipped and at its best at the Go2's times, virtual",
-    "tune_synthetic": "the same on synthetic answers with the paper's rates",
-    "tune_fast_server": "the same for a server whose pass takes 15 ms",
-    "latency": "the same over real sockets, at the Go2's times divided by ten",
-    "latency_raw": "the same over real sockets, at this machine's own times",
-    "peers": "transformers' own generation on the same pair",
-    "sampling": "sampling schemes, and their bytes",
-    "ablation": "each technique of full off, and of sd on",
-    "break_even": "where edge speculation pays, on synthetic answers",
-    "break_even_embedded": "where it pays on the embedded pair's recorded answers",
-    "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
-    "robots_declared": "the same at the Go2's times divided by ten",
-    "fleet": "many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
-}
-COMMANDS = {
-    "tune": ["benchmarks.tune", "--rtt-ms", "40,240"],
-    "tune_synthetic": ["benchmarks.tune", "--rtt-ms", "40,240", "--synthetic", "tokens=100", "--name", "go2_synthetic"],
-    "tune_fast_server": [
-        "benchmarks.tune",
-        "--times",
-        "verify_s=0.015,one_way_s=0.01,server_draft_s=0.00175",
-        "--name",
-        "fast_server",
-    ],
-    "latency": ["benchmarks.latency", "--rtt-ms", "4"],
-    "latency_raw": ["benchmarks.latency", "--profile", "raw"],
-    "robots_declared": ["benchmarks.robots", "--profile", "go2_a100_scaled"],
-    "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
-    "fleet": ["vlm_nav_evaluation", "fleet", "all"],
-}
-"""Modules and words of those programs that are not just a module of their name."""
+RECORDED = ["--recording", str(EMBEDDED)]
+FAST_SERVER = "verify_s=0.015,one_way_s=0.01,server_draft_s=0.00175"
+TUNE = ["benchmarks.tune", "--rtt-ms", "40,240"]
+PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "tune": ("every mode as shipped and at its best at the Go2's times, virtual", TUNE),
+    "tune_synthetic": ("the same on synthetic answers with the paper's rates",
+                       [*TUNE, "--synthetic", "tokens=100", "--name", "go2_synthetic"]),
+    "tune_fast_server": ("the same for a server whose pass takes 15 ms",
+                         ["benchmarks.tune", "--times", FAST_SERVER, "--name", "fast_server"]),
+    "latency": ("the same over real sockets, at the Go2's times divided by ten",
+                ["benchmarks.latency", "--rtt-ms", "4"]),
+    "latency_raw": ("the same over real sockets, at this machine's own times",
+                    ["benchmarks.latency", "--profile", "raw"]),
+    "peers": ("transformers' own generation on the same pair", ["benchmarks.peers"]),
+    "sampling": ("sampling schemes, and their bytes", ["benchmarks.sampling"]),
+    "ablation": ("each technique of full off, and of sd on", ["benchmarks.ablation"]),
+    "break_even": ("where edge speculation pays, on synthetic answers", ["benchmarks.break_even"]),
+    "break_even_embedded": ("where it pays on the embedded pair's recorded answers",
+                            ["benchmarks.break_even", *RECORDED]),
+    "robots": ("one verifier and 1 to 16 robots on this machine, under every policy", ["benchmarks.robots"]),
+    "robots_declared": ("the same at the Go2's times divided by ten",
+                        ["benchmarks.robots", "--profile", "go2_a100_scaled"]),
+    "fleet": ("many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
+              ["vlm_nav_evaluation", "fleet", "all"]),
+}  # fmt: skip
+"""What each shows, its module and its words."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     line = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=(__doc__ or "").splitlines()[0],
-        epilog="programs: " + "; ".join(f"{name}: {shown}" for name, shown in PROGRAMS.items()),
+        epilog="programs: " + "; ".join(f"{name}: {shown}" for name, (shown, _) in PROGRAMS.items()),
     )
     line.add_argument("--only", type=several(list(PROGRAMS)), default=list(PROGRAMS), help=f"of {','.join(PROGRAMS)}")
     add_outputs(line)
@@ -68,7 +62,7 @@ def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
     """Return the command lines of a program with this one's options; a recording that it needs is made first."""
     flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]
     out = [] if options.out == OUT else ["--out", str(options.out)]
-    module, *own = COMMANDS.get(name, [f"benchmarks.{name}"])
+    _, (module, *own) = PROGRAMS[name]
     lines = [[sys.executable, "-m", module, *own, *flags, *out]]
     if "--recording" in own and not EMBEDDED.exists():
         count = str(QUICK_COUNT if options.quick else COUNT)
@@ -94,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     rows, failed = [], 0
     for number, name in enumerate(options.only, start=1):
-        print(f"\n[{number}/{len(options.only)}] {name}: {PROGRAMS[name]}", flush=True)
+        print(f"\n[{number}/{len(options.only)}] {name}: {PROGRAMS[name][0]}", flush=True)
         began = time.monotonic()
         ended = (subprocess.run(line, check=False).returncode for line in commands(name, options))
         code = next(filter(None, ended), 0)

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.recordings import VIRTUAL, add_cost, add_recording, recorded
+from benchmarks.recordings import VIRTUAL, add_cost, add_recording, of_recording, recorded
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, markdown
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
@@ -97,10 +98,10 @@ def run(options: argparse.Namespace) -> None:
         bars = {name: arms[way][1:] for name, arms in found.items()}
         keep(plot(bars, way, timings.cost_words), plotted, options)
     if options.save:
-        settings = command.settings_of(options, "exits", "predictor")
-        about = {"settings": settings, "timings": asdict(timings), "source": dict(pair.notes), "kind": VIRTUAL}
+        about = {"settings": settings_of(options), **provenance(options), **of_recording(pair)}
+        about |= {"timings": asdict(timings), "kind": VIRTUAL}
         name = f"{command.result_name('decoding', options.frames)}_ablation"
-        command.write_result(name, {**about, "steps": counts, "sources": found})
+        write_result(name, {**about, "steps": counts, "sources": found})
 
 
 def by_name(rows: list[dict[str, Any]]) -> Mapping[str, Mapping[str, Any]]:

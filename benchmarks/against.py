@@ -25,26 +25,24 @@ from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.figures import spread
-from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.options import add_save
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, verifier
 
 ROS_PACKAGE = Path("ros_ws/src/spec_vlm_nav")
 CHILD = """
 import base64, json, sys
-from argparse import Namespace
 from pathlib import Path
 from edge_drafter.decoder import EdgeDecoder
-from vlm_nav_evaluation.experiment.sockets import edge_config
-from vlm_nav_evaluation.setting import verifier
-target, draft, dtype, tokens = json.loads(sys.stdin.readline())
-given = {"draft_model": Path(draft), "dtype": dtype, "max_tokens": tokens}
-with verifier(Path(target), "--dtype", dtype) as address:
-    edge = EdgeDecoder(edge_config(Namespace(**given), address))
-    for line in sys.stdin:
-        prompt, jpeg, mode = json.loads(line)
-        result = edge.decode(prompt, base64.b64decode(jpeg), mode=mode)
-        print(json.dumps([result.stats.total_s, list(result.tokens)]), flush=True)
-    edge.close()
+from edge_drafter.settings import EdgeConfig
+draft, settings = json.loads(sys.stdin.readline())
+edge = EdgeDecoder(EdgeConfig.flat(Path(draft), **settings))
+for line in sys.stdin:
+    prompt, jpeg, mode = json.loads(line)
+    result = edge.decode(prompt, base64.b64decode(jpeg), mode=mode)
+    print(json.dumps([result.stats.total_s, list(result.tokens)]), flush=True)
+edge.close()
 """
 COLUMNS = (
     Column("this checkout, ms", "this", ".1f", MS),
@@ -74,18 +72,23 @@ def checkout(folder: Path, options: argparse.Namespace) -> Iterator[Callable[[st
         seconds, tokens = json.loads(line)
         return Answer(tuple(tokens), DecodingStats(mode, tokens=len(tokens), total_s=seconds))
 
-    send([str(options.target_model), str(options.draft_model), options.dtype, options.max_tokens])
-    try:
-        yield decode
-    finally:
-        sink.close()
-        process.wait(60)
+    with verifier(options.target_model, "--dtype", options.dtype, project=folder) as address:
+        settings = {"verifier": address, "dtype": options.dtype, "max_tokens": options.max_tokens}
+        send([str(options.draft_model), {**settings, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}])
+        try:
+            yield decode
+        finally:
+            sink.close()
+            process.wait(60)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     modes = [mode.value for mode in Mode if mode is not Mode.SERVER_SD]
-    line = command.experiment_line("benchmarks.against", __doc__, 60, modes=modes, chosen=["cloud", "sd", "full"])
+    line = command.experiment_line("benchmarks.against", __doc__, 60)
+    command.add_modes(line, modes, ["cloud", "sd", "full"])
+    command.add_journal(line)
+    add_save(line)
     line.add_argument("--with", dest="other", type=Path, required=True, metavar="DIR", help="the other checkout")
     return line
 
@@ -113,10 +116,11 @@ def run(options: argparse.Namespace) -> None:
     different = sum(row["different"] for row in rows.values())
     print(f"{command.described(options)}: median (min-max); ratios frame by frame")
     print(figures_table("mode", rows, COLUMNS))
-    print(f"answers that differ: {different}\n{machine()}")
+    about = provenance(options)
+    print(f"answers that differ: {different}\n{about['machine']}")
     if options.save:
-        about = {"settings": command.settings_of(options, "other"), "machine": machine()}
-        command.write_result("against", {**about, "modes": rows, "different": different})
+        about["settings"] = settings_of(options, "other")
+        write_result("against", {**about, "modes": rows, "different": different})
 
 
 main = partial(command.main_of, parser, run)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -22,13 +23,14 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.recordings import add_cost, add_source, changed, source
+from benchmarks.recordings import add_cost, add_source, changed, of_recording, source
 from edge_drafter import Mode
 from speculation.progress import progress
-from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, figures_table
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime
 from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
@@ -36,7 +38,7 @@ from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
 VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""
 LEAST, MOST_DRAFT, MOST_WAY = 0.03, 12.0, 6.0
-"""Ends of the axes: T_p / T_q and T_c / T_q."""
+"""The axes, T_p / T_q and T_c / T_q, end here."""
 GRID, QUICK_GRID = (12, 10), (6, 5)
 """Places over T_p / T_q and T_c / T_q."""
 SYNTHETIC = "tokens=48,fed=0.727"
@@ -163,36 +165,9 @@ def at(
     return cell
 
 
-def survey(
-    recording: Recording,
-    drafts: Sequence[float],
-    ways: Sequence[float],
-    mode: str,
-    gammas: Sequence[int],
-    cost: str = DEFAULT_COST,
-) -> list[dict[str, Any]]:
-    """Return the map's cells, row by row of T_c / T_q."""
-    places = [(draft, way) for way in ways for draft in drafts]
-    return [at(draft, way, recording, mode, gammas, cost) for draft, way in progress(places, unit="cell")]
-
-
 def grid(cells: Sequence[Mapping[str, Any]], columns: int, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the median speed-ups of one entry [rows, columns]."""
     return np.array([cell[name]["median"] for cell in cells]).reshape(-1, columns)
-
-
-def head_over_draft(
-    cells: Sequence[Mapping[str, Any]], drafts: Sequence[float], mode: str
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return, for a robot at each place, the speed-up with a fed head over that with its draft model [rows, columns].
-
-    The head's is that of the place FED_SHARE to the left, between places by the logarithm of T_p; beyond the map's left
-    end that of the end.
-    """
-    heads, models = grid(cells, len(drafts), FED), grid(cells, len(drafts), mode)
-    wanted, known = np.log(np.array(drafts) * FED_SHARE), np.log(drafts)
-    over: np.ndarray[Any, np.dtype[np.float64]] = np.stack([np.interp(wanted, known, row) for row in heads]) / models
-    return over
 
 
 def plot(
@@ -226,22 +201,15 @@ def plot(
         if shown:
             lines = axes.contour(drafts, ways, fed, levels=shown, colors=FED_COLOUR, linewidths=1.8, linestyles="-.")
             axes.clabel(lines, fmt=lambda level: f"{FED} {level:g}x", fontsize=8)
-        over = head_over_draft(cells, drafts, mode)
-        if over.min() < 1.0 < over.max():
-            axes.contour(drafts, ways, over, levels=[1.0], colors=FED_COLOUR, linewidths=1.6, linestyles=":")
         axes.plot([], [], "-.", color=FED_COLOUR, linewidth=1.8, label=f"{mode}, a {FED} of this T_p drafts")
-        axes.plot([], [], ":", color=FED_COLOUR, linewidth=1.6,
-                  label=f"right of it a {FED} of T_p / 10 is faster")  # fmt: skip
     for paper, (shape, fill) in STYLES.items():
         if has_head or paper != "the same with a fed head":
             axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
-    for each, start in zip(heads(), (one for one in markers() if one.paper == "Orin, fast server"), strict=True):
-        if has_head:
-            shape, fill = STYLES[each.paper]
-            arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 6, "shrinkB": 6}
-            axes.annotate("", each.place, start.place, arrowprops=arrow, zorder=4)
-            axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
     for each in markers():
+        if has_head and each.paper == "Orin, fast server":
+            arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 6, "shrinkB": 6}
+            axes.annotate("", with_head(each).place, each.place, arrowprops=arrow, zorder=4)
+    for each in [*markers(), *(heads() if has_head else [])]:
         shape, fill = STYLES[each.paper]
         axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
         axes.annotate(
@@ -249,8 +217,7 @@ def plot(
             fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    about = {"title": caption, "title_fontsize": 8}
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8, **about)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, title=caption, title_fontsize=8)
     bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30, label=f"{mode}: times faster than cloud decoding")
     bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
     bar.ax.yaxis.set_minor_locator(NullLocator())
@@ -310,31 +277,28 @@ def run(options: argparse.Namespace) -> None:
         options.synthetic = SYNTHETIC
     options.steps = options.steps or (2 if options.quick else 5)
     options.gammas = options.gammas or ("4" if options.quick else "1,2,4,8")
-    recording, gammas = source(options), _gammas(options.gammas)
+    recording, gammas = source(options), gammas_of(options.gammas)
     columns, rows = QUICK_GRID if options.quick else GRID
     drafts, ways = (np.geomspace(LEAST, most, n).tolist() for most, n in ((MOST_DRAFT, columns), (MOST_WAY, rows)))
-    cells = survey(recording, drafts, ways, options.mode, gammas, options.cost)
+    grid_places = [(draft, way) for way in ways for draft in drafts]
+    speed_ups = partial(at, recording=recording, mode=options.mode, gammas=gammas, cost=options.cost)
+    cells = [speed_ups(*place) for place in progress(grid_places, unit="cell")]
     places = markers() + (heads() if recording.fed is not None else [])
-    systems = [
-        {"paper": each.paper, "source": each.source, **at(*each.place, recording, options.mode, gammas, options.cost)}
-        for each in places
-    ]
+    systems = [{"paper": each.paper, "source": each.source, **speed_ups(*each.place)} for each in places]
     caption = _caption(options, recording, gammas)
     print(f"{caption}\n{report(systems, cells, options.mode)}")
     name = "break_even" if options.recording is None else f"break_even_{options.recording.stem}"
     name += "" if options.cost == DEFAULT_COST else f"_cost_{Path(options.cost).stem}"
     keep(plot(cells, drafts, ways, options.mode, caption), name, options)
     if options.save:
-        data = {"settings": settings_of(options), "source": dict(recording.notes), "verify_s": VERIFY_S}
-        write_result(name, {**data, "draft_leaf": TABLE_9_LEAF, "cells": cells, "systems": systems})
+        about = {"settings": settings_of(options), **provenance(options), **of_recording(recording)}
+        write_result(
+            name, {**about, "verify_s": VERIFY_S, "draft_leaf": TABLE_9_LEAF, "cells": cells, "systems": systems}
+        )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    return main_of(parser, run, arguments)
-
-
-def _gammas(text: str) -> list[int]:
+def gammas_of(text: str) -> list[int]:
+    """Read comma-separated draft lengths. Raises ValueError, naming the option, for others than 1 to 16."""
     try:
         gammas = sorted({int(word) for word in text.split(",")})
     except ValueError:
@@ -357,6 +321,8 @@ def _caption(options: argparse.Namespace, recording: Recording, gammas: Sequence
         f"{declared(1.0, 0.0, options.cost).cost_words}"
     )
 
+
+main = partial(main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

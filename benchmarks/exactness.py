@@ -15,25 +15,29 @@ from edge_drafter import Mode
 from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
-from vlm_nav_evaluation.setting import add_answers
+from vlm_nav_evaluation.options import add_save
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.experiment_line("benchmarks.exactness", __doc__, 200, modes=MODES, drafting=True, dtype="float64")
-    add_answers(line)
+    edge = ("drafting", "fed_head", "answers", "device")
+    line = command.experiment_line("benchmarks.exactness", __doc__, 200, edge, dtype="float64")
+    command.add_modes(line, MODES)
+    command.add_journal(line)
+    add_save(line)
     return line
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 for a flip that is no near tie."""
     asked = asked_of(options, options.steps)
-    alone = TargetAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens, options.answers)
+    target = load_vlm(options.target_model, dtype=options.dtype, device=options.device)
+    alone = ModelAlone(target, options.max_tokens, options.answers)
     with sockets(options, options.modes) as edges:
         measured = edges.run([alone.arm(), *modes_as_arms(options.modes)], asked, (), command.journal_of(options))
     flips = alone.flips(measured, asked)

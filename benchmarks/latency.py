@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from benchmarks.recordings import add_as_shipped, record_asked
+from benchmarks.recordings import record_asked
 from edge_drafter import Mode
 from edge_drafter.settings import MAX_RTT_S
 from speculation.cost_profile import COST_FILE
@@ -35,7 +34,6 @@ from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import Edges, modes_as_arms, sockets
 from vlm_nav_evaluation.figures import COLUMNS, with_ratios
-from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.plots import add_outputs
 from vlm_nav_evaluation.tables import Column, markdown
 from vlm_nav_evaluation.virtual_time import Recording, Timings
@@ -46,81 +44,38 @@ MODES = [mode.value for mode in Mode]
 SPANS = 1_000_000
 STEPS, QUICK_STEPS = 100, 2
 CLOUD, SD, SERVER_SD = Mode.CLOUD.value, Mode.SD.value, Mode.SERVER_SD.value
-RECORDED = {"exits": None, "recorded_head": None}
-"""Options of a recording that a command need not have."""
 SESSIONS = 32
 """Every arm with settings of its own is a robot of its own."""
 
 
-class AtBest:
-    """Edges on a verifier without a draft model and on one with it, and what every mode drafts at its best."""
+def arms_of(
+    options: argparse.Namespace, recording: Recording | None, timings: Timings
+) -> tuple[list[Arm[Question]], dict[str, str]]:
+    """Return every mode as shipped and at its best, and what the tuned ones draft by arm.
 
-    def __init__(
-        self, edges: Edges, beside: Edges | None, recording: Recording | None, timings: Timings | None
-    ) -> None:
-        """Use `at_best`. recording: answers to tune on; None, as are `timings`, for modes as shipped alone."""
-        self.edges = edges
-        self._beside = beside
-        self._recording = recording
-        self.timings = timings
-
-    def arms(self, modes: Sequence[str], rtt_s: float | None = None) -> tuple[list[Arm[Question]], dict[str, str]]:
-        """Return arms, and what the tuned ones draft by arm; rtt_s: in place of the profile's round trip."""
-        options, timings = self.edges.options, self.timings or Timings()
-        found: list[Arm[Question]] = []
-        if rtt_s is not None:
-            timings = replace(timings, one_way_s=rtt_s / 2.0)
-        arms, drafting = arms_at_best(
-            modes, self._recording, timings, options.drafting, trees_alone=True, gamma=options.gamma,
-            fed=getattr(options, "fed_head", OFF) != OFF,
-        )  # fmt: skip
-        trip = {} if rtt_s is None else {"rtt_s": rtt_s}
-        for arm in arms:
-            # A robot takes them as one text; of server_sd, which has none, only the depth.
-            text = {"drafting": arm.changes["text"]} if "text" in arm.changes else {"gamma": arm.changes["gamma"]}
-            found.append(Arm(arm.name, arm.mode, {**trip, **text}, exact=arm.mode != Mode.EDGE.value))
-        return found, drafting
-
-    def of(self, arm: Arm[Any]) -> Edges:
-        """Return the edges whose verifier answers an arm."""
-        return self._beside if arm.mode == SERVER_SD and self._beside is not None else self.edges
-
-    def run(
-        self,
-        arms: Sequence[Arm[Any]],
-        asked: Sequence[Question],
-        before: Sequence[Question],
-        journal: Journal | None = None,
-    ) -> Run:
-        """See `Edges.run`."""
-        return self.edges.run([replace(arm, decode=self.of(arm).decoder(arm)) for arm in arms], asked, before, journal)
-
-
-@contextmanager
-def at_best(
-    options: argparse.Namespace, modes: Sequence[str], trace: int = 1
-) -> Iterator[tuple[AtBest, list[Question], list[Question]]]:
-    """Yield edges with what is best for every mode, questions to warm up with, and the questions.
-
-    `server_sd` has a verifier of its own, since a draft model beside the target would change `full`. What is tuned on
-    are answers to other questions. With options.as_shipped nothing is searched. Raises as `sockets` and `warmed_up`.
+    recording: answers to tune on; None for modes as shipped alone.
     """
-    others, asked = warmed_up(options, options.steps, WARM_UP if options.as_shipped else TUNED_ON)
-    before, many = others[:WARM_UP], ("--max-sessions", str(SESSIONS))
-    plain = [mode for mode in modes if mode != SERVER_SD]
-    with sockets(options, plain, *many, trace=trace) as edges:
-        recording = timings = None
-        fed_head = getattr(options, "fed_head", OFF)
-        if not options.as_shipped:
-            head = {} if fed_head == OFF else {"recorded_head": Path(fed_head)}
-            recording = record_asked(argparse.Namespace(**{**RECORDED, **vars(options), **head}), others)
-            run = edges.run(modes_as_arms([CLOUD, SD]), before, before[:1])
-            timings = times_of(load_profile(options.profile), run, options.target_model)
-        if len(plain) == len(modes):
-            yield AtBest(edges, None, recording, timings), before, asked
-            return
-        with sockets(options, [SERVER_SD], *many, vlm=edges.vlm, trace=trace) as beside:
-            yield AtBest(edges, beside, recording, timings), before, asked
+    trip = {} if options.rtt_ms is None else {"rtt_s": options.rtt_ms / 1e3}
+    if trip:
+        timings = replace(timings, one_way_s=trip["rtt_s"] / 2.0)
+    arms, drafting = arms_at_best(
+        options.modes, recording, timings, options.drafting, trees_alone=True, gamma=options.gamma,
+        fed=options.fed_head != OFF,
+    )  # fmt: skip
+    found: list[Arm[Question]] = []
+    for arm in arms:
+        # A robot takes them as one text; of server_sd, which has none, only the depth.
+        text = {"drafting": arm.changes["text"]} if "text" in arm.changes else {"gamma": arm.changes["gamma"]}
+        found.append(Arm(arm.name, arm.mode, {**trip, **text}, exact=arm.mode != Mode.EDGE.value))
+    return found, drafting
+
+
+def to_tune_on(options: argparse.Namespace, edges: Edges, others: Sequence[Question]) -> tuple[Recording, Timings]:
+    """Return the pair's answers to questions that are not measured, and the times that the sockets have."""
+    head = None if options.fed_head == OFF else Path(options.fed_head)
+    recording = record_asked(options, others, head=head)
+    run = edges.run(modes_as_arms([CLOUD, SD]), others[:WARM_UP], others[:1])
+    return recording, times_of(load_profile(options.profile), run, options.target_model)
 
 
 def times_of(profile: DeviceProfile, run: Run, target: Path) -> Timings:
@@ -150,15 +105,15 @@ def times_of(profile: DeviceProfile, run: Run, target: Path) -> Timings:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.experiment_line(
-        "benchmarks.latency", __doc__, None, steps_default=f"{STEPS}, with --quick {QUICK_STEPS}",
-        profile="go2_a100_scaled", link=True, modes=MODES, chosen=["cloud", "sd", "fsd", "server_sd", "full"],
-        drafting=True, predictor=True, save=False,
-    )  # fmt: skip
+    edge = ("profile", "link", "drafting", "fed_head", "predictor")
+    line = command.experiment_line("benchmarks.latency", __doc__, STEPS, edge, QUICK_STEPS, profile="go2_a100_scaled")
+    command.add_modes(line, MODES, ["cloud", "sd", "fsd", "server_sd", "full"])
+    command.add_journal(line)
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
     add_cores(line)
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge as shipped here")
-    add_as_shipped(line)
+    shown = "search nothing: every mode as shipped, on all answers (default: also each at its best, found on others)"
+    line.add_argument("--as-shipped", action="store_true", help=shown)
     add_outputs(line)
     return line
 
@@ -169,16 +124,26 @@ def run(options: argparse.Namespace) -> None:
     if options.rtt_ms is not None and not 0.0 <= options.rtt_ms <= 1e3 * MAX_RTT_S:
         raise ValueError(f"--rtt-ms {options.rtt_ms:g} is outside 0 to {1e3 * MAX_RTT_S:g}")
     print(f"{command.described(options)}; {on_cores(options.cores)}")
-    rtt_s = None if options.rtt_ms is None else options.rtt_ms / 1e3
-    with at_best(options, options.modes, trace=SPANS if options.trace else 1) as (best, before, asked):
-        arms, drafting = best.arms(options.modes, rtt_s)
-        measured = best.run(arms, asked, before, command.journal_of(options))
+    others, asked = warmed_up(options, options.steps, WARM_UP if options.as_shipped else TUNED_ON)
+    many, trace = ("--max-sessions", str(SESSIONS)), SPANS if options.trace else 1
+    plain = [mode for mode in options.modes if mode != SERVER_SD]
+    recording, timings = None, Timings()
+    with ExitStack() as stack:
+        edges = beside = stack.enter_context(sockets(options, plain, *many, trace=trace))
+        if not options.as_shipped:
+            recording, timings = to_tune_on(options, edges, others)
+            print(f"tuned on virtual time, on other frames, at {timings}")
+        if SERVER_SD in options.modes:
+            # A draft model beside the target would change `full`, so it has a verifier of its own.
+            beside = stack.enter_context(sockets(options, [SERVER_SD], *many, vlm=edges.vlm, trace=trace))
+        arms, drafting = arms_of(options, recording, timings)
+        sides = {arm.name: beside if arm.mode == SERVER_SD else edges for arm in arms}
+        ready = [replace(arm, decode=sides[arm.name].decoder(arm)) for arm in arms]
+        measured = edges.run(ready, asked, others[:WARM_UP], command.journal_of(options))
         if options.trace is not None:
-            best.of(arms[0]).edge(**arms[0].changes).trace.write(options.trace)
+            sides[arms[0].name].edge(**arms[0].changes).trace.write(options.trace)
     figures, fastest = measured.figures(), measured.fastest()
     pairs = [(arm, fastest) for arm in figures if arm != fastest]
-    if best.timings is not None:
-        print(f"tuned on virtual time, on other frames, at {best.timings}")
     shown = {arm: {**entry, "drafting": f"`{drafting[arm]}`" if drafting.get(arm) else None}
              for arm, entry in with_ratios(figures).items()}  # fmt: skip
     print(markdown("mode", shown, (*COLUMNS, Column("drafting", "drafting", ""))))

@@ -2,13 +2,13 @@
 
 Per model: vision tower, prefill, one decoded token (T_p of a draft), verification of gamma drafted tokens (T_q of a
 target), each decoder layer, head and early exit, and the verification over batch and length (Early Exits, Tables 5, 8a
-and 9). Times do not depend on what the weights are; answers would, and none are made.
+and 9); beside it how much of the memory's speed a verification uses. Times do not depend on what the weights are;
+answers would, and none are made.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import sys
@@ -22,17 +22,20 @@ import torch
 
 from adapters_training.devices import machine
 from adapters_training.exit_choice.timing import time_forward
-from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
+from benchmarks.shapes import SHAPES, build
 from speculation.exits import ExitHeads, Head
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
 from speculation.vlm.speed import text_inputs, timed
 from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.options import add_edge_flags, add_save
+from vlm_nav_evaluation.results import commit, settings_of, write_json, write_result
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
@@ -50,6 +53,7 @@ ROWS = (
     Column("one exit, full head, ms", "exit_ms"),
     Column("one layer, ms", "layer_median_ms"),
     Column("exit / verification", "exit_share", ".1%"),
+    Column("weights' bytes a second / those of a copy", "read_share", ".1%"),
 )
 
 
@@ -71,9 +75,13 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
         pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
         grid = torch.tensor(inputs.grids, device=vlm.device)
         found["vision_ms"] = _median(vlm, options, lambda: vlm.model.model.get_image_features(pixels, grid))
-    cache = KVCache(vlm, 1, context + 2)
+    cache = KVCache(vlm, 1, context + options.gamma + 2)
     found["prefill_ms"] = _median(vlm, options, lambda: prefill(vlm, cache, 0, inputs))
-    found["decode_ms"] = _batch(vlm, cache, 1, options)
+    graphs = graphs_of(vlm, cache, ()) if options.cuda_graphs else None
+    found["decode_ms"] = _batch(vlm, cache, 1, options, graphs)
+    found["verify_with_logits_ms"] = _batch(vlm, cache, options.gamma + 1, options, graphs)
+    read = sum(each.nbytes for part in (vlm.text.layers, vlm.model.lm_head) for each in part.parameters())
+    found["read_share"] = read / (found["verify_with_logits_ms"] / 1e3) / _copy_rate(vlm, options)
     middle = (vlm.num_layers - 1) // 2
     heads = ExitHeads(vlm, [middle], EXIT_RANK) if vlm.num_layers > 1 else None  # the last layer is no exit
     times = time_forward(vlm, heads, drafted=options.gamma, context=context, repeats=options.repeats)
@@ -104,15 +112,17 @@ def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) 
     times: dict[str, dict[str, float | None]] = {}
     cases = [(batch, length) for batch in options.batches for length in options.lengths]
     cache: KVCache | None = None
+    graphs: PassGraphs | None = None
     for batch, length in progress(cases, unit="case", desc=vlm.name):
         row = times.setdefault(str(batch), {})
         try:
             if cache is None or cache.rows != batch:
-                cache = None  # before the next is made
+                cache = graphs = None  # before the next is made
                 cache = _filled(vlm, batch, context, max(options.lengths))
-            row[str(length)] = _batch(vlm, cache, length, options)
+                graphs = graphs_of(vlm, cache, ()) if options.cuda_graphs else None
+            row[str(length)] = _batch(vlm, cache, length, options, graphs)
         except (torch.OutOfMemoryError, MemoryError):
-            row[str(length)] = cache = None
+            row[str(length)] = cache = graphs = None
             torch.cuda.empty_cache()
     return times
 
@@ -124,15 +134,22 @@ def _filled(vlm: Vlm, rows: int, context: int, room: int) -> KVCache:
     return cache
 
 
-def _batch(vlm: Vlm, cache: KVCache, length: int, options: argparse.Namespace) -> float:
+def _batch(vlm: Vlm, cache: KVCache, length: int, options: argparse.Namespace, graphs: PassGraphs | None) -> float:
     def work() -> None:
         for row in range(cache.rows):
             cache.truncate(row, cache.length[row])
         chain = range(-1, length - 2)
         chunks = [draft_chunk(cache, row, 0, [0] * (length - 1), chain) for row in range(cache.rows)]
-        forward(vlm, cache, chunks)
+        forward(vlm, cache, chunks, graphs=graphs)
 
     return _median(vlm, options, work)
+
+
+def _copy_rate(vlm: Vlm, options: argparse.Namespace) -> float:
+    """Return how many bytes a second a plain copy reads and writes on the model's device: what no pass can exceed."""
+    source = torch.ones(1 << 28, dtype=torch.uint8, device=vlm.device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / statistics.median(timed(lambda: target.copy_(source), vlm.device, options.repeats))
 
 
 def _median(vlm: Vlm, options: argparse.Namespace, work: Callable[[], object]) -> float:
@@ -176,18 +193,27 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="rows of a forward (Table 9's)")
     line.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS), help="tokens of a row, the root too")
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
-    add_forwards(line, repeats=10, dtype="bfloat16")
+    shown = "passes as the verifier runs them on a GPU: captured, with fused projections"
+    line.add_argument("--cuda-graphs", action="store_true", help=shown)
+    line.add_argument("--gamma", type=int, default=4, help="drafted tokens of a verification (default: 4)")
+    line.add_argument("--repeats", type=int, default=10, help="timed forwards (default: 10)")
+    add_edge_flags(line, "device", "dtype", "threads", dtype="bfloat16")
+    add_save(line)
     return line
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
-    for name in ("gamma", "prompt", "repeats", "threads"):
+    for name in ("gamma", "prompt", "repeats"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
     if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
         raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
-    check_machine(options)
+    torch.set_num_threads(options.threads)
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
+        raise ValueError(f"--device {options.device}: {(str(error) or 'not there').splitlines()[0]}") from None
     found: dict[str, dict[str, Any]] = {}
     for name in options.preset:
         found[name] = measure(build(name, options.device, options.dtype), options)
@@ -196,14 +222,14 @@ def run(options: argparse.Namespace) -> None:
     print(report(found))
     if len(found) == 2:
         print(pair_line(found, options.gamma))
-    data = {"settings": command.settings_of(options), "machine": machine(options.device), "models": found}
+    about = {"settings": settings_of(options), "commit": commit(), "machine": machine(options.device), "pair": {}}
+    data = {**about, "models": found}
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        write_json(options.out, data)
         print(f"saved {options.out.name}")
     if options.save:
         device = options.device.partition(":")[0]
-        command.write_result(f"model_timings_{'_'.join(options.preset)}_{options.dtype}_{device}", data)
+        write_result(f"model_timings_{'_'.join(options.preset)}_{options.dtype}_{device}", data)
 
 
 main = partial(command.main_of, parser, run)

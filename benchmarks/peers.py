@@ -1,18 +1,16 @@
 """Peers in the same run: transformers' `generate`, assisted generation and prompt lookup beside this system, RTT 0.
 
 One pair, the same frames, turns taken frame by frame, raw times of this machine from prompt and JPEG to the last token.
-The peers run in this process; this system runs as it does on a robot, over real sockets to a verifier process. With
---tune the strongest peer and this system's modes are there a second time, with the settings that a search found.
+The peers run in this process; this system runs as it does on a robot, over real sockets to a verifier process.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
@@ -21,24 +19,20 @@ from matplotlib.figure import Figure
 
 from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
+from speculation.settings import path_flag
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
+from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.processor import add_cores
 from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
-from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Backend, Question, Run
+from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
 
 STEPS, QUICK_STEPS = 60, 2
-TUNING, FIRST, BEST = 10, 4, 3
-"""Frames of the search, which are none of those that are measured: all settings answer the first, the best the rest."""
-TUNED = ", tuned"
-SESSIONS = 16
-"""At the verifier: every setting that a search tries has an edge of its own."""
 LOOKUP_TOKENS = 10
 """Tokens that prompt lookup proposes at once: the default of transformers' own candidate generator."""
 GREEDY = "generate"
@@ -49,9 +43,16 @@ ALONE = "own loop, target alone"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_PLACE)
 FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
-OURS = (Mode.CLOUD.value, Mode.SD.value, Mode.FULL.value, FORGETFUL)
+FED = "sd, fed head"
+MODES = (Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value, Mode.FULL.value)
+OURS = (*MODES, FORGETFUL, FED)
 PEER_COLOUR = "#bab0ac"
-OWN_COLOURS = {**MODE_COLOURS, ALONE: "#79706e", FORGETFUL: MODE_COLOURS[Mode.FULL.value]}
+OWN_COLOURS = {
+    **MODE_COLOURS,
+    ALONE: "#79706e",
+    FORGETFUL: MODE_COLOURS[Mode.FULL.value],
+    FED: MODE_COLOURS[Mode.SD.value],
+}
 COLUMNS = (
     *spread_columns("total_s"),
     Column("tokens/s", "tokens_per_s", ".0f"),
@@ -99,51 +100,6 @@ def load_pair(options: argparse.Namespace) -> tuple[Vlm, Vlm]:
     return target, draft
 
 
-def settings_of_peer(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm[Question]]:
-    """Return what the search tries for assisted generation: how many tokens at most, where drafts end, how it adapts.
-
-    The first is transformers' own.
-    """
-    chosen: list[dict[str, Any]] = [{}]
-    for tokens, threshold in product((5, 10, 20), (0.0, 0.2, 0.4, 0.7)):
-        chosen.append({
-            "num_assistant_tokens": tokens, "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": threshold,
-        })  # fmt: skip
-    return [
-        Arm(_named(each), decode=Generate(target, max_tokens, draft, sight=True, **each), optional=True)
-        for each in chosen
-    ]
-
-
-def settings_of_mode(mode: str, drafting: str, rtt_s: float = 0.0) -> list[Arm[Question]]:
-    """Return what the search tries for a mode of ours; the first is as shipped."""
-    grid: list[dict[str, Any]] = [{}, *({"gamma": gamma} for gamma in (2, 6, 8, 12))]
-    if mode == Mode.FULL.value:
-        trees = product((4, 8), (8, 16), (2, 8))
-        grid += [{"gamma": gamma, "draft_tokens": tokens, "leaves": leaves} for gamma, tokens, leaves in trees]
-    arms = list[Arm[Question]]()
-    for each in grid:
-        changes = {"rtt_s": rtt_s} | {name: value for name, value in each.items() if name == "gamma"}
-        words = [drafting, *(f"{name}={value}" for name, value in each.items() if name != "gamma")]
-        arms.append(Arm(_named(each), mode, changes | {"drafting": ",".join(filter(None, words))}))
-    return arms
-
-
-def fastest(settings: Sequence[Arm[Question]], edges: Backend, asked: Sequence[Question]) -> Arm[Question]:
-    """Return the fastest by the total time of the frames asked: all answer the first, the best of them the rest."""
-    first = edges.run(settings, asked[:FIRST], asked[:1])
-    ranked = sorted(
-        (arm for arm in settings if arm.name in first.answers), key=lambda arm: sum(first.seconds(arm.name))
-    )
-    then = edges.run(ranked[:BEST], asked[FIRST:], [])
-    return min(ranked[:BEST], key=lambda arm: sum(first.seconds(arm.name)) + sum(then.seconds(arm.name)))
-
-
-def _named(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "as shipped"
-
-
 def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm: rates are totals over totals, ratios are `generate`'s time over the arm's."""
     figures: dict[str, dict[str, Any]] = {}
@@ -165,14 +121,13 @@ def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
 
 def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     """Return one bar an arm: the median step, a whisker from the fastest to the slowest, the ratio to `generate`."""
-    ours = (ALONE, *OURS)
-    whose = {name: "this project" if name.removesuffix(TUNED) in ours else "transformers" for name in figures}
+    whose = {name: "this project" if name in (ALONE, *OURS) else "transformers" for name in figures}
     labels = [f"{whose[name]}: {'target alone' if name == ALONE else name}" for name in figures]
     words = "ms per step: median, whiskers to the fastest and the slowest (1.5x: faster than generate)"
     figure, axes = bar_plot(1.5 + 0.42 * len(figures), labels, title, words)
     for row, (name, entry) in enumerate(figures.items()):
         low, middle, high = (1e3 * entry["total_s"][key] for key in ("min", "median", "max"))
-        colour = OWN_COLOURS.get(name.removesuffix(TUNED), PEER_COLOUR)
+        colour = OWN_COLOURS.get(name, PEER_COLOUR)
         ends = [[middle - low], [high - middle]]
         axes.barh(row, middle, 0.66, color=colour, xerr=ends, ecolor="#333333", capsize=2)
         ratio = entry["ratio_low_median_high"]
@@ -184,13 +139,13 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    default = f"{STEPS}, with --quick {QUICK_STEPS}"
-    line = command.experiment_line(
-        "benchmarks.peers", __doc__, None, steps_default=default, drafting=True, predictor=True, save=False
-    )
-    line.add_argument("--tune", action="store_true", help=f"search settings on {TUNING} other frames, two minutes")
+    edge = ("drafting", "predictor", "threads")
+    line = command.experiment_line("benchmarks.peers", __doc__, STEPS, edge, QUICK_STEPS)
+    command.add_journal(line)
+    line.add_argument("--exits", type=path_flag, help="folder of exit heads (default: where the verifier finds them)")
+    shown = "folder of a fed head: `sd` is there a second time, and it drafts"
+    line.add_argument("--fed-head", dest="head", type=path_flag, metavar="FOLDER", help=shown)
     add_cores(line)
-    line.add_argument("--threads", type=int, default=1, help="CPU threads of each model's process (default: 1)")
     add_outputs(line)
     return line
 
@@ -198,34 +153,24 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 where an answer of ours is not the target's."""
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
-    if options.threads < 1:
-        raise ValueError(f"--threads {options.threads}: give at least 1")
     where = on_cores(options.cores)
     target, draft = load_pair(options)
-    warm_up, asked = warmed_up(options, options.steps, WARM_UP + TUNING * options.tune)
-    warm_up, tuning = warm_up[:WARM_UP], warm_up[WARM_UP:]
+    warm_up, asked = warmed_up(options, options.steps, WARM_UP)
     check_alike(target, draft, asked[0])
-    alone = TargetAlone(target, options.max_tokens)
-    with sockets(options, (), "--max-sessions", str(SESSIONS), vlm=draft) as edges:
-        forgetful = {"rtt_s": 0.0, "drafting": ",".join(filter(None, (options.drafting, "ngrams=off")))}
-        arms = [
-            *peers_of(target, draft, options.max_tokens, options.gamma),
-            alone.arm(ALONE),
-            *modes_as_arms(OURS[:-1], rtt_s=0.0),
-            Arm(FORGETFUL, Mode.FULL.value, forgetful),
-        ]
-        found: dict[str, str] = {}
-        if options.tune:
-            forgotten = str(forgetful["drafting"])
-            searched = {name: settings_of_mode(name, options.drafting) for name in (Mode.SD.value, Mode.FULL.value)}
-            searched[FORGETFUL] = settings_of_mode(Mode.FULL.value, forgotten)
-            if target.sees_images:
-                searched[SIGHTED] = settings_of_peer(target, draft, options.max_tokens)
-            for name, tried in searched.items():
-                best = fastest(tried, edges, tuning)
-                edges.close()
-                found[name + TUNED] = best.name
-                arms.append(replace(best, name=name + TUNED))
+    alone = ModelAlone(target, options.max_tokens)
+    forgetful = ",".join(filter(None, (options.drafting, "ngrams=off")))
+    arms = [
+        *peers_of(target, draft, options.max_tokens, options.gamma),
+        alone.arm(ALONE),
+        *modes_as_arms(MODES, rtt_s=0.0),
+        Arm(FORGETFUL, Mode.FULL.value, {"rtt_s": 0.0, "drafting": forgetful}),
+    ]
+    flags: tuple[str, ...] = ()
+    if options.head is not None:
+        head = str(options.head.resolve())
+        flags = ("--fed-head", head)
+        arms.append(Arm(FED, Mode.SD.value, {"rtt_s": 0.0, "fed_head": head}))
+    with sockets(options, (), *flags, vlm=draft) as edges:
         measured = edges.run(arms, asked, warm_up, command.journal_of(options))
     flips = alone.flips(measured, asked, ALONE)
     figures = figures_of(measured, flips)
@@ -234,8 +179,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"{torch.get_num_threads()} thread(s) in each process: the peers are one process, cloud, sd and full are two "
           "(edge and verifier), which may work at the same time")  # fmt: skip
     print(figures_table("arm", figures, COLUMNS))
-    for name, settings in found.items():
-        print(f"{name}: {settings}")
     print(f"other: frames whose tokens are not those of '{ALONE}', in {options.dtype}; faster: than '{GREEDY}'")
     for flip in flips:
         print(f"{flip.mode}: frame {flip.frame} leaves at token {flip.position}, margin {flip.margin:.2g}")
@@ -244,10 +187,9 @@ def run(options: argparse.Namespace) -> int:
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown = {"figures": figures, "flips": [asdict(flip) for flip in flips], "refused": dict(measured.refused)}
-    shown |= {"cores": where, "tuned": found}
-    data = {"transformers": transformers.__version__, **shown}
+    data = {"transformers": transformers.__version__, "cores": where, **shown}
     command.finish(options, "peers", data, measured)
-    return 1 if bugs(flips, options.dtype, (*OURS, *(f"{name}{TUNED}" for name in OURS))) else 0
+    return 1 if bugs(flips, options.dtype, OURS) else 0
 
 
 main = partial(command.main_of, parser, run)

@@ -13,10 +13,11 @@ import numpy as np
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
-from vlm_nav_evaluation.experiment.command import settings_of
-from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
+from vlm_nav_evaluation.experiment.prompts import in_words
+from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts
 from vlm_nav_evaluation.experiment.run import Question
-from vlm_nav_evaluation.setting import MEASURED_ORDER, add_pair, add_predictor, machine
+from vlm_nav_evaluation.options import MEASURED_ORDER, add_edge_flags, add_pair
+from vlm_nav_evaluation.results import machine, settings_of
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic
 from vlm_nav_evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 
@@ -34,15 +35,8 @@ def add_models(line: argparse.ArgumentParser) -> None:
     """Register the options that a recording is made with."""
     add_pair(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
-    add_predictor(line)
+    add_edge_flags(line, "predictor")
     add_questions(line)
-    line.set_defaults(recorded_head=None)
-
-
-def add_recorded_head(line: argparse.ArgumentParser) -> None:
-    """Register --fed-head, of what is recorded alone: no robot is started with it."""
-    shown = "folder of a fed head (default: as the verifier finds it)"
-    line.add_argument("--fed-head", dest="recorded_head", type=Path, metavar="FOLDER", help=shown)
 
 
 def add_recording(line: argparse.ArgumentParser) -> None:
@@ -54,7 +48,6 @@ def add_recording(line: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_pair(line)
     add_questions(line)
-    line.set_defaults(exits=None, predictor=AUTO, recorded_head=None)
 
 
 def add_source(line: argparse.ArgumentParser) -> None:
@@ -67,12 +60,6 @@ def add_source(line: argparse.ArgumentParser) -> None:
 def add_cost(line: argparse.ArgumentParser) -> None:
     """Register --cost, as `load_timings` has it."""
     line.add_argument("--cost", default=DEFAULT_COST, metavar="FILE|NAME", help=f"on virtual time, {COST_HELP}")
-
-
-def add_as_shipped(line: argparse.ArgumentParser) -> None:
-    """Register --as-shipped."""
-    shown = "search nothing: every mode as shipped, on all answers (default: also each at its best, found on others)"
-    line.add_argument("--as-shipped", action="store_true", help=shown)
 
 
 def fields_help(defaults: Any, what: str) -> str:
@@ -112,6 +99,12 @@ def source(options: argparse.Namespace) -> Recording:
     if options.steps is not None and options.steps > len(recording.steps):
         raise ValueError(f"--steps {options.steps}: {options.recording} has {len(recording.steps)}")
     return replace(recording, steps=recording.steps[: options.steps])
+
+
+def of_recording(recording: Recording) -> dict[str, Any]:
+    """Return what a result says about its recording: which pair of models answered, none where it is synthetic."""
+    notes = dict(recording.notes)
+    return {"pair": {name: notes[name] for name in ("target", "draft") if name in notes}, "source": notes}
 
 
 def recorded(options: argparse.Namespace, count: int) -> Recording:
@@ -164,19 +157,18 @@ def check_pair(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def record_questions(options: argparse.Namespace, count: int, top: int = TOP) -> tuple[Recording, list[Question]]:
-    """Return a recording of `count` of the options' questions, and these. Raises ValueError for unusable models."""
-    asked = asked_of(options, count)
-    return record_asked(options, asked, top), asked
+def record_asked(
+    options: argparse.Namespace, asked: Sequence[Question], top: int = TOP, head: Path | None = None
+) -> Recording:
+    """Return a recording of questions by the options' models, and by a fed head. Raises ValueError for unusable models.
 
-
-def record_asked(options: argparse.Namespace, asked: Sequence[Question], top: int = TOP) -> Recording:
-    """Return a recording of questions by the options' models. Raises ValueError for unusable models."""
+    head: its folder; None: as the verifier finds it.
+    """
     from vlm_nav_evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
     models = Models.load(
-        options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,
-        in_words(options.frames), options.recorded_head,
+        options.target_model, options.draft_model, getattr(options, "exits", None),
+        getattr(options, "predictor", AUTO), options.dtype, in_words(options.frames), head,
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
     return record(models, asked, options.max_tokens, top)
@@ -184,7 +176,7 @@ def record_asked(options: argparse.Namespace, asked: Sequence[Question], top: in
 
 def write_recording(options: argparse.Namespace, path: Path, count: int, top: int = TOP) -> None:
     """Record `count` of the options' questions into a file."""
-    recording, _ = record_questions(options, count, top)
+    recording = record_asked(options, asked_of(options, count), top, getattr(options, "recorded_head", None))
     notes = {"settings": settings_of(options, "recording"), "machine": machine()}
     replace(recording, notes={**recording.notes, **notes}).save(path)
     tokens = [token for step in recording.steps for token in step.tokens]
@@ -196,18 +188,13 @@ def write_recording(options: argparse.Namespace, path: Path, count: int, top: in
     )
 
 
-def fed_shares(recording: Recording) -> list[float]:
-    """Return how often a fed head's likeliest token is right, by depth; behind every place, whatever came before."""
+def _fed_shares(recording: Recording) -> str:
+    """Return how often a fed head's likeliest token is right, by depth, behind every place; empty without a head."""
+    if recording.fed is None:
+        return ""
     right = np.concatenate([
         each.fed_tokens[:, :, 0] == np.asarray(each.tokens)[:, None]
         for each in recording.steps
         if each.fed_tokens is not None
     ])  # fmt: skip
-    shares: list[float] = right.mean(axis=0).tolist()
-    return shares
-
-
-def _fed_shares(recording: Recording) -> str:
-    if recording.fed is None:
-        return ""
-    return ", a fed head's in " + ", ".join(f"{share:.1%}" for share in fed_shares(recording)) + " by depth"
+    return ", a fed head's in " + ", ".join(f"{share:.1%}" for share in right.mean(axis=0)) + " by depth"

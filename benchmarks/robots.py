@@ -17,12 +17,11 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -30,18 +29,19 @@ from matplotlib.figure import Figure
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.settings import EdgeConfig
 from speculation.progress import progress
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
-from vlm_nav_evaluation.experiment.questions import in_words, text_flags, warmed_up
+from vlm_nav_evaluation.experiment.alone import TARGET, Flip, ModelAlone, bugs, margins
+from vlm_nav_evaluation.experiment.processor import Cores, described, placed
+from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure, plain
-from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, several, verifier
 from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, verifier, verifier_flags
 
 PLAIN_POLICY = "fcfs"
 ROBOTS, QUICK_ROBOTS = (1, 2, 4, 8, 16), (4,)
@@ -49,7 +49,7 @@ STEPS, QUICK_STEPS = 3, 1
 ROUNDS = 3
 QUICK_POLICIES = (PLAIN_POLICY, "full_budget")
 WAITING = dict.fromkeys(("static_batch", "pipeline"), ("--collect-s", "0.1"))
-"""About a pass: policies that are nothing without waiting would else be first come, first served."""
+"""These wait about as long as a pass: without waiting they would be first come, first served."""
 MOST_ROBOTS = 64
 COLUMNS = (
     Column("tokens/s", "tokens_per_s", ".0f"),
@@ -68,8 +68,7 @@ COLUMNS = (
 LINE_COLOURS = ("#e45756", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#eeca3b", "#9c755f")
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(NamedTuple):
     """One answer that one robot got; times are seconds of one clock."""
 
     robot: int
@@ -88,24 +87,6 @@ def arms_of(policies: Sequence[str]) -> list[Arm[Any]]:
         Arm(cloud, cloud, {"policy": PLAIN_POLICY}),
         *(Arm(f"{full} {policy}", full, {"policy": policy}) for policy in every),
     ]
-
-
-def split_cores(cores: Collection[int]) -> tuple[set[int], set[int]]:
-    """Return the cores of the robots and those of the verifier: halves, or the same one where there is only one."""
-    ranked = sorted(cores)
-    half = len(ranked) // 2
-    return (set(ranked[:half]), set(ranked[half:])) if half else (set(ranked), set(ranked))
-
-
-@contextmanager
-def pinned(cores: Collection[int]) -> Iterator[None]:
-    """Keep this thread on these cores, and the processes and threads that it starts meanwhile for good."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def window(served: Sequence[Served], steps: int) -> tuple[float, float]:
@@ -179,11 +160,6 @@ def summarised(rounds: Sequence[Mapping[str, Mapping[str, float | None]]]) -> di
     return found
 
 
-def medians(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an arm's figures with its spreads as their medians: one round has no spread."""
-    return {name: value["median"] if isinstance(value, Mapping) else value for name, value in entry.items()}
-
-
 def rate(entry: Mapping[str, float | None]) -> float:
     """Return the tokens per second of a fleet's figures."""
     return entry["tokens_per_s"] or 0.0
@@ -224,67 +200,52 @@ def drive(edges: Sequence[EdgeDecoder], asked: Sequence[Question], before: Quest
     return [each for future in futures for each in future.result()]
 
 
-@dataclass(frozen=True)
-class Fleets:
-    """What all fleets share: the options, one draft model, the questions and the target's own answers to them."""
+def measure(
+    options: argparse.Namespace, before: Question, asked: Sequence[Question], truths: Sequence[Answer]
+) -> tuple[dict[str, dict[str, Any]], list[tuple[str, Served]]]:
+    """Return every arm's figures by the number of robots, and the answers, by arm, that are not the target's own."""
+    arms, vlm = arms_of(options.policies), load_vlm(options.draft_model, dtype=options.dtype)
+    own = [*verifier_flags(options), "--max-batch", str(options.max_batch)]
+    own += ["--max-sessions", str(2 * max(options.robots))]
+    wrong: list[tuple[str, Served]] = []
+    rounds: dict[int, list[dict[str, dict[str, float | None]]]] = {robots: [] for robots in options.robots}
+    with ExitStack() as stack:
+        with placed(cores(), verifier=True):
+            addresses = {}
+            for policy in dict.fromkeys(arm.changes["policy"] for arm in arms):
+                flags = (*own, "--policy", policy, *WAITING.get(policy, ()))
+                addresses[policy] = stack.enter_context(verifier(options.target_model, *flags))
+        stack.enter_context(placed(cores()))
+        turns = list(itertools.product(range(options.rounds), options.robots))
+        for number, robots in progress(turns, unit="round"):
+            found = {}
+            for arm in random.Random(f"{options.seed} {number} {robots}").sample(arms, len(arms)):
+                config = edge_config(options, addresses[arm.changes["policy"]], mode=arm.mode)
+                with ExitStack() as links:
+                    edges = [links.enter_context(closing(EdgeDecoder(config, vlm=vlm))) for _ in range(robots)]
+                    for edge in edges:
+                        edge.connect(CONNECT_LIMIT_S)
+                    served = drive(edges, asked, before, options.steps)
+                found[arm.name] = figures(served, options.steps, [truth.tokens for truth in truths])
+                wrong += [(arm.name, each) for each in served if each.tokens != truths[each.question].tokens]
+            rounds[robots].append({arm.name: found[arm.name] for arm in arms})
+    return {str(robots): summarised(fleets) for robots, fleets in rounds.items()}, wrong
 
-    options: argparse.Namespace
-    vlm: Vlm
-    before: Question
-    asked: Sequence[Question]
-    truths: Sequence[Answer]
 
-    def measure(self) -> tuple[dict[str, dict[str, Any]], list[tuple[str, Served]]]:
-        """Return every arm's figures by the number of robots, and the answers, by arm, that are not the target's."""
-        options, arms = self.options, arms_of(self.options.policies)
-        own = [
-            "--profile",
-            options.profile,
-            "--dtype",
-            options.dtype,
-            "--threads",
-            "1",
-            *text_flags(in_words(options.frames)),
-        ]
-        own += ["--max-sessions", str(2 * max(options.robots)), "--max-batch", str(options.max_batch)]
-        robot_cores, verifier_cores = split_cores(os.sched_getaffinity(0))
-        wrong: list[tuple[str, Served]] = []
-        rounds: dict[int, list[dict[str, dict[str, float | None]]]] = {robots: [] for robots in options.robots}
-        with ExitStack() as stack:
-            with pinned(verifier_cores):
-                addresses = {
-                    policy: stack.enter_context(
-                        verifier(options.target_model, *own, "--policy", policy, *WAITING.get(policy, ()))
-                    )
-                    for policy in dict.fromkeys(arm.changes["policy"] for arm in arms)
-                }
-            stack.enter_context(pinned(robot_cores))
-            turns = list(itertools.product(range(options.rounds), options.robots))
-            for number, robots in progress(turns, unit="round"):
-                found = {}
-                for arm in random.Random(f"{options.seed} {number} {robots}").sample(arms, len(arms)):
-                    config = edge_config(options, addresses[arm.changes["policy"]], mode=arm.mode)
-                    served = self._serve(config, robots)
-                    found[arm.name] = figures(served, options.steps, [truth.tokens for truth in self.truths])
-                    wrong += [(arm.name, each) for each in served if each.tokens != self.truths[each.question].tokens]
-                rounds[robots].append({arm.name: found[arm.name] for arm in arms})
-        return {str(robots): summarised(fleets) for robots, fleets in rounds.items()}, wrong
+def cores() -> Cores:
+    """Return where robots and verifier run: on halves of the cores, where there are two."""
+    return Cores.SPLIT if len(os.sched_getaffinity(0)) > 1 else Cores.ONE
 
-    def _serve(self, config: EdgeConfig, robots: int) -> list[Served]:
-        """Return what robots of these settings got; their links are made for it and closed again."""
-        with ExitStack() as stack:
-            edges = [stack.enter_context(closing(EdgeDecoder(config, vlm=self.vlm))) for _ in range(robots)]
-            for edge in edges:
-                edge.connect(CONNECT_LIMIT_S)
-            return drive(edges, self.asked, self.before, self.options.steps)
 
-    def flips(self, target: TargetAlone, wrong: Sequence[tuple[str, Served]]) -> list[Flip]:
-        """Return where each of these answers leaves the target's, with the margin in the target's own logits."""
-        found = []
-        for arm, served in wrong:
-            answers = {TARGET: [self.truths[served.question]], arm: [Answer(served.tokens, served.stats)]}
-            found += target.flips(Run(answers), [self.asked[served.question]])
-        return found
+def flips_of(
+    target: ModelAlone, asked: Sequence[Question], truths: Sequence[Answer], wrong: Sequence[tuple[str, Served]]
+) -> list[Flip]:
+    """Return where each of these answers leaves the target's, with the margin in the target's own logits."""
+    found = []
+    for arm, served in wrong:
+        answers = {TARGET: [truths[served.question]], arm: [Answer(served.tokens, served.stats)]}
+        found += target.flips(Run(answers), [asked[served.question]])
+    return found
 
 
 def plot(by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], profile: str) -> Figure:
@@ -312,11 +273,8 @@ def plot(by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], profile: str)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    quick = f"{QUICK_STEPS} with --quick"
-    line = command.experiment_line(
-        "benchmarks.robots", __doc__, None, steps_default=f"{STEPS}, {quick}", journal=False, profile="raw",
-        drafting=True, predictor=True, save=False,
-    )  # fmt: skip
+    edge = ("profile", "drafting", "fed_head", "predictor")
+    line = command.experiment_line("benchmarks.robots", __doc__, STEPS, edge, QUICK_STEPS)
     line.add_argument("--policies", type=several(list(POLICIES)), help=f"of the verifier, beside "
                       f"{PLAIN_POLICY}, which always runs (default: all; --quick: {QUICK_POLICIES[-1]})")  # fmt: skip
     line.add_argument("--robots", type=counts, help="fleets, e.g. 1,4,16 (default: 1,2,4,8,16; --quick: 4)")
@@ -334,44 +292,32 @@ def counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def set_defaults(options: argparse.Namespace) -> None:
-    """Fill in what was left out; fewer points with --quick. Raises ValueError for no rounds."""
-    quick = options.quick
-    options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
-    options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)
-    options.rounds = (1 if quick else ROUNDS) if options.rounds is None else options.rounds
-    options.policies = options.policies or [each for each in POLICIES if not quick or each in QUICK_POLICIES]
-    if options.rounds < 1:
-        raise ValueError(f"--rounds {options.rounds}: give at least 1")
-
-
 def run(options: argparse.Namespace) -> int:
     """Run the benchmark and return 1 where an answer is wrong by more than a near tie, else 0.
 
     Raises ValueError or RuntimeError, in one sentence, where it cannot.
     """
-    set_defaults(options)
+    quick = options.quick
+    options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
+    options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)
+    options.rounds = options.rounds or (1 if quick else ROUNDS)
+    options.policies = options.policies or [each for each in POLICIES if not quick or each in QUICK_POLICIES]
     (before,), asked = warmed_up(options, max(options.steps, min(options.robots[-1], 2 * options.steps)), 1)
-    target = TargetAlone(load_vlm(options.target_model, dtype=options.dtype, threads=1), options.max_tokens)
-    vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
-    fleets = Fleets(options, vlm, before, asked, [target.decode(question) for question in asked])
-    ours, theirs = split_cores(os.sched_getaffinity(0))
+    target = ModelAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens)
+    truths = [target.decode(question) for question in asked]
     print(
         f"{command.described(options)}; a fleet runs until one robot has {options.steps} answers; {options.rounds} "
-        f"rounds: median (min-max)\nall robots share {len(ours)} core(s) and one process, the verifier has "
-        f"{len(theirs)}: a real robot brings a computer of its own; where a forward takes longer than is declared, "
-        "this machine was too slow for so many robots"
+        f"rounds: median (min-max)\n{described(cores())}: a real robot brings a computer of its own; where a forward "
+        "takes longer than is declared, this machine was too slow for so many robots"
     )
-    by_robots, wrong = fleets.measure()
+    by_robots, wrong = measure(options, before, asked, truths)
     for count, entries in by_robots.items():
-        shown = entries if options.rounds > 1 else {arm: medians(entry) for arm, entry in entries.items()}
-        print("\n" + figures_table(f"{count} robots", shown, COLUMNS))
+        print("\n" + figures_table(f"{count} robots", entries, COLUMNS))
     every = [entry for entries in by_robots.values() for entry in entries.values()]
-    answers, flips = sum(int(entry["answers"]) for entry in every), fleets.flips(target, wrong)
-    near = ", ".join(
-        f"{arm}: {list(map('{:.1e}'.format, each))}" for arm, each in margins(flips, {*dict(wrong)}).items()
-    )
-    print(f"\nanswers that are not the target's own: {len(wrong)} of {answers}" + (f"; margins {near}" if near else ""))
+    answers, flips = sum(int(entry["answers"]) for entry in every), flips_of(target, asked, truths, wrong)
+    print(f"\nanswers that are not the target's own: {len(wrong)} of {answers}")
+    for arm, found in margins(flips, {*dict(wrong)}).items():
+        print(f"{arm}: margins {', '.join(map('{:.1e}'.format, found))}")
     keep(plot(by_robots, options.profile), f"robots_{options.profile}", options)
     flipped = [{"arm": flip.mode, "position": flip.position, "margin": flip.margin} for flip in flips]
     command.finish(options, "robots", {"answers": answers, "flips": flipped, "robots": by_robots})

@@ -26,7 +26,7 @@ from vlm_nav_evaluation.plots import add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 WARM_UP = 1
-QUICK_STEPS = 2
+STEPS, QUICK_STEPS = 24, 2
 COLUMNS = (
     *spread_columns("per_token_s", "ms/token", ".1f"),
     Column("x cloud", "per_token_ratio_to_cloud"),
@@ -95,7 +95,8 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.experiment_line("benchmarks.sampling", __doc__, 24, profile="raw", link=True, save=False)
+    line = command.experiment_line("benchmarks.sampling", __doc__, STEPS, ("profile", "link"), QUICK_STEPS)
+    command.add_journal(line)
     line.add_argument("--temperature", type=float, default=0.7)
     line.add_argument("--top-k", type=int, default=0)
     line.add_argument("--top-p", type=float, default=1.0)
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
     if not options.temperature > 0.0:
         raise ValueError(f"--temperature {options.temperature:g}: give more than 0; greedy is compared in any case")
-    options.steps = min(QUICK_STEPS, options.steps) if options.quick else options.steps
+    options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     modes = (Mode.CLOUD, Mode.SD) if options.quick else tuple(Mode)
     arms, bases = list[Arm[Question]](), dict[str, str]()
     for scheme in schemes_of(options):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.load import DTYPES, MODEL_CLASSES, Vlm
 from speculation.vlm.memory import BYTES, available_bytes, gigabytes
 from speculation.vlm.processing import Processor
-from vlm_nav_evaluation.experiment.command import add_save
 
 QWEN2_TOKENS = 151657
 QWEN2_5_TOKENS = 151665
@@ -81,25 +79,6 @@ def parameters(shape: Shape) -> int:
     """Return the number of weights of a shape, without making them."""
     with torch.device("meta"):
         return sum(weight.numel() for weight in _model(shape, torch.float32).parameters())
-
-
-def add_forwards(line: argparse.ArgumentParser, repeats: int, dtype: str) -> None:
-    """Register how forwards are timed: --gamma, --repeats, --device, --dtype, --threads, --save; `dtype`: a default."""
-    line.add_argument("--gamma", type=int, default=4, help="drafted tokens of a verification (default: 4)")
-    line.add_argument("--repeats", type=int, default=repeats, help=f"timed forwards (default: {repeats})")
-    line.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    line.add_argument("--dtype", default=dtype, choices=DTYPES, help=f"(default: {dtype})")
-    line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    add_save(line)
-
-
-def check_machine(options: argparse.Namespace) -> None:
-    """Set the CPU threads. Raises ValueError for a device that torch does not have."""
-    torch.set_num_threads(options.threads)
-    try:
-        torch.empty(0, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
-        raise ValueError(f"--device {options.device}: {(str(error) or 'not there').splitlines()[0]}") from None
 
 
 def build(name: str, device: str, dtype: str) -> Vlm:

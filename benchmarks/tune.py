@@ -13,17 +13,26 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from benchmarks.recordings import COUNT, QUICK_COUNT, VIRTUAL, add_cost, add_recording, changed, fields_help, recorded
+from benchmarks.recordings import (
+    COUNT,
+    QUICK_COUNT,
+    VIRTUAL,
+    add_cost,
+    add_recording,
+    changed,
+    fields_help,
+    of_recording,
+    recorded,
+)
 from edge_drafter import Mode
-from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Run
 from vlm_nav_evaluation.figures import with_ratios
+from vlm_nav_evaluation.options import add_edge_flags, add_gamma, drafted_as, milliseconds, several
 from vlm_nav_evaluation.plots import add_outputs
-from vlm_nav_evaluation.setting import add_drafting, drafted_as, milliseconds, several
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import MS, Column, markdown
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
@@ -57,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
                       f"--quick {QUICK_COUNT})")  # fmt: skip
     line.add_argument("--name", help="of the results, tuned_NAME.json (default: the setting)")
     line.add_argument("--fed", action="store_true", help="the recording's fed head drafts, in the draft model's place")
-    add_drafting(line)
+    add_gamma(line)
+    add_edge_flags(line, "drafting")
     add_cost(line)
     add_outputs(line)
     add_recording(line)
@@ -86,17 +96,13 @@ def run(options: argparse.Namespace) -> None:
         print(f"\n{options.setting}, round trip {rtt_ms:g} ms\n\n{report(entry)}", flush=True)
         found.append(entry)
     if options.save:
-        data = {"timings": asdict(timings), "source": dict(recording.notes), "tuned_on": len(first.steps)}
+        about = {**provenance(options), **of_recording(recording)}
+        about |= {"timings": asdict(timings), "tuned_on": len(first.steps), "kind": VIRTUAL}
         name = f"tuned_{options.name or options.setting}"
-        write_result(name, {"settings": settings_of(options), "kind": VIRTUAL, **data, "round_trips": found})
+        path = write_result(name, {"settings": settings_of(options), **about, "round_trips": found})
         if options.synthetic is None:
             # A fed head would be three quarters of the file, and no arm has one.
-            replace(shown, fed=None).save(answers_file(name))
-
-
-def answers_file(name: str) -> Path:
-    """Return where the recorded answers behind saved figures are, so that a test can make a row anew."""
-    return command.RESULTS / f"{name}.npz"
+            replace(shown, fed=None).save(path.with_suffix(".npz"))
 
 
 def at_best(

@@ -14,9 +14,11 @@ from benchmarks import recordings
 from benchmarks.recordings import TOP
 from edge_drafter import Mode
 from speculation.profiles import DeviceProfile, load_profile
-from vlm_nav_evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from vlm_nav_evaluation.experiment.command import command_line, main_of
+from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
-from vlm_nav_evaluation.setting import add_drafting, drafted_as, machine, several
+from vlm_nav_evaluation.options import add_edge_flags, add_gamma, drafted_as, several
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.virtual_time import Recording, Timings, VirtualTime
 
@@ -52,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
     recordings.add_models(record)
-    recordings.add_recorded_head(record)
+    shown = "folder of a fed head (default: as the verifier finds it)"
+    record.add_argument("--fed-head", dest="recorded_head", type=Path, metavar="FOLDER", help=shown)
     record.add_argument("--count", type=int, default=200, help="frames (default: 200)")
     record.add_argument("--top", type=int, default=TOP, help=f"draft tokens kept for each place (default: {TOP})")
     record.add_argument("--out", type=Path, required=True, help="the file, .npz")
@@ -60,9 +63,9 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="real sockets against virtual time at equal delays, medians per mode")
     recordings.add_models(check)
     check.add_argument("--steps", type=int, default=50, help="frames (default: 50)")
-    check.add_argument("--profile", default="go2_a100_scaled", help="declared delays (default: %(default)s)")
     check.add_argument("--modes", type=several(CHECKED), default=SHOWN, help=f"of {','.join(CHECKED)}")
-    add_drafting(check)
+    add_gamma(check)
+    add_edge_flags(check, "drafting", "profile", profile="go2_a100_scaled")
     check.add_argument("--within", type=float, default=0.1, help="share that medians may differ by (default: 0.1)")
     check.add_argument("--save", metavar="NAME", help="write them to benchmarks/results/virtual_time_NAME.json")
     check.set_defaults(action=check_time)
@@ -90,9 +93,9 @@ def check_time(options: argparse.Namespace) -> int:
         raise ValueError(f"--profile {profile.name} declares no times for virtual time")
     from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets  # torch, late: virtual time needs none
 
-    recording, asked = recordings.record_questions(options, options.steps)
-    flags = [] if options.exits is None else ["--exits", str(options.exits)]
-    with sockets(options, options.modes, *flags) as edges:
+    asked = asked_of(options, options.steps)
+    recording = recordings.record_asked(options, asked)
+    with sockets(options, options.modes) as edges:
         real = edges.run(modes_as_arms(options.modes), asked, asked[:WARM_UP])
     timings = declared_timings(profile, real)
     found = agree(real, recording, timings, gamma=options.gamma, text=options.drafting)
@@ -100,9 +103,10 @@ def check_time(options: argparse.Namespace) -> int:
         f"{options.steps} frames ({options.frames}), {drafted_as(options)}; real sockets, then virtual time\n{timings}"
     )
     print(figures_table("mode", found, COLUMNS))
-    print(machine())
+    about = provenance(options)
+    print(about["machine"])
     if options.save:
-        data = {"machine": machine(), "timings": asdict(timings), "modes": found}
+        data = {**about, "timings": asdict(timings), "modes": found}
         write_result(f"virtual_time_{options.save}", {"settings": settings_of(options), **data})
     return int(any(abs(each["error"]) > options.within or each["different"] for each in found.values()))
 

@@ -72,9 +72,9 @@ def draft(tiny_draft: Path) -> Vlm:
 def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands under test start their verifiers without the seconds of a new process's imports."""
     from tests.forked import SUBPROCESS
-    from vlm_nav_evaluation import setting
+    from vlm_nav_evaluation import verifier_process
 
-    monkeypatch.setattr(setting, "subprocess", SUBPROCESS)
+    monkeypatch.setattr(verifier_process, "subprocess", SUBPROCESS)
 
 
 @pytest.fixture

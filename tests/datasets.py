@@ -1,4 +1,4 @@
-"""Small data sets for tests, laid out as other software writes them: LeRobot v3 and nuScenes."""
+"""Small data sets for tests, laid out as other software writes them: LeRobot v3."""
 
 from __future__ import annotations
 
@@ -124,44 +124,4 @@ def lerobot(
             columns["answer"] = list(answers[count - len(shown) : count])
         write(f"data/chunk-000/file-{file:03d}.parquet", columns)
     write("meta/episodes/chunk-000/file-000.parquet", episodes)
-    return folder
-
-
-def nuscenes(folder: Path, frames: Sequence[npt.NDArray[np.uint8]], version: str = "v1.0-mini") -> Path:
-    """Write a nuScenes-like data set of two cameras and a lidar and return its folder.
-
-    Its tables list the frames of CAM_FRONT, half a second apart, backwards; behind each comes one between two samples.
-    """
-    tables = folder / version
-    tables.mkdir(parents=True)
-    channels = {"CAM_BACK": "camera", "CAM_FRONT": "camera", "LIDAR_TOP": "lidar"}
-    sensors = [{"token": f"s-{name}", "channel": name, "modality": kind} for name, kind in channels.items()]
-    mounted = [
-        {"token": f"m-{name}", "sensor_token": f"s-{name}", "translation": [1.7, 0.0, 1.5], "camera_intrinsic": []}
-        for name in channels
-    ]
-    samples, data = [], []
-    for index, pixels in enumerate(frames):
-        at = 1_531_000_000_000_000 + 500_000 * index
-        samples.append({"token": f"sample-{index}", "timestamp": at, "scene_token": "scene", "prev": "", "next": ""})
-        for name in channels:
-            for late in (0, 80_000):
-                kind = "sweeps" if late else "samples"
-                file = f"{kind}/{name}/{at + late}.jpg"
-                data.append(
-                    {
-                        "token": f"{name}-{at + late}",
-                        "sample_token": f"sample-{index}",
-                        "timestamp": at + late,
-                        "calibrated_sensor_token": f"m-{name}",
-                        "filename": file,
-                        "is_key_frame": not late,
-                    }
-                )
-                (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                shown = pixels if name == "CAM_FRONT" and not late else 255 - pixels
-                (folder / file).write_bytes(bytes(cv2.imencode(".jpg", shown[..., ::-1])[1]))
-    rows = {"sensor": sensors, "calibrated_sensor": mounted, "sample": samples, "sample_data": data[::-1]}
-    for name, entries in rows.items():
-        (tables / f"{name}.json").write_text(json.dumps(entries))
     return folder

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
-from vlm_nav_evaluation.experiment.command import add_save
+from vlm_nav_evaluation.options import add_save
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure

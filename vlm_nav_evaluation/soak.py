@@ -7,70 +7,45 @@ the other, so that a step takes an answer's time and no walk.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.runner import Log, Runner
 from speculation.progress import progress
 from speculation.settings import path_flag
-from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
-from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table
 
 READY_LIMIT_S, STEP_LIMIT_S = 120.0, 60.0
 WARM_UP = 0.2
 """Share of the samples at the beginning that are left out: caches fill, estimates settle."""
-MEMORY_BYTES, MEMORY_SHARE = 4 << 20, 0.03
-"""Less growth than the larger of these, over a whole run, is an allocator's noise."""
-THREADS, FILES = 1, 3
-"""So many come and go."""
 SAMPLES = 50
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What one process holds."""
-
-    memory: int
-    """Resident bytes, without what is mapped from files."""
-    threads: int
-    files: int
-
-
-@dataclass(frozen=True)
-class Growth:
-    """A process in the first and in the last third of its samples, medians."""
-
-    process: str
-    memory_mb: float
-    memory_grown_mb: float
-    threads: int
-    threads_grown: int
-    files: int
-    files_grown: int
-
-    @property
-    def grows(self) -> bool:
-        """Whether it would not last."""
-        allowed = max(MEMORY_BYTES / 2**20, MEMORY_SHARE * self.memory_mb)
-        return self.memory_grown_mb > allowed or self.threads_grown > THREADS or self.files_grown > FILES
-
-
+ALLOWED_MB, ALLOWED_SHARE = 4.0, 0.03
+"""Less growth of memory than the larger of these, over a whole run, is an allocator's noise."""
+ALLOWED = {"threads": 1.0, "files": 3.0}
+"""Threads and files that come and go are no growth."""
 COLUMNS = (
     Column("memory MB", "memory_mb", ".0f"),
-    Column("grown MB", "memory_grown_mb", ".2f"),
-    Column("threads", "threads"),
-    Column("grown", "threads_grown"),
-    Column("files", "files"),
-    Column("grown", "files_grown"),
+    Column("grown MB", "grown.memory_mb", ".2f"),
+    Column("threads", "threads", ".0f"),
+    Column("grown", "grown.threads", ".0f"),
+    Column("files", "files", ".0f"),
+    Column("grown", "grown.files", ".0f"),
 )
+
+
+class Sample(NamedTuple):
+    """What one process holds: resident memory without what is mapped from files, threads, open files."""
+
+    memory_mb: float
+    threads: float
+    files: float
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,56 +92,39 @@ def run(options: argparse.Namespace) -> int:
                 for name in runner.names:
                     samples.setdefault(name, []).append(sample(runner.pid(name)))
         seconds = time.monotonic() - began
-    return report(options, [growth(name, each) for name, each in samples.items()], answers, seconds)
+    return report(options, {name: growth(name, each) for name, each in samples.items()}, answers, seconds)
 
 
-def report(options: argparse.Namespace, found: Sequence[Growth], answers: int, seconds: float) -> int:
+def report(options: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], answers: int, seconds: float) -> int:
     """Print and write the table; return the exit status."""
-    print(figures_table("process", {each.process: asdict(each) for each in found}, COLUMNS))
-    growing = [each.process for each in found if each.grows]
-    print(f"\n{answers} steps in {seconds:.0f} s; {machine()}")
+    about, growing = provenance(options), [name for name, each in found.items() if each["grows"]]
+    print(figures_table("process", found, COLUMNS))
+    print(f"\n{answers} steps in {seconds:.0f} s; {about['machine']}")
     print(f"grows: {', '.join(growing)}" if growing else "no process grows")
-    data: Mapping[str, Any] = {
-        "machine": machine(),
-        "steps": answers,
-        "seconds": round(seconds, 1),
-        "processes": [asdict(each) for each in found],
-        "growing": growing,
-    }
     path = options.out / "soak.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_json(path, {**about, "steps": answers, "seconds": round(seconds, 1), "processes": found, "growing": growing})
     print(path)
     return 1 if growing else 0
 
 
 def sample(pid: int) -> Sample:
     """Return what a process holds now. Raises OSError for one that has ended."""
-    status = dict(
-        line.split(":", 1)
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-        if ":" in line
-    )
-    return Sample(
-        int(status["RssAnon"].split()[0]) * 1024,
-        int(status["Threads"]),
-        len(os.listdir(f"/proc/{pid}/fd")),
-    )
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
+    files = len(os.listdir(f"/proc/{pid}/fd"))
+    return Sample(int(status["RssAnon"].split()[0]) / 1024, int(status["Threads"]), files)
 
 
-def growth(process: str, samples: Sequence[Sample]) -> Growth:
-    """Compare the first third with the last, after the warm-up. Raises ValueError for fewer than three samples."""
+def growth(process: str, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the medians of the first third of the samples, after the warm-up, and how much more the last third has.
+
+    grows: whether that is more than noise. Raises ValueError for fewer than three samples.
+    """
     kept = samples[int(len(samples) * WARM_UP) :]
     third = len(kept) // 3
     if third < 1:
         raise ValueError(f"{process}: {len(samples)} samples are too few")
-    first, last = kept[:third], kept[-third:]
-
-    def middle(part: Sequence[Sample], name: str) -> float:
-        return float(median(getattr(each, name) for each in part))
-
-    memory = middle(first, "memory") / 2**20, middle(last, "memory") / 2**20
-    threads = int(middle(first, "threads")), int(middle(last, "threads"))
-    files = int(middle(first, "files")), int(middle(last, "files"))
-    return Growth(
-        process, memory[0], memory[1] - memory[0], threads[0], threads[1] - threads[0], files[0], files[1] - files[0]
-    )
+    first, last = (Sample(*map(median, zip(*part, strict=True))) for part in (kept[:third], kept[-third:]))
+    grown = {name: getattr(last, name) - value for name, value in first._asdict().items()}
+    allowed = {**ALLOWED, "memory_mb": max(ALLOWED_MB, ALLOWED_SHARE * first.memory_mb)}
+    return {**first._asdict(), "grown": grown, "grows": any(grown[name] > most for name, most in allowed.items())}

@@ -1,4 +1,4 @@
-"""A published text pair end to end: SmolLM2-135M's weights, drafts, exits and a fed head made here, and their figures.
+"""A published text pair end to end: SmolLM2-135M's weights, drafts, exits and a fed head made here, and their speed.
 
     python -m benchmarks.real_text all --out out/smollm2 --plan      # what would be done, and how long it takes
     python -m benchmarks.real_text all --out out/smollm2 --save      # two hours; the same command goes on
@@ -10,80 +10,199 @@ makes a file or folder; one that is there is not made again: delete it to make i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.real_text import report
-from benchmarks.real_text.setup import FULL, QUICK, Setup, cores
-from benchmarks.real_text.stages import STAGES, Stage
-from vlm_nav_evaluation.experiment.command import add_save, command_line, main_of
+from adapters_training.__main__ import main as train
+from benchmarks import peers
+from benchmarks.real_text import corpus, packages
+from vlm_nav_evaluation.experiment.command import command_line, main_of
+from vlm_nav_evaluation.options import add_save
+from vlm_nav_evaluation.results import write_json
 from vlm_nav_evaluation.tables import table
 
-ALL, REPORT = "all", "report"
+ALL = "all"
+EXIT_LAYERS = (1, 5, 9, 13, 17, 21, 25, 28)
+"""The target has 30 layers; exits after all, each with a head over 49,152 tokens, would take hours to train."""
+CONTEXT = 256
+SPARE = 4
+"""Prompts beyond those that are timed: they warm up."""
+
+
+class Sizes(NamedTuple):
+    """How much of everything is done."""
+
+    prompts: int = 100
+    """How many prompts are timed."""
+    max_tokens: int = 32
+    answers: int = 1200
+    """Questions that the target answers, for drafts to learn from."""
+    held_answers: int = 120
+    answer_tokens: int = 80
+    length: tuple[str, str] = ("--epochs", "1")
+    """How long drafts are trained."""
+    exit_steps: int = 60
+    verdicts: int = 40
+    """Prompts on which exits judge drafts."""
+    listed: int = 60
+    """Prompts whose answers make the exits' short list."""
+
+
+FULL = Sizes()
+QUICK = Sizes(2, 8, 6, 3, 8, ("--steps", "2"), 2, 2, 2)
+
+
+class Stage(NamedTuple):
+    """One stage: what it makes, about how many minutes that takes on two cores, and how it is done."""
+
+    name: str
+    what: str
+    minutes: float
+    made: Path | None
+    """The file or folder that is there when the stage is done; None where it is done every time."""
+    words: Sequence[str] = ()
+    """Words of `python -m adapters_training`."""
+    run: Callable[[], object] | None = None
+    """What does it otherwise."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.made is not None and self.made.exists()
+
+    def do(self) -> None:
+        """Do it. Raises ValueError, in one sentence, where it cannot be done."""
+        if self.run is not None:
+            self.run()
+        elif train(list(self.words)):
+            raise ValueError(f"stage {self.name} failed: python -m adapters_training {' '.join(self.words)}")
+
+
+def stages(out: Path, sizes: Sizes, threads: int, save: bool = False) -> list[Stage]:
+    """Return what is done, one after another."""
+    target, draft, exits, head, made = (out / name for name in ("target", "draft", "exits", "fed_head", "corpus"))
+    answers, held = out / "answers.jsonl", out / "answers_held_out.jsonl"
+    shared = ["--threads", str(threads)]
+
+    def answer(questions: str, into: Path, count: int) -> list[str]:
+        words = ["answers", "--model", target, "--data", made / questions, "--out", into, "--frames", count,
+                 "--rows", "32", "--max-tokens", sizes.answer_tokens, *shared]  # fmt: skip
+        return list(map(str, words))
+
+    def training(command: str, data: Path, held_out: Path, into: Path, *more: str) -> list[str]:
+        words = [command, "--target", target, "--data", data, "--held-out", held_out, "--out", into,
+                 "--held-out-samples", sizes.held_answers, "--context", CONTEXT, "--batch", 8 if sizes == FULL else 2,
+                 "--schedule", "cosine", "--warmup-steps", "20", "--device", "cpu", *shared, *more]  # fmt: skip
+        return list(map(str, words))
+
+    drafts = training("text-draft", answers, held, draft, *sizes.length, "--learning-rate", "2e-3")
+    exit_words = training(
+        "exits", made / corpus.TRAIN, made / corpus.HELD_OUT, exits, "--loss", "kl", "--learning-rate", "1e-3",
+        "--rank", "64", "--layers", *map(str, EXIT_LAYERS), "--steps", str(sizes.exit_steps),
+    )  # fmt: skip
+    verdicts = ["measure-exits", "--target", target, "--draft", draft, "--exits", exits,
+                "--held-out", made / corpus.QUESTIONS_HELD_OUT, "--prompts", sizes.verdicts,
+                "--list-prompts", sizes.listed, "--max-tokens", sizes.max_tokens, *shared,
+                # A look has too few answers for a list that every exit has a verdict with.
+                *(("--repeats", "20") if sizes == FULL else ("--repeats", "2", "--coverage", "0"))]  # fmt: skip
+    heads = training("fed-head", answers, held, head, "--learning-rate", "5e-4", *sizes.length)
+    speed = ["--target-model", target, "--draft-model", draft, "--exits", exits, "--fed-head", head,
+             "--frames", f"text:{made / corpus.PROMPTS}", "--steps", sizes.prompts, "--max-tokens", sizes.max_tokens,
+             "--journal", out / "journal", "--out", out, *(["--save"] if save else [])]  # fmt: skip
+    return [
+        Stage("target", "the package's GGUF weights as a model folder", 1, target, run=partial(convert, target)),
+        Stage("corpus", "conversations, questions and prompts; every text through the tokenizer and back", 1,
+              made / "corpus.json", run=partial(make_corpus, target, made, sizes.prompts + SPARE)),
+        Stage("answers", "the target answers questions, for drafts to learn from", 12, answers,
+              answer(corpus.QUESTIONS, answers, sizes.answers)),
+        Stage("held-answers", "and others, to measure on", 1, held,
+              answer(corpus.QUESTIONS_HELD_OUT, held, sizes.held_answers)),
+        Stage("draft", "a small draft, distilled", 9, draft / "results.json", drafts),
+        Stage("exits", "early exits, on real conversations", 11, exits / "results.json", exit_words),
+        Stage("verdicts", "exits' verdicts on real drafts, their short list and cost", 7, exits / "measured.json",
+              list(map(str, verdicts))),
+        Stage("fed-head", "a draft head that the target feeds", 11, head / "results.json", heads),
+        Stage("speed", "tokens a second beside transformers' generate and assisted generation", 70,
+              None, run=partial(compare, list(map(str, speed)))),
+    ]  # fmt: skip
+
+
+def convert(out: Path) -> None:
+    """Make a model folder of the package of weights."""
+    from benchmarks.real_text.model import convert_gguf
+
+    convert_gguf(packages.weights(), out)
+
+
+def make_corpus(target: Path, out: Path, prompts: int) -> None:
+    """Write conversations, questions and prompts of the packages, each checked with the target's tokenizer."""
+    from transformers import AutoTokenizer
+
+    from benchmarks.real_text.model import check_tokenizer
+
+    talk = corpus.read_chitchat(packages.installed(packages.CHITCHAT))
+    other = corpus.read_chatterbot(packages.installed(packages.CHATTERBOT))
+    conversations = corpus.usable([*other, *talk])
+    tokenizer = AutoTokenizer.from_pretrained(str(target), local_files_only=True)
+    checked = check_tokenizer(tokenizer, (text for each in conversations for text in each.turns))
+    records = corpus.write(conversations, out, prompts)
+    write_json(out / "corpus.json", {"records": records, "tokenizer, decode(encode(text)) == text": checked})
+
+
+def compare(words: Sequence[str]) -> None:
+    """Time every way to decode on the prompts; what its journal has is not timed again.
+
+    Raises ValueError where an answer of ours is not the target's.
+    """
+    if peers.main(words):
+        raise ValueError(f"stage speed failed: python -m benchmarks.peers {' '.join(words)}")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = command_line("benchmarks.real_text", __doc__)
-    names = [stage.name for stage in STAGES]
-    line.add_argument("stage", choices=[ALL, *names, REPORT], help="all of them, one, or the table of what is there")
+    names = [stage.name for stage in stages(Path(), FULL, 1)]
+    line.add_argument("stage", choices=[ALL, *names], help="all of them, or one")
     line.add_argument("--out", type=Path, default=Path("out/smollm2"), help="everything (default: %(default)s)")
-    line.add_argument("--plan", action="store_true", help="print the stages, their commands and minutes; do nothing")
-    line.add_argument("--threads", type=int, default=cores(), help="of trainings and measurements (default: all cores)")
-    line.add_argument("--prompts", type=int, default=0, metavar="N", help="time the first N only (default: all, 100)")
+    line.add_argument("--plan", action="store_true", help="print the stages and their minutes; do nothing")
+    cores = len(os.sched_getaffinity(0))
+    line.add_argument("--threads", type=int, default=cores, help="of trainings and measurements (default: all cores)")
     either = line.add_mutually_exclusive_group()
-    either.add_argument("--quick", action="store_true", help="every stage tiny, a few minutes: does it work here?")
+    shown = "every stage tiny, in the folder `quick` of --out, a few minutes: does it work here?"
+    either.add_argument("--quick", action="store_true", help=shown)
     add_save(either)
     return line
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do what is missing, then print the table. Raises ValueError for what cannot be done."""
+    """Do what is missing. Raises ValueError for what cannot be done."""
     if options.threads < 1:
         raise ValueError(f"--threads {options.threads}: give at least 1")
-    sizes = QUICK if options.quick else FULL
-    if not 0 <= options.prompts <= sizes.prompts:
-        raise ValueError(f"--prompts {options.prompts}: give 1 to {sizes.prompts}, or 0 for all")
-    setup = Setup(options.out, sizes, options.threads, options.prompts)
-    stages = [stage for stage in STAGES if options.stage in (ALL, stage.name)]
+    out = (options.out / "quick" if options.quick else options.out).resolve()
+    every = stages(out, QUICK if options.quick else FULL, options.threads, options.save)
+    chosen = [stage for stage in every if options.stage in (ALL, stage.name)]
     if options.plan:
-        plan(setup, stages)
+        rows = [(each.name, "done" if each.is_done else f"{each.minutes:g}", each.what) for each in chosen]
+        # The last column is text, which `table` would align on the right.
+        widest = max(len(what) for *_, what in rows)
+        print(table(("stage", "minutes", "what"), [(name, left, what.ljust(widest)) for name, left, what in rows]))
         return
-    setup.check()
-    for number, stage in enumerate(stages, start=1):
-        if stage.made(setup).exists():
-            print(f"[{number}/{len(stages)}] {stage.name}: {stage.made(setup)} is there", flush=True)
+    for number, stage in enumerate(chosen, start=1):
+        if stage.is_done:
+            print(f"[{number}/{len(chosen)}] {stage.name}: {stage.made} is there", flush=True)
             continue
-        print(f"[{number}/{len(stages)}] {stage.name}: {stage.what}\n{stage.shown(setup)}", flush=True)
-        began, worked = time.monotonic(), time.process_time()
-        stage.do(setup)
-        worked = time.process_time() - worked
-        print(f"{stage.name}: {time.monotonic() - began:.0f} s, {worked:.0f} s of processor time", flush=True)
-    if options.stage in (ALL, REPORT):
-        report.show(setup, options.save)
+        print(f"[{number}/{len(chosen)}] {stage.name}: {stage.what}", flush=True)
+        began = time.monotonic()
+        stage.do()
+        print(f"{stage.name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
-def plan(setup: Setup, stages: Sequence[Stage]) -> None:
-    """Print what would be done."""
-    rows = [
-        (stage.name, "done" if stage.made(setup).exists() else f"{stage.minutes:g}", stage.what) for stage in stages
-    ]
-    header = ("stage", "minutes", "what")
-    # The last column is text, which `table` would align on the right.
-    widest = max(len(what) for *_, what in rows)
-    print(table(header, [(name, minutes, what.ljust(widest)) for name, minutes, what in rows]))
-    left = sum(stage.minutes for stage in stages if not stage.made(setup).exists())
-    print(f"{left:g} minutes are left, expected of two cores without --quick\n")
-    for stage in stages:
-        print(stage.shown(setup))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    return main_of(parser, run, arguments)
-
+main = partial(main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,7 +19,7 @@ from adapters_training.files import replacing
 HELD_OUT_EVERY = 10
 LANGUAGE = "english"
 TURNS = 8
-"""Of a conversation at most; the rest would be cut at the context."""
+"""A conversation has at most so many; the rest would be cut at the context."""
 QUESTION_WORDS = (4, 60)
 """Least and most words of what a model is asked by itself: less is an answer to what was before."""
 CHITCHAT = "chitchat"
@@ -30,7 +30,7 @@ PROMPTS = "prompts.jsonl"
 
 @dataclass(frozen=True)
 class Conversation:
-    """Texts of two people in turns, and which part of which package they are of."""
+    """What two people say in turns, and which part of which package it comes from."""
 
     category: str
     turns: tuple[str, ...]

@@ -24,7 +24,7 @@ SPLITS_DIGITS = "smollm"
 """What `tokenizer.ggml.pre` calls pre-tokenization into single digits before GPT-2's (llama.cpp, llama-vocab.cpp)."""
 
 
-def convert(gguf: Path, out: Path) -> None:
+def convert_gguf(gguf: Path, out: Path) -> None:
     """Write the model of a GGUF file as a model folder, weights in float32; `out` appears when it is whole.
 
     transformers rounds nothing: what was 4 bits in the file stays these values. Raises ValueError without the package

@@ -18,11 +18,3 @@ def test_a_checkout_is_as_good_as_itself(
     printed = capsys.readouterr().out
     assert "answers that differ: 0" in printed
     assert [line.split()[0] for line in printed.splitlines()[2:4]] == ["cloud", "sd"]
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"), [("--with nowhere", "no checkout of this project"), ("--with . --steps 0", "at least 1")]
-)
-def test_what_cannot_be_compared_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words.split(), "--frames", "random"]) == 2
-    assert sentence in capsys.readouterr().err

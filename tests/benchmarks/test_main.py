@@ -46,18 +46,14 @@ def test_a_recording_that_is_needed_is_made_first(
     if there:
         recording.touch()
     monkeypatch.setattr(__main__, "EMBEDDED", recording)
-    monkeypatch.setitem(
-        __main__.COMMANDS, "break_even_embedded", ["benchmarks.break_even", "--recording", str(recording)]
-    )
+    words = ["benchmarks.break_even", "--recording", str(recording)]
+    monkeypatch.setitem(__main__.PROGRAMS, "break_even_embedded", ("", words))
     assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
     first = [] if there else [["benchmarks.virtual_time", "record", "--count", "40", "--out", str(recording)]]
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
 
 
-NAMES = ("ablation", "break_even", "peers", "robots", *(name for name in __main__.COMMANDS if name != "fleet"))
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in __main__.PROGRAMS if name != "fleet"])
 def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
     """Every command line can be read, with what this one adds; --quick decides over steps."""
     options = __main__.parser().parse_args(["--quick", "--out", str(tmp_path)])

@@ -60,19 +60,6 @@ def test_a_batch_that_does_not_fit_is_a_gap_and_no_end(monkeypatch: pytest.Monke
     assert times["1"]["5"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--repeats", "0"], "--repeats 0: give at least 1"),
-        (["--device", "nonsense"], "device type"),
-    ],
-)
-def test_what_cannot_run_says_so(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*FAST, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert sentence in error and error.count("\n") == 1
-
-
 def test_too_little_memory_is_said_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert available_bytes("cpu") > 0
     monkeypatch.setattr(shapes, "available_bytes", lambda device: 10**9)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks import peers
-from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIRST, FIXED_WORDS, GREEDY, LOOKUP, OURS, SESSIONS, SIGHTED
-from edge_drafter import DecodingStats, Mode
-from edge_drafter.settings import EdgeConfig
+from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIXED_WORDS, FORGETFUL, GREEDY, LOOKUP, MODES, SIGHTED
+from edge_drafter import DecodingStats
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
-from vlm_nav_evaluation.experiment.alone import Flip, TargetAlone
+from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone
 from vlm_nav_evaluation.experiment.questions import questions
-from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
+from vlm_nav_evaluation.experiment.run import Answer, Run, take_turns
 from vlm_nav_evaluation.tables import figures_table
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
-ASKED = [Question(f"question {number}", b"") for number in range(3)]
 
 
 def answer(tokens: tuple[int, ...], seconds: float, passes: int, rounds: int) -> Answer:
@@ -45,38 +42,8 @@ def test_figures_are_totals_and_ratios_are_to_generate() -> None:
     assert alone[ALONE]["ratio_low_median_high"] is None
 
 
-class Timed:
-    """In place of real edges: an arm takes as long as its name says, on the later frames as `late` has it."""
-
-    def __init__(self, late: dict[str, float]) -> None:
-        self.late = late
-        self.asked: list[tuple[list[str], int]] = []
-
-    def run(self, arms: Sequence[Arm[Question]], asked: Sequence[Question], warm_up: object) -> Run:
-        self.asked.append(([arm.name for arm in arms], len(asked)))
-        times = {arm.name: float(arm.name) if warm_up else self.late[arm.name] for arm in arms}
-        return Run({name: [answer((1,), seconds, 1, 1)] * len(asked) for name, seconds in times.items() if seconds < 9})
-
-
-def test_the_search_asks_the_best_again_and_leaves_out_what_transformers_refuses() -> None:
-    settings = [Arm(name) for name in ("4", "9", "2", "1", "3")]
-    edges = Timed({"1": 8.0, "2": 2.5, "3": 2.6})
-    assert peers.fastest(settings, edges, ASKED * 3).name == "2"
-    assert edges.asked == [(["4", "9", "2", "1", "3"], FIRST), (["1", "2", "3"], 9 - FIRST)]
-
-
-@pytest.mark.parametrize("mode", ["sd", "full"])
-def test_every_setting_that_is_tried_is_one_that_an_edge_takes(mode: str) -> None:
-    tried = peers.settings_of_mode(mode, "ngrams=off")
-    assert tried[0].name == "as shipped" and len({arm.name for arm in tried}) == len(tried) <= SESSIONS - 1
-    for arm in tried:
-        config = EdgeConfig.flat(Path("models/draft"), mode=mode, **arm.changes)
-        assert not config.decoding.settings(Mode(mode)).ngrams
-        assert f"gamma {config.decoding.gamma}" in arm.name or arm.name == "as shipped"
-
-
 def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:
-    asked, alone = questions("random", 2), TargetAlone(target, 16)
+    asked, alone = questions("random", 2), ModelAlone(target, 16)
     run = take_turns([*peers.peers_of(target, draft, 16, 4), alone.arm(ALONE)], asked)
     assert not alone.flips(run, asked, ALONE)
     assert set(run.answers) | set(run.refused) >= {GREEDY, ASSISTED, SIGHTED, ALONE, LOOKUP}
@@ -90,50 +57,25 @@ def test_the_whole_comparison_over_real_sockets(
     tiny_target: Path,
     tiny_draft: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kept: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pair = (tiny_target, tiny_draft)
     if source == "text":
         pair = (tiny_text_model(tmp_path / "big", layers=3), tiny_text_model(tmp_path / "small", layers=2))
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.PROJECT", tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
     assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
     name = "peers_text" if source == "text" else "peers"
-    saved = json.loads((tmp_path / f"{name}_float64.json").read_text())
-    assert saved["flips"] == [] and {GREEDY, ALONE, *OURS} <= saved["figures"].keys()
+    saved = json.loads((kept / f"{name}_float64.json").read_text())
+    assert saved["flips"] == [] and {GREEDY, ALONE, *MODES, FORGETFUL} <= saved["figures"].keys()
     assert (SIGHTED in saved["figures"]) == (source == "random") and (FIXED_WORDS in saved["figures"]) == (
         source == "text"
     )
     assert all(len(times) == 3 for times in saved["step_s"].values())
     assert all(entry["frames_other_than_target"] == 0 for entry in saved["figures"].values())
-    assert (tmp_path / f"{name}.png").stat().st_size < 120_000
+    assert (kept / f"{name}.png").stat().st_size < 120_000
     printed = capsys.readouterr().out
     assert "1 thread(s) in each process" in printed and (source == "text" or "transformers fails: Image" in printed)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--steps", "-1"], "--steps -1: give at least 1"),
-        (["--threads", "0"], "--threads 0: give at least 1"),
-        (["--frames", "text:nowhere.jsonl"], "asks in words, and target"),
-        (["--draft-model", "nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_compared_is_one_sentence(
-    tiny_target: Path,
-    tiny_draft: Path,
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
-    assert peers.main([*pair, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("peers: ") and sentence in error and error.strip().count("\n") == 0
 
 
 def test_the_plot_has_a_bar_for_every_arm() -> None:

@@ -14,21 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.robots import (
-    Fleets,
     Served,
     arms_of,
     counts,
     drive,
     figures,
+    flips_of,
     main,
-    split_cores,
     summarised,
     tokens_within,
     window,
 )
 from edge_drafter import DecodingStats
 from speculation.vlm.load import load_vlm
-from vlm_nav_evaluation.experiment.alone import TargetAlone
+from vlm_nav_evaluation.experiment.alone import ModelAlone
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Question
 
@@ -104,13 +103,6 @@ def test_cloud_and_fcfs_always_run_and_each_policy_once() -> None:
     ]
 
 
-@given(st.sets(st.integers(0, 63), min_size=1))
-def test_robots_and_verifier_have_cores_of_their_own_where_there_are_two(cores: set[int]) -> None:
-    ours, theirs = split_cores(cores)
-    assert ours | theirs == cores and ours and theirs
-    assert len(cores) == 1 or (not ours & theirs and 0 <= len(theirs) - len(ours) <= 1)
-
-
 def test_numbers_of_robots_are_read_or_refused() -> None:
     assert counts("4,1,16,4") == [1, 4, 16]
     for text in ("0", "1,x", "", "65"):
@@ -154,27 +146,23 @@ def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None
 
 def test_a_wrong_answer_is_shown_with_its_margin(tiny_target: Path) -> None:
     (question,) = questions("random", 1)
-    target = TargetAlone(vlm := load_vlm(tiny_target, dtype="float64"), 4)
+    target = ModelAlone(load_vlm(tiny_target, dtype="float64"), 4)
     truth = target.decode(question)
-    fleets = Fleets(argparse.Namespace(), vlm, question, [question], [truth])
     bent = (*truth.tokens[:2], truth.tokens[2] + 1)
-    (flip,) = fleets.flips(target, [("full wisp", Served(3, 0, 0.0, 1.0, bent, DecodingStats()))])
+    wrong = [("full wisp", Served(3, 0, 0.0, 1.0, bent, DecodingStats()))]
+    (flip,) = flips_of(target, [question], [truth], wrong)
     assert (flip.mode, flip.position) == ("full wisp", 2) and 0.0 < flip.margin < float("inf")
 
 
 def test_the_whole_command_serves_robots_their_own_answers(
-    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiny_target: Path, tiny_draft: Path, kept: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
     few = "--policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
     assert main(f"{models} {few}".split()) == 0
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
-    saved = json.loads((tmp_path / "robots_raw_float64.json").read_text())
+    saved = json.loads((kept / "robots_raw_float64.json").read_text())
     assert saved["flips"] == [] and saved["answers"] >= 4 and "cores" in saved["machine"]
     assert list(saved["robots"]["2"]) == ["cloud", "full fcfs"]
-    assert (tmp_path / "robots_raw.png").stat().st_size > 10_000
-    assert main(["--rounds", "0"]) == 2 and "--rounds 0: give at least 1" in capsys.readouterr().err
+    assert (kept / "robots_raw.png").stat().st_size > 10_000

@@ -48,19 +48,3 @@ def test_record_and_check_from_the_command_line(
     flags = "--steps 1 --modes cloud,sd --within 1000"
     assert virtual_time.main(f"check {models} {flags}".split()) == 0
     assert "off by" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ("record --out recording.json", ".npz"),
-        ("record --out recording.npz --count 0", "--count"),
-        ("record --out recording.npz --target-model none", "none"),
-        ("check --profile raw", "raw"),
-        ("check --steps 0", "--steps"),
-    ],
-)
-def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert virtual_time.main(flags.split()) == 2
-    error = capsys.readouterr().err
-    assert named in error and error.count("\n") == 1

@@ -73,9 +73,7 @@ Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 class Selection(msgspec.Struct, frozen=True):
     """Which frames of a bag are asked about what. Raises ValueError, naming the setting, for a value out of range."""
 
-    topic: Annotated[
-        str, Meta(description="camera: topic of a bag, key of a LeRobot data set, channel of nuScenes; empty: its own")
-    ] = ""
+    topic: Annotated[str, Meta(description="camera: topic of a bag, key of a LeRobot data set; empty: its own")] = ""
     skip: Annotated[int, Meta(ge=0, description="frames passed over at the start of each bag")] = 0
     fps: Annotated[float, Meta(ge=0, description="at most so many frames per second of the bag's time; 0: all")] = 0.0
     limit: Annotated[int, Meta(ge=0, description="at most so many frames of each bag; 0: all")] = 0
@@ -201,11 +199,17 @@ class _Timed(Protocol):
 Entry = TypeVar("Entry", bound=_Timed)
 
 
-def choose(entries: Iterable[Entry], selection: Selection) -> Iterator[Entry]:
-    """Yield those of a camera's frames, in order of time, that a selection takes; nothing is decoded for that."""
+def choose(entries: Iterable[Entry | LeftOut], selection: Selection) -> Iterator[Entry | LeftOut]:
+    """Yield those of a camera's frames, in order of time, that a selection takes; nothing is decoded for that.
+
+    What is left out anyway is passed on.
+    """
     taken, first, last = 0, None, -1
     period_ns = round(1e9 / selection.fps) if selection.fps else 0
     for entry in entries:
+        if isinstance(entry, LeftOut):
+            yield entry
+            continue
         if entry.index < selection.skip:
             continue
         if period_ns:
@@ -244,7 +248,7 @@ class FrameSource(BagReader):
             raise
 
     def __len__(self) -> int:
-        """About how many frames come, for a progress bar."""
+        """Return about how many frames come, for a progress bar."""
         return self._selection.expected(self.topic.count, self.seconds)
 
     def __iter__(self) -> Iterator[BagFrame | LeftOut]:
@@ -264,11 +268,12 @@ class FrameSource(BagReader):
         if not (instruction or selection.anew):
             prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
             yield from problems
-        seen = False
-        for entry in choose(self._shown(problems := []), selection):
-            yield from problems
-            problems.clear()
-            seen = True
+        found_any = False
+        for entry in choose(self._camera(), selection):
+            found_any = True
+            if isinstance(entry, LeftOut):
+                yield entry
+                continue
             while instructions and instructions[0][0] <= entry.stamp_ns:
                 _, instruction = instructions.popleft()
             try:
@@ -280,17 +285,13 @@ class FrameSource(BagReader):
             asked = prompts.get(taken.stamp_ns)
             prompt = asked.prompt if asked else compose(sentence, (), selection.order, selection.guide)
             yield BagFrame(entry.index, entry.stamp_ns, taken.jpeg, instruction, prompt, labels.get(taken.stamp_ns))
-        yield from problems
-        if not (seen or problems) and self.topic.count > selection.skip:
+        if not found_any and self.topic.count > selection.skip:
             yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
 
-    def _shown(self, problems: list[LeftOut]) -> Iterator[Shown]:
-        """Yield the camera's frames; what shows none is put into `problems`."""
+    def _camera(self) -> Iterator[Shown | LeftOut]:
         for item in camera_frames(self, self.topic):
-            if isinstance(item, Shown):
+            if not isinstance(item, tuple):
                 yield item
-            elif isinstance(item, LeftOut):
-                problems.append(item)
 
     def _instructions(self) -> list[tuple[int, str]]:
         if self._selection.instruction:

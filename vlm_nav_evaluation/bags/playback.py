@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from adapters_training.sources import LeftOut
 from speculation.settings import check
-from vlm_nav_evaluation.bags.datasets import open_dataset, shots_of
+from vlm_nav_evaluation.bags.datasets import open_dataset
 from vlm_nav_evaluation.bags.files import BagReader, typestore
 from vlm_nav_evaluation.bags.frames import Shown, camera_frames, find_camera
 
@@ -55,7 +55,10 @@ def items(
     if dataset is None:
         yield from _bag_items(path, camera_topic, odom_topic, left_out)
         return
-    for shot in shots_of(dataset, left_out):
+    for shot in dataset.shots():
+        if isinstance(shot, LeftOut):
+            left_out(shot)
+            continue
         try:
             yield Item(shot.stamp_ns, shot.jpeg(), True)
         except ValueError as error:

@@ -32,8 +32,8 @@ from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter, make
 from vlm_nav_evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from vlm_nav_evaluation.bags.playback import ODOMETRY
-from vlm_nav_evaluation.setting import MEASURED_ORDER
-from vlm_nav_evaluation.walk_prompts import WalkPrompts
+from vlm_nav_evaluation.options import MEASURED_ORDER
+from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.geometry import Pose
@@ -47,7 +47,7 @@ START_NS = 1_700_000_000 * 1_000_000_000
 ODOMETRY_HZ = 10
 TICKS_PER_ODOMETRY = 2
 PAUSE_S = 2.0
-"""Between two rooms."""
+"""So much time passes between two rooms."""
 FRAMES_PER_ROOM = 60
 ASTRAY = 0.5
 """How often the robot turns away instead of approaching."""
@@ -156,7 +156,7 @@ def record(bag: BagWriter, options: argparse.Namespace) -> int:
         while left:
             scene = scene_of(room, options.difficulty, options.target)
             room += 1
-            prompts = WalkPrompts(scene.target, order, form=options.form)
+            prompts = SearchPrompts.of_target(scene.target, order, form=options.form)
             bag.put(f"/{INSTRUCTION}", start_ns, make(bag.types, TEXT, data=prompts.instruction))
             end_ns = start_ns
             for moment in walk(scene, options.camera_hz, options.size):
@@ -164,7 +164,8 @@ def record(bag: BagWriter, options: argparse.Namespace) -> int:
                 if isinstance(moment, Odometry):
                     write_odometry(bag, end_ns, moment)
                     continue
-                write_look(bag, end_ns, moment, prompts.ask(moment.pose, moment.target, moment.past))
+                write_look(bag, end_ns, moment, prompts.ask(moment.pose, moment.past))
+                prompts.see(moment.target)
                 bar.update()
                 left -= 1
                 if not left:

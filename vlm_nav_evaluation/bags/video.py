@@ -10,10 +10,11 @@ from adapters_training.sources import LeftOut
 from adapters_training.sources.rosbag2 import FOXGLOVE_VIDEO, GO2_VIDEO
 from speculation.extras import need
 from speculation.images import pixels_jpeg
-from vlm_nav_evaluation.bags.h264 import FrameNumbers
 
 CODECS = {"h264": "h264", "h265": "hevc", "vp9": "vp9", "av1": "av1"}
 """What CompressedVideo calls a format, and FFmpeg its decoder."""
+_GAP = "Frame num gap"
+"""FFmpeg's debugging message where frames of an H.264 stream are missing; what it shows for them looks like a view."""
 _GO2_FIELDS = ("video720p", "video360p", "video180p")
 
 
@@ -47,7 +48,6 @@ class Video:
         self._av = av
         self._codec: Any = None
         self._form = ""
-        self._numbers = FrameNumbers()
         self._sees = self._begun = False
         self._before_key = 0
         self._problem = ""
@@ -88,7 +88,7 @@ class Video:
         if form == self._form:
             return []
         held = self._flushed()
-        self._form, self._sees, self._numbers = form, False, FrameNumbers()
+        self._form, self._sees = form, False
         self._codec = self._av.CodecContext.create(form.partition(" ")[0], "r")
         # More threads hold frames back.
         self._codec.thread_count = 1
@@ -96,15 +96,19 @@ class Video:
         return held
 
     def _decode(self, index: int, data: bytes) -> list[Any]:
-        if self._form.startswith("h264") and self._numbers.gap(data):
-            self._sees = False
-        packet = self._av.Packet(data)
+        packet, log = self._av.Packet(data), self._av.logging
         packet.pts = index
+        log.set_level(log.DEBUG)
         try:
-            frames = self._codec.decode(packet)
+            with log.Capture() as messages:
+                frames = self._codec.decode(packet)
         except self._av.error.FFmpegError as error:
             self._sees = False
             raise ValueError(f"a message does not decode ({error.strerror})") from None
+        finally:
+            log.set_level(None)
+        if any(_GAP in text for *_, text in messages):
+            self._sees = False
         return self._good(frames)
 
     def _flushed(self) -> list[Any]:

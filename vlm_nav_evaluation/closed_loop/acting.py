@@ -1,355 +1,228 @@
-"""One episode on virtual time in which the robot acts while its answer is still being written.
+"""`acting`: does faster decoding make a better robot? Episodes on virtual time in which the robot acts on its answers.
 
-Production's own navigator, executor and bridge limits drive the kinematic simulator; answers are those of the real
-pair with declared times (`timelines.py`). All share one clock, so a motion that begins early, and a question that is
-asked in motion, cost and save what they would on the robot, and other work on the machine changes nothing.
+`wait` acts on whole answers, reasons first; `wait-action` on whole answers, action first; `early` begins a motion once
+its kind is committed; `ahead` also asks the next question while it moves. With --blackout the link dies again and
+again, and `hold` and `degraded` take the place of these: `ahead` without and with the draft model alone.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+import argparse
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
 
-from edge_drafter import Mode
-from edge_drafter.link import LinkState
-from edge_drafter.question import Cancelled, Reply
-from spec_vlm_nav.body import Decision, Execution, Frame, State
-from spec_vlm_nav.executor import Command, Executor, Report
-from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
-from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.navigation_goal import End, NavigationGoal
-from spec_vlm_nav.navigator import Navigator, NavigatorConfig
-from spec_vlm_nav.odometry import OdometrySample
-from spec_vlm_nav.parameters import WATCHDOG_S
-from spec_vlm_nav.safety import SlewLimiter, Velocity
-from speculation.language.prompts import Vocabulary
-from speculation.wire import Jpegs, frames_of
-from vlm_nav_evaluation.closed_loop.episodes import SIM_LIMITS, SIM_MOTION
-from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
+import msgspec
+
+from edge_drafter import DraftingConfig, Mode
+from spec_vlm_nav.link_monitor import LinkLimits
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.language.grammar import CONSTRAINED, FREE
+from speculation.language.prompts import ResponseOrder, Vocabulary
+from speculation.progress import progress
+from vlm_nav_evaluation.closed_loop.command import RANDOM, add_processes
+from vlm_nav_evaluation.closed_loop.episodes import in_processes
+from vlm_nav_evaluation.closed_loop.plots import write_acting_plots
+from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
+from vlm_nav_evaluation.closed_loop.timelines import Timelines
+from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, Blackouts, VirtualRobot, run_acting
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.options import add_edge_flags, add_pair, add_resumable_out, milliseconds, seeds, several
+from vlm_nav_evaluation.results import provenance, write_json
+from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.virtual_time.record import Models
+from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, WITH_COST, load_timings
 from vlm_nav_simulation.dataset import encode_jpeg
-from vlm_nav_simulation.episode import SUCCESS_GAP, Outcome
-from vlm_nav_simulation.geometry import Pose
-from vlm_nav_simulation.ground_truth import observe
+from vlm_nav_simulation.episode import oracle_policy, run_episode
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.world import World
 
-TICK_S = 0.02
-"""Of executor, bridge and odometry."""
-CAMERA_S = 1.0 / 8.0
-"""As in config/sim.yaml."""
-MOVES = 1e-3
-SILENCE_S = 1.5
-"""The link counts as silent after so long, as `Connection.silence_s`."""
-GOAL = 1
+TIME_S = 300.0
+LAST = ResponseOrder.ACTION_FIRST
+BEHAVIOURS = {
+    "wait": NavigatorConfig(act_early=False, look_ahead=False, time_allowance_s=TIME_S),
+    "wait-action": NavigatorConfig(LAST, act_early=False, look_ahead=False, time_allowance_s=TIME_S),
+    "early": NavigatorConfig(LAST, look_ahead=False, time_allowance_s=TIME_S),
+    "ahead": NavigatorConfig(LAST, time_allowance_s=TIME_S),
+}
+IN_BLACKOUTS = {
+    "hold": NavigatorConfig(LAST, time_allowance_s=TIME_S, link=LinkLimits(degraded_s=0.0)),
+    "degraded": NavigatorConfig(LAST, time_allowance_s=TIME_S),
+}
+KNOWN = {**BEHAVIOURS, **IN_BLACKOUTS}
+FIRST_SEED = 1_000_003
+"""A room that no episode is in, for the first answer of every decoder."""
+COLUMNS = (
+    Column("found", "of"),
+    Column("95 %", "interval"),
+    Column("SPL", "spl"),
+    Column("to goal s", "to_goal_s", ".1f"),
+    Column("standing s", "standing_s", ".1f"),
+    Column("of wait", "standing_share", ".0%"),
+    Column("frame to motion ms", "first_motion_s", ".0f", MS),
+    Column("actions", "actions", ".1f"),
+    Column("asked ahead", "ahead_share", ".0%"),
+    Column("edge alone", "alone_share", ".0%"),
+    Column("held s", "held_s", ".1f"),
+    Column("collisions", "collisions"),
+)
 
 
-@dataclass(frozen=True)
-class Blackouts:
-    """A link that is dead for `length_s` seconds at the end of every `period_s`; 0 for never."""
-
-    period_s: float = 0.0
-    length_s: float = 0.0
-
-    def dark_since(self, now: float) -> float | None:
-        """Return when the present blackout began, None outside one."""
-        if self.length_s <= 0.0:
-            return None
-        into = now % self.period_s - (self.period_s - self.length_s)
-        return now - into if into >= 0.0 else None
-
-    def lit(self, start: float, end: float) -> float:
-        """Return the seconds between two times in which messages arrive."""
-        return self._lit_until(end) - self._lit_until(start)
-
-    def _lit_until(self, now: float) -> float:
-        if self.length_s <= 0.0:
-            return now
-        whole, rest = divmod(now, self.period_s)
-        return whole * (self.period_s - self.length_s) + min(rest, self.period_s - self.length_s)
+Case = tuple[str, str, float]
+"""A behaviour, a mode and a round trip in milliseconds."""
 
 
-@dataclass
-class VirtualLink:
-    """The link's state as the robot would see it."""
-
-    blackouts: Blackouts
-    now: float = 0.0
-    why: str = "nothing received from the verifier"
-
-    @property
-    def state(self) -> str:
-        """One of `LinkState`."""
-        since = self.blackouts.dark_since(self.now)
-        silent = since is not None and self.now - since > SILENCE_S
-        return str((LinkState.SILENT if silent else LinkState.NOMINAL).value)
-
-
-class VirtualQuestion:
-    """An answer whose tokens come as time goes on, and stop coming while the link is dead."""
-
-    guess = ""
-
-    def __init__(self, timeline: AnswerTimeline, robot: VirtualRobot, alone: bool) -> None:
-        self._timeline, self._robot, self._alone = timeline, robot, alone
-        self._asked = robot.now
-        self._cancelled = False
-
-    @property
-    def _elapsed(self) -> float:
-        now = self._robot.now
-        return now - self._asked if self._alone else self._robot.link.blackouts.lit(self._asked, now)
-
-    @property
-    def committed(self) -> str:
-        """See `spec_vlm_nav.body.Question`."""
-        return self._timeline.committed(self._elapsed)
-
-    @property
-    def done(self) -> bool:
-        """See `spec_vlm_nav.body.Question`."""
-        return self._cancelled or self._elapsed >= self._timeline.seconds
-
-    def result(self) -> Reply:
-        """See `spec_vlm_nav.body.Question`."""
-        if self._cancelled:
-            raise Cancelled("the question was cancelled")
-        return Reply(self._timeline.text, self._timeline.stats)
-
-    def cancel(self) -> None:
-        """See `spec_vlm_nav.body.Question`."""
-        self._cancelled = True
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `acting`."""
+    line = commands.add_parser("acting", help="does faster decoding make a better robot?", description=__doc__)
+    modes = [mode.value for mode in Mode if DraftingConfig.of(mode).needs_link and mode is not Mode.SERVER_SD]
+    line.add_argument("--seeds", type=seeds, default="0-49", help="rooms, e.g. 0-49 (default: %(default)s)")
+    line.add_argument("--difficulty", default="middle", choices=LEVELS)
+    line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
+    line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "full"])
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0, 40.0, 200.0], metavar="MS[,MS]", help="round trips")
+    line.add_argument("--behaviours", type=several(list(KNOWN)), help="default: all that fit")
+    line.add_argument("--blackout", type=Blackouts.read, default=Blackouts(), metavar="PERIOD:LENGTH",
+                      help="seconds, e.g. 15:3 (default: none)")  # fmt: skip
+    times = f"go2_a100_scaled{WITH_COST}{DEFAULT_COST}"
+    line.add_argument("--timings", default=times, help="declared times, and what loads cost (default: %(default)s)")
+    add_pair(line)
+    add_edge_flags(line, "max_tokens", "answers", max_tokens=96, answers=CONSTRAINED)
+    line.add_argument("--max-actions", type=int, default=60)
+    add_processes(line, 1, "; changes no figure")
+    add_resumable_out(line, "acting")
+    line.set_defaults(run=run)
 
 
-@dataclass
-class Log:
-    """What an episode is measured by; seconds and metres."""
+def run(options: argparse.Namespace) -> int:
+    """Run what is not done yet, then print and write everything. Raises ValueError for options that make no sense."""
+    load_timings(options.timings)
+    room(options, 0)
+    names = (
+        "difficulty", "target", "timings", "max_tokens", "max_actions", "blackout", "target_model", "draft_model",
+        "answers",
+    )  # fmt: skip
+    journal = Journal(options.out, "acting", {name: str(getattr(options, name)) for name in names}, options.restart)
+    done = [msgspec.convert(piece, ActingEpisode) for piece in journal.pieces()]
+    known = {(each.seed, each.behaviour, each.mode, each.rtt_ms) for each in done}
+    chosen = options.behaviours or list(IN_BLACKOUTS if str(options.blackout) else BEHAVIOURS)
+    cases = [(behaviour, mode, rtt) for mode in options.modes for rtt in options.rtt_ms for behaviour in chosen]
+    missing = {seed: [case for case in cases if (seed, *case) not in known] for seed in options.seeds}
+    jobs = [(seed, left, options) for seed, left in missing.items() if left]
+    total = len(options.seeds) * len(cases)
+    with progress(total=total, initial=total - sum(map(len, missing.values())), unit="episode") as bar:
+        for episodes in in_processes(run_room, jobs, options.processes, __name__):
+            for episode in episodes:
+                journal.add(asdict(episode))
+                done.append(episode)
+                bar.update()
+    report(options, [each for each in done if each.seed in missing and each.behaviour in chosen])
+    return 0
 
-    first_motion_s: list[float] = field(default_factory=list)
-    """From the frame to the first motion, of every decision that moved."""
-    questions: int = 0
-    alone: int = 0
-    """Questions that the draft model answered alone."""
-    in_motion: int = 0
-    """Questions about a frame taken in motion ..."""
-    used_ahead: int = 0
-    """... and decisions that came of them."""
-    held_s: float = 0.0
+
+def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> None:
+    """Print the table; write it, its figures and the plot."""
+    rows = figures(episodes, shortest(options, {each.seed for each in episodes}))
+    parts = []
+    for rtt in sorted({row["rtt_ms"] for row in rows}):
+        some = {f"{row['mode']}, {row['behaviour']}": row for row in rows if row["rtt_ms"] == rtt}
+        parts.append(f"round trip {rtt:g} ms\n{figures_table('mode, behaviour', some, COLUMNS)}")
+    dark, about = str(options.blackout), provenance(options)
+    parts.append(
+        f"{options.difficulty} rooms, object: {options.target}, times: {options.timings} on virtual time"
+        + (f", link dead {dark} (period:length, s)" if dark else "")
+        + (f", answers {options.answers}" if options.answers == FREE else "")
+    )
+    text = "\n\n".join([*parts, about["machine"]])
+    print(text)
+    (options.out / "acting.txt").write_text(text + "\n", encoding="utf-8")
+    data = {**about, "timings": options.timings, "blackout": dark, "figures": rows}
+    write_json(options.out / "acting.json", data)
+    if not dark:
+        print(write_acting_plots(options.out, rows))
 
 
-class VirtualRobot:
-    """Body, decoder and clock of one navigator. Use and close it in one thread (GL)."""
+def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> list[dict[str, Any]]:
+    """Return a row per mode, round trip and behaviour.
 
-    def __init__(
-        self,
-        scene: Scene,
-        timelines: Timelines,
-        mode: str,
-        rtt_s: float,
-        objects: Vocabulary | None,
-        blackouts: Blackouts = Blackouts(),
-    ) -> None:
-        self.now = self.moving_s = self.path_m = 0.0
-        self.collisions = 0
-        self.link = VirtualLink(blackouts)
-        self.log = Log()
-        self.world = World(scene)
-        self._timelines, self._mode, self._rtt_s, self._objects = timelines, mode, rtt_s, objects
-        self._executor = Executor(SIM_MOTION, (), WATCHDOG_S, lambda report: None)
-        self._slew = SlewLimiter(SIM_LIMITS)
-        self._frame: tuple[float, Pose, tuple[float, float]] | None = None
-        """The newest: time, place and gait."""
-        self._next_frame = 0.0
-        self._holding = self._blocked = False
-        self._waits_for_motion: tuple[int, float] | None = None
-        self._sent: Decision | None = None
-        self._tick()
-
-    def close(self) -> None:
-        """Free the GL objects."""
-        self.world.close()
-
-    # -- the clock
-
-    def clock(self) -> float:
-        """Return the time."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass: the robot moves meanwhile."""
-        until = self.now + seconds
-        while self.now < until - 1e-9:
-            self._tick()
-
-    def _tick(self) -> None:
-        self._executor.tick(self.now)
-        wanted = self._executor.velocity
-        if wanted == Velocity():
-            self._slew.reset()
-        velocity = self._slew.step(wanted, TICK_S)
-        before = self.world.pose
-        blocked = self.world.move(velocity.vx, velocity.vy, velocity.wz, TICK_S)
-        self.collisions += blocked and not self._blocked
-        self._blocked = blocked
-        self.now = round(self.now + TICK_S, 9)
-        self.link.now = self.now
-        after = self.world.pose
-        self.path_m += math.dist(before[:2], after[:2])
-        moves = math.hypot(velocity.vx, velocity.vy) > MOVES or abs(velocity.wz) > MOVES
-        self.moving_s += TICK_S * moves
-        self.log.held_s += TICK_S * self._holding
-        if moves and self._waits_for_motion is not None:
-            self.log.first_motion_s.append(self.now - TICK_S - self._waits_for_motion[1])
-            self._waits_for_motion = None
-        half = after.yaw / 2.0
-        self._executor.on_odometry(
-            OdometrySample((after.x, after.y, 0.0), (0.0, 0.0, math.sin(half), math.cos(half)), self.now, self.now)
+    to_goal_s, standing_s: medians over the episodes that found the target. standing_share: standing of all episodes
+    against `wait` of the same mode and round trip, in the same rooms. first_motion_s: median over all decisions, from
+    the frame's time. held_s: mean. The shares are of all questions.
+    """
+    groups: dict[tuple[str, float, str], list[ActingEpisode]] = defaultdict(list)
+    for each in episodes:
+        groups[each.mode, each.rtt_ms, each.behaviour].append(each)
+    rows = []
+    for (mode, rtt, behaviour), some in groups.items():
+        found = [each for each in some if each.success]
+        waits = {each.seed: each.standing_s for each in groups.get((mode, rtt, "wait"), [])}
+        both = [each for each in some if each.seed in waits]
+        waited = sum(waits[each.seed] for each in both)
+        motions = [seconds for each in some for seconds in each.first_motion_s]
+        asked = sum(each.questions for each in some)
+        low, high = wilson(len(found), len(some))
+        rows.append(
+            {
+                "mode": mode,
+                "rtt_ms": rtt,
+                "behaviour": behaviour,
+                "of": f"{len(found)}/{len(some)}",
+                "found": len(found),
+                "episodes": len(some),
+                "interval": f"{low:.0%}-{high:.0%}",
+                "spl": spl((e.success, e.path_m, shortest_m[e.seed]) for e in some if e.seed in shortest_m),
+                "to_goal_s": median(each.total_s for each in found) if found else None,
+                "standing_s": median(each.standing_s for each in found) if found else None,
+                "standing_share": sum(each.standing_s for each in both) / waited if waited else None,
+                "first_motion_s": median(motions) if motions else None,
+                "actions": mean(each.actions for each in some),
+                "ahead_share": sum(each.used_ahead for each in some) / asked,
+                "alone_share": sum(each.alone for each in some) / asked,
+                "held_s": mean(each.held_s for each in some),
+                "collisions": mean(each.collisions for each in some),
+            }
         )
-        if self.now >= self._next_frame:
-            self._next_frame += CAMERA_S
-            self._frame = self.now, after, self.world.gait
-
-    # -- the decoder
-
-    def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
-        """See `spec_vlm_nav.body.Decoder`."""
-        return self._objects
-
-    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
-        """See `spec_vlm_nav.body.Decoder`."""
-        alone = mode == Mode.EDGE.value
-        self.log.questions += 1
-        self.log.alone += alone
-        return VirtualQuestion(
-            self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self._mode, self._rtt_s),
-            self,
-            alone or self._mode == mode,
-        )
-
-    # -- the body
-
-    def frame_after(self, moment: float) -> Frame | None:
-        """See `spec_vlm_nav.body.Body`; the frame is rendered now, as it was seen then."""
-        if self._frame is None or self._frame[0] <= moment:
-            return None
-        at, pose, seen = self._frame
-        here, gait = self.world.pose, self.world.gait
-        self.world.set_pose(*pose)
-        self.world.set_gait(*seen)
-        jpeg = encode_jpeg(self.world.render())
-        self.world.set_pose(*here)
-        self.world.set_gait(*gait)
-        return Frame(jpeg, at, 0.0, None, PlanarPose(*pose))
-
-    def camera_problem(self) -> str:
-        """See `spec_vlm_nav.body.Body`."""
-        return ""
-
-    def place(self) -> PlanarPose:
-        """See `spec_vlm_nav.body.Body`."""
-        return PlanarPose(*self.world.pose)
-
-    def understood(self, instruction: str) -> None:
-        """See `spec_vlm_nav.body.Body`."""
-
-    def asked(self, prompt: str, frame: Frame) -> None:
-        """See `spec_vlm_nav.body.Body`."""
-
-    def act(self, decision: Decision) -> None:
-        """See `spec_vlm_nav.body.Body`."""
-        kind, size, _ = to_numbers(decision.action)
-        new = self._sent is None or self._sent.step != decision.step
-        if new and decision.frame is not None and decision.action is not None and decision.action.size is not None:
-            self._waits_for_motion = (decision.step, decision.frame.arrived)
-            self.log.used_ahead += decision.in_motion
-        self._sent = decision
-        command = Command(GOAL, decision.step, kind, size, decision.complete, decision.speed_scale)
-        self._executor.on_command(command, self.now)
-
-    def execution(self, step: int) -> Execution | None:
-        """See `spec_vlm_nav.body.Body`."""
-        report: Report = self._executor.report(self.now)
-        if (report.goal, report.step) != (GOAL, step):
-            return None
-        outcome = OUTCOME_OF.get(report.outcome)
-        return Execution(outcome, report.progress, report.remaining, report.elapsed, report.message)
-
-    def executor_silence(self) -> float:
-        """See `spec_vlm_nav.body.Body`."""
-        return 0.0
-
-    def report(self, state: State, reason: str = "") -> None:
-        """See `spec_vlm_nav.body.Body`."""
-        self._holding = state is State.HOLDING
-
-    def writing(self, answer: str, guess: str) -> None:
-        """See `spec_vlm_nav.body.Body`."""
+    order = list(KNOWN)
+    return sorted(rows, key=lambda row: (row["rtt_ms"], row["mode"], order.index(row["behaviour"])))
 
 
-@dataclass(frozen=True)
-class Acting:
-    """One way to act on answers."""
-
-    name: str
-    config: NavigatorConfig
+def room(options: argparse.Namespace, seed: int) -> Scene:
+    """Return a room. Raises ValueError for a target that cannot be in one."""
+    return scene_of(seed, options.difficulty, "" if options.target == RANDOM else options.target)
 
 
-@dataclass(frozen=True)
-class ActingEpisode:
-    """A finished episode."""
-
-    behaviour: str
-    mode: str
-    rtt_ms: float
-    seed: int
-    success: bool
-    outcome: str
-    actions: int
-    total_s: float
-    moving_s: float
-    path_m: float
-    collisions: int
-    first_motion_s: tuple[float, ...]
-    questions: int
-    alone: int
-    used_ahead: int
-    held_s: float
-
-    @property
-    def standing_s(self) -> float:
-        """Seconds in which the robot did not move."""
-        return self.total_s - self.moving_s
+def shortest(options: argparse.Namespace, rooms_of: set[int]) -> dict[int, float]:
+    """Return the oracle's path by room, m, where it finds the object; SPL counts it as the shortest."""
+    walks = {seed: run_episode(scene := room(options, seed), oracle_policy(scene)) for seed in sorted(rooms_of)}
+    return {seed: result.path_length for seed, result in walks.items() if result.success}
 
 
-def run_acting(
-    scene: Scene,
-    behaviour: Acting,
-    mode: str,
-    rtt_ms: float,
-    timelines: Timelines,
-    objects: Vocabulary | None,
-    max_actions: int = 40,
-    blackouts: Blackouts = Blackouts(),
-) -> ActingEpisode:
-    """Run one episode from its first look to the end of its goal. Raises ValueError for a model that cannot be used."""
-    robot = VirtualRobot(scene, timelines, mode, rtt_ms / 1e3, objects, blackouts)
-    try:
-        goal = NavigationGoal(f"find the {scene.target.text}")
-        navigator = Navigator(goal, robot, robot, robot.clock, robot.sleep, lambda: None, behaviour.config)
-        result = navigator.run(behaviour.config.time_allowance_s, max_actions)
-        sighting = observe(robot.world)[scene.target_index]
-        stopped = result.end is End.STOPPED
-        near = stopped and sighting.visible and sighting.distance <= SUCCESS_GAP
-        if stopped:
-            outcome = Outcome.FOUND.value if near else Outcome.STOPPED_AWAY.value
-        else:
-            # An end by NOT HERE is one outcome, whatever its reasons are.
-            outcome = result.end.value if result.end is End.NOT_FOUND else result.message
-        log = robot.log
-        return ActingEpisode(
-            behaviour.name, mode, rtt_ms, scene.seed, near, outcome, result.actions, round(robot.now, 3),
-            round(robot.moving_s, 3), round(robot.path_m, 4), robot.collisions,
-            tuple(round(each, 4) for each in log.first_motion_s), log.questions, log.alone, log.used_ahead,
-            round(log.held_s, 3),
-        )  # fmt: skip
-    finally:
-        robot.close()
+def run_room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> list[ActingEpisode]:
+    """Run a room's episodes; questions that come again among them are recorded once."""
+    models = (options.target_model, options.draft_model)
+    timelines = _timelines(*models, options.timings, options.max_tokens, options.answers)
+    timelines.forget()
+    scene, objects = room(options, seed), Vocabulary.load(options.target_model)
+    found = []
+    for behaviour, mode, rtt in cases:
+        robot = VirtualRobot(scene, timelines, mode, rtt / 1e3, objects, options.blackout)
+        found.append(run_acting(scene, behaviour, KNOWN[behaviour], robot, options.max_actions))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _timelines(target: Path, draft: Path, timings: str, max_tokens: int, answers: str) -> Timelines:
+    # Bars of single recordings would run over the bar of the episodes.
+    os.environ["TQDM_DISABLE"] = "1"
+    exits = target.parent / "exits"
+    models = Models.load(target, draft, exits=exits if exits.is_dir() else None)
+    with World(scene_of(FIRST_SEED, "easy", "")) as world:
+        first = Question("find the silver bottle", encode_jpeg(world.render()))
+    return Timelines(models, load_timings(timings), max_tokens, first, answers)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
@@ -23,13 +26,15 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.language.grammar import FREE, Grammars, grammar_for
-from speculation.language.memory import SearchMemory
-from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, compose, parse_answer
-from speculation.vlm.inputs import as_sent
+from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
+from speculation.processes import worker_pool
+from speculation.progress import progress as bar
 from speculation.vlm.load import load_vlm
-from speculation.vlm.session import VlmSession
 from speculation.wire import Jpegs, jpeg_of
+from vlm_nav_evaluation.experiment.alone import ModelAlone
+from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
@@ -48,6 +53,9 @@ SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
 SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
 CONTROL_S = 0.05
+ABSENT_ACTIONS = 80
+"""A whole search of two rooms takes more actions than a walk to what is there."""
+R = TypeVar("R")
 COUNTS = ("tokens", "cloud_passes", "drafted", "accepted", "interruptions")
 
 
@@ -71,6 +79,7 @@ class Setting:
     object_name: str = "silver bottle"
     """A colour and a class; empty: each seed's own."""
     max_actions: int = 40
+    """A search for what is absent may take at least `ABSENT_ACTIONS`."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How models are asked, as in `speculation.language.prompts.compose`."""
@@ -135,12 +144,12 @@ class Episode(EpisodeKey):
 
     @property
     def key(self) -> EpisodeKey:
-        """Which episode this is."""
+        """Return which episode this is."""
         return EpisodeKey(self.difficulty, self.seed, self.policy, self.rtt_ms, self.layout, self.asked)
 
     @property
     def total_s(self) -> float | None:
-        """From the first look to the end."""
+        """Return the seconds from the first look to the end."""
         return None if self.standing_s is None else self.standing_s + self.moving_s
 
 
@@ -153,7 +162,7 @@ class Answerers:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._sessions: dict[str, VlmSession] = {}
+        self._alone: dict[str, ModelAlone] = {}
         self._edge: EdgeDecoder | None = None
         self._rtt_ms: float | None = None
         self._warm: set[str] = set()
@@ -165,20 +174,12 @@ class Answerers:
         """
         config = self._setting.edge
         if not is_timed(policy):
-            if policy not in self._sessions:
+            if policy not in self._alone:
                 folder = self._setting.target_model if policy == TARGET else config.draft_model
-                self._sessions[policy] = VlmSession(load_vlm(folder, config.draft), config.capacity)
-            session, is_target = self._sessions[policy], policy == TARGET
-            vlm, limit = session.vlm, config.decoding.max_tokens
-            grammars = None if config.decoding.answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
-
-            def alone(prompt: str, jpeg: Jpegs) -> tuple[str, None]:
-                # The pixels that the target gets over a link, so that all exact modes walk alike.
-                shown = as_sent(vlm, jpeg) if is_target else jpeg
-                grammar = None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos)
-                return session.answer(prompt, shown, limit, grammar), None
-
-            return alone
+                decoding = config.decoding
+                self._alone[policy] = ModelAlone(load_vlm(folder, config.draft), decoding.max_tokens, decoding.answers)
+            model = self._alone[policy]
+            return lambda prompt, jpeg: (model.text(Question(prompt, jpeg)), None)
         if self._edge is None or rtt_ms not in (None, self._rtt_ms):
             # Another round trip needs another link.
             self.close()
@@ -215,16 +216,26 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         policy = oracle_policy(scene, wanted)
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
-        search = Search(query, setting)
+        named = (query.text, query.colour, query.object_class)
+        prompts = SearchPrompts(*named, setting.order, setting.guide, setting.form)
+        done = list[Past]()
         seen = deque[bytes](maxlen=setting.edge.frames)
 
         def policy(frame: Image, world: World) -> NavigationAction | None:
             seen.append(encode_jpeg(frame))
-            answers.append(ask(search.prompt(world), jpeg_of(seen)))
-            # The real robot would stand, look again, see the same and give up: the answer is greedy.
-            return search.read(answers[-1][0])
+            if done and world.blocked and isinstance(done[-1], NavigationAction):
+                done[-1] = Blocked(done[-1])
+            answers.append(ask(prompts.ask(world.pose, done), jpeg_of(seen)))
+            text = answers[-1][0]
+            prompts.read(text)
+            # None: the real robot would stand, look again, see the same and give up, since the answer is greedy.
+            action = parse_answer(text).action
+            if action is not None:
+                done.append(action)
+            return action
 
-    result = run_episode(scene, policy, setting.max_actions, wanted=wanted)
+    most = setting.max_actions if wanted else max(setting.max_actions, ABSENT_ACTIONS)
+    result = run_episode(scene, policy, most, wanted=wanted)
     stats = [entry for _, entry in answers if entry is not None]
     answers_s = tuple(entry.total_s for entry in stats)
     looks = len(result.actions) if key.policy == ORACLE else len(answers)
@@ -246,29 +257,45 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     )
 
 
-class Search:
-    """What one search asks, step by step, as the robot asks it: a prompt lists what was done, and what was searched."""
+def in_processes(work: Callable[..., R], jobs: Sequence[Sequence[Any]], processes: int, prepared: str) -> Iterator[R]:
+    """Yield what `work` makes of each job as it ends, in this process or in several that have imported `prepared`."""
+    if processes == 1 or len(jobs) < 2:
+        yield from (work(*job) for job in jobs)
+        return
+    with worker_pool(min(processes, len(jobs)), [prepared]) as pool:
+        for future in as_completed([pool.submit(work, *job) for job in jobs]):
+            yield future.result()
 
-    def __init__(self, query: Query, setting: Setting) -> None:
-        self._query, self._setting = query, setting
-        self._done: list[Past] = []
-        self._under_way: NavigationAction | None = None
-        self._memory = SearchMemory()
 
-    def prompt(self, world: World) -> str:
-        """Return the prompt about what the robot sees now."""
-        setting, before = self._setting, self._under_way
-        if before is not None:
-            self._done.append(Blocked(before) if world.blocked and setting.form > 1 else before)
-        self._memory.look(*world.pose)
-        lines = self._memory.lines() if setting.form > 1 else ()
-        return compose(self._query.text, self._done, setting.order, setting.guide, lines)
+def finished(journal: Journal) -> dict[EpisodeKey, Episode]:
+    """Return the episodes that a journal holds."""
+    return {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
 
-    def read(self, answer: str) -> NavigationAction | None:
-        """Return the action that an answer names, None for none; note what else it says."""
-        self._memory.read(answer, self._query.colour, self._query.object_class)
-        self._under_way = parse_answer(answer).action
-        return self._under_way
+
+def walk(keys: Sequence[EpisodeKey], setting: Setting, journal: Journal, processes: int) -> list[Episode]:
+    """Return the episodes of all keys: those of the journal, and the others, which are run and put into it."""
+    done = finished(journal)
+    missing = [(key, setting) for key in keys if key not in done]
+    with bar(total=len(keys), initial=len(keys) - len(missing), unit="episode") as shown:
+        try:
+            for episode in in_processes(_run, missing, processes, __name__):
+                journal.add(asdict(episode))
+                done[episode.key] = episode
+                shown.update()
+        finally:
+            _answerers(setting).close()
+            _answerers.cache_clear()
+    return [done[key] for key in keys]
+
+
+@lru_cache(maxsize=1)
+def _answerers(setting: Setting) -> Answerers:
+    """Return the models of this process, opened by its first episode."""
+    return Answerers(setting)
+
+
+def _run(key: EpisodeKey, setting: Setting) -> Episode:
+    return run_one(key, setting, _answerers(setting))
 
 
 def progress(action: NavigationAction, before: Pose, after: Pose) -> float:

@@ -22,7 +22,7 @@ Place: TypeAlias = tuple[str, str, str]
 """Difficulty, layout, and what is searched for."""
 Group: TypeAlias = tuple[Place, str, "float | None"]
 Row: TypeAlias = dict[str, Any]
-"""The figures of a group, see `figures`."""
+"""What `figures` counts of a group."""
 COLUMNS = (
     Column("found", "of"),
     Column("95 %", "interval"),
@@ -180,13 +180,12 @@ def main_table(rows: Sequence[Row]) -> str:
 
 def class_table(rows: Sequence[Row]) -> str:
     """Return found/asked by object class, one column per policy; the first link stands for all of them."""
-    return _by_policy("object", rows, "by_class", found_of_asked)
 
+    def cell(row: Row, object_class: str) -> str:
+        found, asked = row["by_class"].get(object_class, (0, 0))
+        return f"{found}/{asked}" if asked else "-"
 
-def found_of_asked(row: Row, object_class: str) -> str:
-    """Return e.g. '3/4'; '-' where nothing was asked."""
-    found, asked = row["by_class"].get(object_class, (0, 0))
-    return f"{found}/{asked}" if asked else "-"
+    return _by_policy("object", rows, "by_class", cell)
 
 
 def outcome_table(rows: Sequence[Row]) -> str:

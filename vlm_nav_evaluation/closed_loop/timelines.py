@@ -12,9 +12,8 @@ from hashlib import blake2b
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from speculation.language.grammar import CONSTRAINED, FREE, Grammars, grammar_for
-from speculation.sampling import GREEDY
-from speculation.vlm.session import VlmSession
+from speculation.language.grammar import CONSTRAINED
+from vlm_nav_evaluation.experiment.alone import ModelAlone
 from vlm_nav_evaluation.experiment.run import Arm, Question
 from vlm_nav_evaluation.virtual_time.backend import VirtualTime
 from vlm_nav_evaluation.virtual_time.record import Models, record
@@ -32,7 +31,7 @@ class AnswerTimeline:
 
     @property
     def seconds(self) -> float:
-        """From the question to the whole answer."""
+        """Return the seconds from the question to the whole answer."""
         return self.texts[-1][0]
 
     @property
@@ -59,9 +58,7 @@ class Timelines:
         self._recordings: dict[bytes, Recording] = {}
         self._answers: dict[tuple[bytes, str, float], AnswerTimeline] = {}
         self._first = record(models, [first], max_tokens, answers=answers)
-        draft = models.draft
-        self._grammars = None if answers == FREE else Grammars(draft.tokenizer, draft.vocabulary)
-        self._draft = VlmSession(models.draft, 2048)
+        self._draft = ModelAlone(models.draft, max_tokens, answers)
 
     def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
         """Return the answer in a mode over a link of this round trip. Raises ValueError for what is no image."""
@@ -89,10 +86,8 @@ class Timelines:
         return self._timeline(answer.tokens, answer.more["arrivals"], answer.stats)
 
     def _alone(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
-        """Mode edge: the draft's own greedy answer, one forward a token."""
-        grammar = None if self._grammars is None else self._grammars.of(grammar_for(prompt), self._draft.vlm.eos)
-        how = (self._max_tokens, GREEDY, 0, grammar)
-        tokens = [token for token, _ in self._draft.sampled(prompt, jpeg, *how)]
+        """Return mode edge's answer: the draft's own greedy one, one forward a token."""
+        tokens = self._draft.decode(Question(prompt, jpeg)).tokens
         begun, each = self._timings.edge_prefill_s, self._timings.draft_s
         stats = DecodingStats(mode=mode, tokens=len(tokens), total_s=begun + each * len(tokens))
         return self._timeline(tokens, [(begun + each * (place + 1), 1) for place in range(len(tokens))], stats)

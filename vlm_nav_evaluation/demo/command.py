@@ -19,7 +19,7 @@ from speculation.language.instructions import understand
 from speculation.language.prompts import Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
-from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.report.tables import decoding_table, step_lines
 from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.objects import CLASSES, COLOURS

@@ -1,4 +1,4 @@
-"""The target alone, in this process: what every other answer must equal, and by which margin it differs."""
+"""A model alone, in this process: what every other answer must equal, and by which margin it differs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Flip:
     margin: float
 
 
-class TargetAlone:
-    """Greedy decoding of the target, without edge or link, about frames in the size in which edges send them.
+class ModelAlone:
+    """Greedy decoding of one model, without edge or link, about frames in the size in which edges send them.
 
     `answers` as `EdgeConfig.answers` has it.
     """
@@ -52,6 +52,11 @@ class TargetAlone:
         stats = DecodingStats(mode=TARGET, tokens=len(tokens), rounds=len(tokens), cloud_passes=len(tokens))
         stats.total_s = time.perf_counter() - began
         return Answer(tokens, stats)
+
+    def text(self, question: Question) -> str:
+        """Return the answer's text. Raises ValueError as `decode`."""
+        tokens = self.decode(question).tokens
+        return str(self._session.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def arm(self, name: str = TARGET) -> Arm[Question]:
         """Return the arm that every exact arm is compared with."""

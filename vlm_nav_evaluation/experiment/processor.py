@@ -27,30 +27,28 @@ class Cores(str, Enum):
 
 def add_cores(line: argparse._ActionsContainer) -> None:
     """Register --cores."""
-    text = "where edge and verifier run: free, both on one core, or split, each on one of its own (default: free)"
+    text = "where edge and verifier run: free, both on one core, or split, each on half of them (default: free)"
     names = "{" + ",".join(map(str, Cores)) + "}"
     line.add_argument("--cores", type=Cores, choices=list(Cores), default=Cores.FREE, metavar=names, help=text)
 
 
 def described(cores: Cores) -> str:
     """Return a placement in words. Raises ValueError where there are too few cores."""
-    edge, verifier = _chosen(cores)
-    if cores is Cores.FREE:
-        return f"edge and verifier share cores {', '.join(map(str, sorted(os.sched_getaffinity(0))))}"
-    if cores is Cores.ONE:
-        return f"edge and verifier share core {edge}"
-    return f"edge on core {edge}, verifier on core {verifier}"
+    edge, verifier = (", ".join(map(str, sorted(each))) for each in _chosen(cores))
+    if cores is Cores.SPLIT:
+        return f"edge on core {edge}, verifier on core {verifier}"
+    return f"edge and verifier share core {edge}"
 
 
 @contextmanager
 def placed(cores: Cores, *, verifier: bool = False) -> Iterator[None]:
-    """Keep this process, and those that it starts, on the edge's core or on the `verifier`'s for the time.
+    """Keep this process, and those that it starts, on the edge's cores or on the `verifier`'s for the time.
 
     Raises ValueError where there are too few cores.
     """
     before, chosen = os.sched_getaffinity(0), _chosen(cores)
     if cores is not Cores.FREE:
-        _move({chosen[verifier]})
+        _move(chosen[verifier])
     try:
         yield
     finally:
@@ -68,12 +66,16 @@ def processor_s() -> float:
     return total
 
 
-def _chosen(cores: Cores) -> tuple[int, int]:
-    """Return the edge's core and the verifier's."""
+def _chosen(cores: Cores) -> tuple[set[int], set[int]]:
+    """Return the edge's cores and the verifier's."""
     usable = sorted(os.sched_getaffinity(0))
-    if cores is Cores.SPLIT and len(usable) < 2:
+    if cores is not Cores.SPLIT:
+        both = set(usable if cores is Cores.FREE else usable[:1])
+        return both, both
+    if len(usable) < 2:
         raise ValueError("--cores split needs two cores, this process may use one")
-    return usable[0], usable[cores is Cores.SPLIT]
+    half = len(usable) // 2
+    return set(usable[:half]), set(usable[half:])
 
 
 def _move(cores: set[int]) -> None:

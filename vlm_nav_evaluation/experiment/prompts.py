@@ -19,6 +19,8 @@ from msgspec import Meta
 
 from speculation.wire import MAX_PROMPT_CHARS
 
+TEXT_FILE = "text:"
+"""What a source of questions begins with that names a file."""
 SAMPLE = Path(__file__).parent / "data" / "prompts.jsonl"
 KNOWN = "question and answer (GSM8K), prompt and task_id (HumanEval), turns and category (MT-Bench, Spec-Bench)"
 Text = Annotated[str, Meta(pattern=r"\S", max_length=MAX_PROMPT_CHARS)]
@@ -60,6 +62,11 @@ class TextPrompt:
     category: str
     text: str
     where: str
+
+
+def in_words(source: str) -> bool:
+    """Return whether a source of questions holds text prompts for a language model alone, without frames."""
+    return source == "text" or source.startswith(TEXT_FILE)
 
 
 def load_prompts(path: Path) -> list[TextPrompt]:

@@ -23,10 +23,11 @@ from speculation.language.prompts import (
 )
 from speculation.vlm.folder import SEEING, find_model, read_config
 from speculation.wire import MAX_DRAFT_TOKENS
-from vlm_nav_evaluation.experiment.prompts import SAMPLE, load_prompts, pick
+from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.run import Question
-from vlm_nav_evaluation.setting import add_prompt_options
-from vlm_nav_evaluation.walk_prompts import WalkPrompts
+from vlm_nav_evaluation.options import add_edge_flags, add_prompt_options
+from vlm_nav_evaluation.search_prompts import SearchPrompts
+from vlm_nav_evaluation.verifier_process import TEXT_CAPACITY
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
@@ -36,9 +37,6 @@ from vlm_nav_simulation.world import World
 
 FRAMES_PER_ROOM = 10
 FRAME_SOURCES = ("simulation", "random", "text")
-TEXT_FILE = "text:"
-TEXT_CAPACITY = 2048
-"""Cache slots of a session on text prompts: the edge's own, where a verifier's default is made for frames."""
 
 
 def questions(
@@ -64,16 +62,6 @@ def questions(
     if source == "simulation":
         return list(itertools.islice(_rooms(seed, order, guide, form), count))
     raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
-
-
-def in_words(source: str) -> bool:
-    """Return whether `source` holds text prompts for a language model alone, without frames."""
-    return source == "text" or source.startswith(TEXT_FILE)
-
-
-def text_flags(text_only: bool) -> list[str]:
-    """Return a verifier's flags where it serves a language model alone."""
-    return ["--text-only", "--capacity", str(TEXT_CAPACITY)] if text_only else []
 
 
 def check_prompts(vlm: Any, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
@@ -110,8 +98,7 @@ def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None
     line.add_argument("--frames", default="simulation", type=read_source, metavar="SOURCE", help=shown)
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of random draws (default: 0)")
     add_prompt_options(line)
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--dtype", default=dtype, help=f"float64, float32 or bfloat16 (default: {dtype})")
+    add_edge_flags(line, "max_tokens", "dtype", dtype=dtype)
 
 
 def asked_of(options: argparse.Namespace, count: int) -> list[Question]:
@@ -165,17 +152,17 @@ def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator
 def _rooms(seed: int, order: ResponseOrder, guide: bool, form: int) -> Iterator[Question]:
     for room in itertools.count(UNSEEN_SEED + 1000 * seed):
         scene = make_scene(room, Difficulty.MIDDLE)
-        yield from _walk(scene, WalkPrompts(scene.target, order, guide, form))
+        yield from _walk(scene, SearchPrompts.of_target(scene.target, order, guide, form))
 
 
-def _walk(scene: Scene, prompts: WalkPrompts) -> list[Question]:
+def _walk(scene: Scene, prompts: SearchPrompts) -> list[Question]:
     decide, asked, done = oracle_policy(scene), list[Question](), list[Past]()
 
     def look(image: Image, world: World) -> NavigationAction | None:
         if done and world.blocked and isinstance(done[-1], NavigationAction):
             done[-1] = Blocked(done[-1])
-        prompt = prompts.ask(world.pose, observe(world)[scene.target_index], done)
-        asked.append(Question(prompt, encode_jpeg(image)))
+        asked.append(Question(prompts.ask(world.pose, done), encode_jpeg(image)))
+        prompts.see(observe(world)[scene.target_index])
         action = decide(image, world)
         if action is not None:
             done.append(action)

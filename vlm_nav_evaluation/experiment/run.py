@@ -25,7 +25,6 @@ class Question:
     """One step: a prompt about a frame, or about several."""
 
     prompt: str
-    """Word for word."""
     jpeg: Jpegs
     """Empty for a language model alone; several frames are a tuple, the oldest first."""
     name: str = ""
@@ -50,7 +49,7 @@ class Arm(Generic[Q_contra]):
 
     name: str
     mode: str = ""
-    """Of the decoder that the backend makes."""
+    """The mode that the backend's decoder decodes in."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Changes of the settings that all arms of the backend share."""
     decode: Callable[[Q_contra], Answer] | None = None

@@ -15,14 +15,15 @@ from speculation.settings import fields_of
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment.processor import Cores, placed, processor_s
-from vlm_nav_evaluation.experiment.questions import check_prompts, in_words, text_flags
+from vlm_nav_evaluation.experiment.prompts import in_words
+from vlm_nav_evaluation.experiment.questions import check_prompts
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, frame_flags, head_flags, verifier
+from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, verifier, verifier_flags
 
 Q = TypeVar("Q", bound=Question)
-UNUSED = ("mode", "target", "device", "seed", "verifier", "frames")
-"""Options that have a field's name and another meaning."""
+UNUSED = ("mode", "target", "seed", "verifier", "frames")
+"""These options have a field's name and mean something else."""
 
 
 def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) -> EdgeConfig:
@@ -80,7 +81,7 @@ class Edges:
         warm_up: Sequence[Question] | None = None,
         journal: Journal | None = None,
     ) -> Run:
-        """See `Backend.run` and `take_turns`. Raises ValueError, VerifierLost, AnswerLate."""
+        """Let arms take turns (`take_turns`) over the sockets. Raises ValueError, VerifierLost, AnswerLate."""
         check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
         ready = [replace(arm, decode=charged(self.decoder(arm))) for arm in arms]
         return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
@@ -118,20 +119,16 @@ def sockets(
 ) -> Iterator[Edges]:
     """Yield edges and their verifier, a process of its own that runs for the time; none where all modes are `edge`.
 
-    The verifier gets the options' target model, profile, dtype and threads, and `flags`; both sides run on the options'
-    cores. address: of a running
-    verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the process does not start or
-    ends by itself, ValueError for models that cannot be used.
+    The verifier gets the options' target model, `verifier_flags` and `flags`; both sides run on the options' cores.
+    address: of a running verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the
+    process does not start or ends by itself, ValueError for models that cannot be used.
     """
-    named = [name for name in ("profile", "dtype", "threads") if hasattr(options, name)]
-    own = [word for name in named for word in (f"--{name}", str(getattr(options, name)))]
-    own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
-    own += [*head_flags(options), *frame_flags(options)]
-    vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
+    vlm = vlm or load_vlm(options.draft_model, edge_config(options).draft)
     cores = getattr(options, "cores", Cores.FREE)
     with ExitStack() as stack:
         if not address and set(modes) != {Mode.EDGE.value}:
             with placed(cores, verifier=True):
+                own = verifier_flags(options, modes)
                 address = stack.enter_context(verifier(options.target_model, *own, *flags))
         stack.enter_context(placed(cores))
         yield stack.enter_context(closing(Edges(options, address, vlm, trace)))

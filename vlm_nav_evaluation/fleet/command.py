@@ -10,10 +10,9 @@ import argparse
 import os
 from typing import Any
 
-from vlm_nav_evaluation.experiment.command import settings_of, write_result
 from vlm_nav_evaluation.fleet import plots, specedge, wisp
 from vlm_nav_evaluation.plots import add_outputs, keep
-from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 
 SETTINGS: dict[str, Any] = {"wisp": wisp, "specedge": specedge}
 PLOTS = {"wisp": plots.wisp_plot, "specedge": plots.specedge_plot}
@@ -36,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.jobs < 1 or options.seed < 0:
         raise ValueError(f"--jobs {options.jobs}, --seed {options.seed}: give at least 1 and at least 0")
     for name in SETTINGS if options.setting == "all" else [options.setting]:
-        data = {"settings": settings_of(options), "machine": machine()} | SETTINGS[name].measure(options)
+        data = {"settings": settings_of(options), **provenance(options)} | SETTINGS[name].measure(options)
         print("\nsettings: " + ", ".join(f"{each} {value}" for each, value in data["settings"].items()))
         print(f"{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
         kept = f"fleet_{data.get('name', name)}"

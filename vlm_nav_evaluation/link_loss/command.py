@@ -8,7 +8,6 @@ requests to the robot, and whether the goal goes on. Exit status 1 where a row b
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import time
@@ -23,6 +22,7 @@ from spec_vlm_nav.runner import Log, Runner, StartError, free_address
 from spec_vlm_nav.safety import LAST_STOPS_S
 from speculation.progress import progress
 from speculation.settings import path_flag
+from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
 from vlm_nav_evaluation.link_loss.faults import (
     DELAY_S,
     FAULTS,
@@ -36,14 +36,15 @@ from vlm_nav_evaluation.link_loss.faults import (
     to_zero,
 )
 from vlm_nav_evaluation.link_loss.proxy import Proxy, Way
-from vlm_nav_evaluation.live import DECODING, add_graph_flags, prepare
-from vlm_nav_evaluation.setting import machine
+from vlm_nav_evaluation.options import several
+from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table
 
 READY_LIMIT_S, PHASE_LIMIT_S, RESUME_LIMIT_S = 120.0, 60.0, 60.0
 INTO_MOTION_S = 0.2
 LONG_M, LONG_RAD = 0.5, 0.5
 POLL_S = 0.01
+KINDS, PHASES = ([each.value for each in names] for names in (Kind, Phase))
 WAYS = {Kind.CUT: Way.CUT, Kind.DELAY: Way.DELAY, Kind.GARBAGE: Way.GARBLE}
 COLUMNS = (
     Column("cmd_vel zero s", "cmd_vel_s", ".3f"),
@@ -59,9 +60,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", *DECODING, seed="3")
     line.add_argument("--target", default="silver bottle", help="hidden in the room; the robot looks for --instruction")
     line.add_argument("--instruction", default="find the red ball", help="best for something that is not in the room")
-    line.add_argument("--parts", default=",".join(PARTS), help="comma-separated (default: all)")
-    line.add_argument("--kinds", default=",".join(kind.value for kind in Kind), help="comma-separated (default: all)")
-    line.add_argument("--phases", default=",".join(phase.value for phase in Phase))
+    for name, known in (("parts", PARTS), ("kinds", KINDS), ("phases", PHASES)):
+        shown = f"comma-separated, of {','.join(known)} (default: all)"
+        line.add_argument(f"--{name}", type=several(known), default=list(known), help=shown)
     line.add_argument("--hold", type=float, default=3.0, help="seconds that a fault lasts (default: 3)")
     line.add_argument(
         "--out", type=path_flag, default=PROJECT / "out" / "link_loss", help="log and link_loss.json go here"
@@ -70,14 +71,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all rows and print the table. Raises ValueError for unknown names, StartError where nothing starts."""
-    parts = _chosen("--parts", options.parts, PARTS)
-    kinds = [Kind(kind) for kind in _chosen("--kinds", options.kinds, [kind.value for kind in Kind])]
-    phases = [Phase(phase) for phase in _chosen("--phases", options.phases, [phase.value for phase in Phase])]
+    """Run all rows and print the table. Raises StartError where nothing starts."""
     if not 1.0 <= options.hold <= 30.0:
         raise ValueError(f"--hold {options.hold:g} is outside 1 to 30 seconds")
     rows: list[Row] = []
-    cases = [(fault, phase) for fault in FAULTS if fault.part in parts and fault.kind in kinds for phase in phases]
+    faults = [each for each in FAULTS if each.part in options.parts and each.kind.value in options.kinds]
+    cases = [(fault, Phase(phase)) for fault in faults for phase in options.phases]
     log = Log(options.out / "log.txt")
     bench: Bench | None = None
     try:
@@ -101,11 +100,11 @@ def report(options: argparse.Namespace, rows: Sequence[Row]) -> int:
     """Print and write the table; return the exit status."""
     print(figures_table("fault", {f"{row.part} {row.kind}, {row.phase}": asdict(row) for row in rows}, COLUMNS))
     broken = problems(rows)
-    print(f"\nlimit {LIMIT_S:g} s, delays {DELAY_S:g} s; {machine()}")
+    about = provenance(options)
+    print(f"\nlimit {LIMIT_S:g} s, delays {DELAY_S:g} s; {about['machine']}")
     print("\n".join(broken) if broken else "every row is within the limit, and every goal goes on")
-    data = {"machine": machine(), "hold_s": options.hold, "rows": [asdict(row) for row in rows], "problems": broken}
     path = options.out / "link_loss.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_json(path, {**about, "hold_s": options.hold, "rows": [asdict(row) for row in rows], "problems": broken})
     print(path)
     return 1 if broken else 0
 
@@ -233,11 +232,3 @@ def relayed(graph: Graph, address: str) -> Graph:
             process = replace(process, parameters=more, remaps=(*process.remaps, *remaps(process.name)))
         changed.append(process)
     return replace(graph, processes=tuple(changed))
-
-
-def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"{flag}: {', '.join(unknown)} unknown; choose from {', '.join(known)}")
-    return names

@@ -108,7 +108,7 @@ class FaultRelay(Node):
     def __init__(self, delay_s: float, context: Context) -> None:
         super().__init__("fault_relay", context=context)
         self.ways: dict[str, Way] = {}
-        """By part; PASS where there is none."""
+        """What becomes of a part's messages; they pass where none is named."""
         self._delayed: EmulatedWay[tuple[Any, bytes]] = EmulatedWay(WayConditions(delay_s))
         self._lock = threading.Lock()
         self._commands: dict[str, list[tuple[float, float]]] = {"cmd_vel": [], REQUESTS: []}

@@ -46,9 +46,9 @@ class Decision:
     step: int
     action: str
     reasoning: str
-    """The model's; of a HOLD, why the robot stood."""
+    """What the model said; of a HOLD, why the robot stood."""
     stamp_ns: int
-    """Of its camera frame."""
+    """When its camera frame was taken."""
     at_ns: int
     """When it was recorded, by the bag's clock."""
     place: Place | None = None

@@ -30,18 +30,18 @@ LANDINGS = {
     "neither": ("#4b5563", "commit"),
 }
 EARLY = {True: ("#7c3aed", "early token of an exit"), False: ("#b7a3da", "early token, too late")}
-"""By whether the early token came in time to be used."""
+"""True: the early token came in time to be used."""
 LEGEND = [
     *(LABELS.get(kind, kind.value) for kind in COLOURS),
     *(label for _, label in (*LANDINGS.values(), *EARLY.values())),
 ]
-"""Labels, in their order."""
+"""The legend lists labels in this order."""
 CLOSE_UP_ROUNDS = 4
 _CENTRE = {Lane.EDGE: 2.0, Lane.LINK: 1.0, Lane.CLOUD: 0.0}
 _HEIGHT, _EDGE_BOTTOM, _CLOUD_TOP = 0.5, 1.75, 0.25
-"""Of the bars in a lane, and where those of edge and cloud end."""
+"""How high bars are, and where those of edge and cloud end."""
 _LABEL_WIDTH = 0.036
-"""Of the plot's width; labels that are closer than this stand above one another."""
+"""Labels that are closer than this share of the plot's width stand above one another."""
 
 
 @dataclass(frozen=True)

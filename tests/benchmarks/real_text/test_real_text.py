@@ -6,7 +6,6 @@ The packages of weights and conversations are not needed: a small model and a fe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,17 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks import peers
-from benchmarks.real_text import corpus, packages, stages
-from benchmarks.real_text.__main__ import main
+from benchmarks.real_text import __main__ as real_text
+from benchmarks.real_text import corpus, packages
+from benchmarks.real_text.__main__ import FULL, QUICK, Sizes, main, stages
 from benchmarks.real_text.corpus import Conversation, read_chatterbot, read_chitchat, usable, write
 from benchmarks.real_text.model import check_tokenizer, split_digits
 from benchmarks.real_text.model import write as write_folder
-from benchmarks.real_text.setup import QUICK, Setup, Sizes
-from benchmarks.real_text.speed import DISTILLED, FED
-from benchmarks.real_text.stages import STAGES
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from tests.models import scratch_logits, tiny_text_model, tiny_tokenizer
 
-SMALL = Sizes(3, 6, 8, 4, 6, 1.0, 2, 1.0, 2, 2)
+SMALL = Sizes(3, 6, 8, 4, 6, ("--epochs", "1"), 2, 2, 2)
 COLOURS = ("silver", "red", "blue", "green", "brown", "white")
 
 
@@ -131,78 +128,51 @@ def test_a_tokenizer_that_changes_a_text_is_found() -> None:
         check_tokenizer(tokenizer, ["e\u0301"])  # its normalizer composes
 
 
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Let the command work on a tiny target that lies where the first stage would put it; return --out."""
-    out = tmp_path / "out"
-    tiny_text_model(out / "target", layers=3, hidden=96)
-    monkeypatch.setattr("benchmarks.real_text.__main__.FULL", SMALL)
-    monkeypatch.setattr(stages, "FULL", SMALL)
-    monkeypatch.setattr(stages, "EXIT_LAYERS", (0, 1))
-    return out
+@pytest.fixture
+def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return --out with a tiny target where the first stage would put it; what is done about it is little."""
+    tiny_text_model(tmp_path / "out" / "target", layers=3, hidden=96)
+    monkeypatch.setattr(real_text, "FULL", SMALL)
+    monkeypatch.setattr(real_text, "EXIT_LAYERS", (0, 1))
+    monkeypatch.setattr("vlm_nav_evaluation.results.RESULTS", tmp_path / "kept")
+    monkeypatch.setattr("vlm_nav_evaluation.plots.KEPT", tmp_path / "kept")
+    return tmp_path / "out"
 
 
-@pytest.mark.usefixtures("forked_verifiers")
-def test_all_stages_then_none_of_them_again(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = small(monkeypatch, tmp_path)
-    monkeypatch.setattr("vlm_nav_evaluation.experiment.command.RESULTS", tmp_path / "kept")
+@pytest.mark.usefixtures("forked_verifiers", "installed")
+def test_all_stages_then_none_of_them_again(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["all", "--out", str(out), "--threads", "1", "--save"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    setup = Setup(out, SMALL)
-    assert all(stage.made(setup).exists() for stage in STAGES) and not list(out.rglob("*.part"))
-    found = json.loads((tmp_path / "kept" / "real_text.json").read_text())
-    arms = found["speed"]["figures"]
-    ours = {"cloud", "sd", "fsd", "full", f"sd, {FED}"}
-    assert ours | {peers.GREEDY, peers.ASSISTED, peers.ALONE} <= arms.keys() | found["speed"]["refused"].keys()
-    assert all(arms[name]["frames_other_than_target"] == 0 for name in ours)
-    assert all(len(found["drafts"][name]) for name in (DISTILLED, FED))
-    assert found["exits"]["layers"].keys() == {"0", "1"} and "right" in found["exits"]["layers"]["0"]
-    assert f"| sd, {FED} " in printed and found["speed"]["prompts"] == 3
-    assert printed.count("s of processor time") == len(STAGES) - 1
-    times = {stage.name: stage.made(setup).stat().st_mtime_ns for stage in STAGES}
-    assert main(command) == 0
-    assert "processor time" not in capsys.readouterr().out
-    assert times == {stage.name: stage.made(setup).stat().st_mtime_ns for stage in STAGES}
-    setup.speed.unlink()
-    assert main([*command, "--prompts", "2"]) == 0
-    assert json.loads((tmp_path / "kept" / "real_text.json").read_text())["speed"]["prompts"] == 2
-    assert main([*command, "--prompts", "4"]) == 2 and "give 1 to 3" in capsys.readouterr().err
-    assert main([*command[:-1], "--quick"]) == 2
-    assert "was begun with other sizes" in capsys.readouterr().err
+    every = stages(out, SMALL, 1)
+    assert all(stage.made is None or stage.is_done for stage in every) and not list(out.rglob("*.part"))
+    (kept,) = (out.parent / "kept").glob("peers_text_float32*.json")
+    found = json.loads(kept.read_text())
+    arms = found["figures"]
+    assert {*peers.OURS, peers.GREEDY, peers.ASSISTED, peers.ALONE} <= arms.keys() | found["refused"].keys()
+    assert all(arms[name]["frames_other_than_target"] == 0 for name in peers.OURS)
+    assert found["settings"]["steps"] == "3" and printed.count(" s\n") >= len(every) - 1
+    times = {stage.name: stage.made.stat().st_mtime_ns for stage in every if stage.made is not None}
+    answers = (out / "journal" / "answers.jsonl").read_text()
+    assert main(command) == 0 and (out / "journal" / "answers.jsonl").read_text() == answers
+    assert times == {stage.name: stage.made.stat().st_mtime_ns for stage in every if stage.made is not None}
 
 
-def test_a_plan_names_every_stage_and_does_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = small(monkeypatch, tmp_path)
+def test_a_plan_names_every_stage_and_does_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["all", "--out", str(out), "--plan"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1 : len(STAGES) + 1]] == [stage.name for stage in STAGES]
-    assert lines[1].split()[1] == "done"
-    assert lines[len(STAGES) + 1].startswith(f"{sum(stage.minutes for stage in STAGES[1:]):g} minutes are left")
-    commands: Sequence[str] = lines[-len(STAGES) :]
-    assert all(
-        line.startswith(("python -m adapters_training ", "python -m benchmarks.real_text ")) for line in commands
-    )
-    assert [path.name for path in out.iterdir()] == ["target"]
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [name for name, _ in rows] == [stage.name for stage in stages(out, SMALL, 1)]
+    assert rows[0][1] == "done" and rows[-1][1] == "70" and [path.name for path in out.iterdir()] == ["target"]
 
 
-def test_a_stage_that_fails_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = small(monkeypatch, tmp_path)
+def test_a_stage_that_fails_is_one_sentence(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draft", "--out", str(out)]) == 2
     assert "stage draft failed: python -m adapters_training text-draft" in capsys.readouterr().err
-    assert main(["report", "--out", str(tmp_path / "nothing"), "--save"]) == 2
-    assert "run all stages" in capsys.readouterr().err
-    assert main(["report", "--out", str(out), "--threads", "0"]) == 2
+    assert main(["draft", "--out", str(out), "--threads", "0"]) == 2
 
 
 def test_a_look_is_smaller_than_what_is_reported() -> None:
-    full = stages.FULL
-    assert full.prompts == 100 and all(less < more for less, more in zip(QUICK, full, strict=True))
+    assert FULL.prompts == 100 and all(less != more for less, more in zip(QUICK, FULL, strict=True))
 
 
 @pytest.mark.skipif(not (find_spec("gguf") and find_spec(packages.WEIGHTS)), reason="needs the packages of weights")

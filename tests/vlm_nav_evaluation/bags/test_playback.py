@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adapters_training.sources import LeftOut
 from speculation.frames import decode_jpeg
 from tests import bags
-from tests.datasets import nuscenes, shade, shades
+from tests.datasets import CAMERA, lerobot, shade, shades
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 from vlm_nav_evaluation.bags.playback import Item, Pace, items, timed
 
@@ -106,14 +106,15 @@ def test_of_a_bag_that_is_cut_the_beginning_is_played(tmp_path: Path) -> None:
 
 
 def test_data_sets_are_played_too(tmp_path: Path) -> None:
-    walk = [item.payload for item in items(nuscenes(tmp_path / "drive", shades(3)))]
-    assert [shade(decode_jpeg(jpeg)) for jpeg in walk] == [0, 1, 2]
-    (tmp_path / "drive" / "samples" / "CAM_FRONT" / "1531000000500000.jpg").unlink()
+    pytest.importorskip("pyarrow", reason="the extra `lerobot` is not installed")
+    pytest.importorskip("av", reason="the extra `lerobot` is not installed")
+    walks = lerobot(tmp_path / "walks", (("stroll", shades(3)), ("stroll on", shades(2, 3)), ("rest", shades(2, 5))))
+    assert [shade(decode_jpeg(item.payload)) for item in items(walks)] == list(range(7))
+    (walks / "videos" / CAMERA / "chunk-000" / "file-001.mp4").unlink()
     problems = list[LeftOut]()
-    stamps = [item.stamp_ns for item in items(tmp_path / "drive", left_out=problems.append)]
-    assert stamps == [1_531_000_000 * SECOND, 1_531_000_001 * SECOND] and problems[0].index == 1
-    with pytest.raises(ValueError, match=r"has no camera CAM_LEFT; its cameras are CAM_BACK, CAM_FRONT$"):
-        next(items(tmp_path / "drive", "CAM_LEFT"))
+    assert len(list(items(walks, left_out=problems.append))) == 5 and problems
+    with pytest.raises(ValueError, match="back"):
+        next(items(walks, "back"))
 
 
 def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:

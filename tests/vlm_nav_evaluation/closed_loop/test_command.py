@@ -65,12 +65,9 @@ def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--seeds", "9-3"), "'9-3' is no seed and no range"),
-        (("--seeds", "x"), "'x' is no seed"),
         (("--target", "bottle"), "must be a colour and a class"),
         (("--profile", "jetson"), "unknown device profile 'jetson'"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
-        (("--processes", "0"), "--processes 0 is outside 1 to 64"),
         (("--max-actions", "0"), "give at least 1"),
         ((), "does not exist; give the path of a model's folder"),
     ],
@@ -87,6 +84,9 @@ def test_wrong_options_are_one_sentence(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        (("--seeds", "9-3"), "'9-3' is no seed and no range"),
+        (("--seeds", "x"), "'x' is no seed"),
+        (("--processes", "0"), "invalid choice: 0"),
         (("--modes", "sd,fast"), "'sd,fast': give one or more of target,draft,cloud"),
         (("--modes", ","), "',': give one or more of"),
         (("--rtt-ms", "slow"), "'slow': give milliseconds from 0 to 10000"),
@@ -120,7 +120,7 @@ def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
     assert all(row["outcomes"] == {"ran out of actions": 1} for row in rows.values() if row["policy"] != "oracle")
     assert rows["cloud", 20.0]["passes_per_token"] == 1.0 > rows["fsd", 20.0]["passes_per_token"] > 0.0
     assert rows["cloud", 20.0]["answer_s"] > 0.02
-    for name in ("success", "time_to_goal", "outcomes"):
+    for name in ("success", "time_to_goal"):
         assert cv2.imread(str(out / f"{name}.png")).std() > 1.0
     lines = (out / "closed_loop.jsonl").read_text().splitlines()
     assert len(lines) == 6

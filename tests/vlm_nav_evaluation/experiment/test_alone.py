@@ -8,7 +8,7 @@ import pytest
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import parse_answer
 from speculation.vlm.load import Vlm
-from vlm_nav_evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, first_flip, margins
+from vlm_nav_evaluation.experiment.alone import TARGET, Flip, ModelAlone, bugs, first_flip, margins
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 
@@ -30,7 +30,7 @@ def test_only_flips_above_the_limit_of_the_dtype_are_bugs() -> None:
 
 
 def test_an_answer_that_leaves_the_targets_is_found_with_its_margin(target: Vlm) -> None:
-    asked, alone = questions("random", 3), TargetAlone(target, 6)
+    asked, alone = questions("random", 3), ModelAlone(target, 6)
 
     def wrong(question: Question) -> Answer:
         answer = alone.decode(question)
@@ -46,9 +46,9 @@ def test_an_answer_that_leaves_the_targets_is_found_with_its_margin(target: Vlm)
 
 
 def test_the_target_alone_keeps_to_the_grammar(target: Vlm) -> None:
-    asked, alone = questions("random", 2), TargetAlone(target, 20, CONSTRAINED)
+    asked, alone = questions("random", 2), ModelAlone(target, 20, CONSTRAINED)
     run = take_turns([alone.arm()], asked)
     texts = [target.tokenizer.decode(each.tokens, skip_special_tokens=True) for each in run.answers[TARGET]]
     assert not any(parse_answer(text).problem for text in texts)
-    free = take_turns([alone.arm(), Arm("free", decode=TargetAlone(target, 20).decode)], asked)
+    free = take_turns([alone.arm(), Arm("free", decode=ModelAlone(target, 20).decode)], asked)
     assert any(flip.margin == float("inf") for flip in alone.flips(free, asked)), "what is not allowed has no margin"

@@ -9,16 +9,11 @@ from pathlib import Path
 import pytest
 
 from edge_drafter import Mode
-from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.command import (
-    add_save,
-    command_line,
-    main_of,
-    ratio_lines,
-    settings_of,
-    write_result,
-)
+from vlm_nav_evaluation import results
+from vlm_nav_evaluation.experiment.command import command_line, main_of, ratio_lines
 from vlm_nav_evaluation.experiment.run import Arm
+from vlm_nav_evaluation.options import add_save
+from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, figures_table
 from vlm_nav_evaluation.virtual_time import Synthetic, VirtualTime, load_timings
 
@@ -39,18 +34,19 @@ def run(options: argparse.Namespace) -> None:
     found = backend.run([Arm(f"gamma {gamma}", options.mode, {"gamma": gamma}) for gamma in (1, 4)])
     print(figures_table("arm", found.figures(), COLUMNS), ratio_lines(found, [("gamma 1", "gamma 4")]), sep="\n")
     if options.save:
-        write_result("toy", {"settings": settings_of(options), "arms": found.figures()})
+        write_result("toy", {"settings": settings_of(options), **provenance(options), "arms": found.figures()})
 
 
 def test_a_new_experiment_is_one_declaration(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
     assert main_of(parser, run, ["--save"]) == 0
     first = capsys.readouterr().out
     assert first.startswith("arm") and "gamma 4 against gamma 1, frame by frame: " in first
     saved = json.loads((tmp_path / "toy.json").read_text())
     assert saved["settings"] == {"steps": "3", "mode": "sd"}
+    assert saved["commit"] and saved["machine"] and saved["pair"] == {}, "no model answered"
     assert 1.0 < saved["arms"]["gamma 1"]["tau"] < 2.0 < saved["arms"]["gamma 4"]["tau"]
     assert main_of(parser, run, ["--save"]) == 0
     assert capsys.readouterr().out == first, "virtual time is the same every time"

@@ -15,19 +15,17 @@ from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model
 from vlm_nav_evaluation.experiment.command import result_name
-from vlm_nav_evaluation.experiment.prompts import SAMPLE, TextPrompt, load_prompts, pick
+from vlm_nav_evaluation.experiment.prompts import SAMPLE, TextPrompt, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.questions import (
     add_questions,
     asked_as,
     check_prompts,
-    in_words,
     questions,
     read_source,
-    text_flags,
     warmed_up,
 )
 from vlm_nav_evaluation.experiment.run import Question
-from vlm_nav_evaluation.setting import add_pair
+from vlm_nav_evaluation.options import add_pair
 
 GSM8K = {"question": "How many legs have two dogs?", "answer": "2 * 4 = <<2*4=8>>8\n#### 8"}
 HUMAN_EVAL = {
@@ -133,7 +131,6 @@ def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
     assert len({question.prompt for question in asked} & known) == 5 and not any(question.jpeg for question in asked)
     assert questions(f"text:{written(tmp_path / 'one.jsonl', GSM8K)}", 1) == [Question(GSM8K["question"], b"")]
     assert in_words("text") and in_words("text:some") and not in_words("random")
-    assert text_flags(False) == [] and text_flags(True)[0] == "--text-only"
     assert read_source("text:some file") == "text:some file" and read_source("random") == "random"
     for source in ("camera", "text:", ""):
         with pytest.raises(argparse.ArgumentTypeError, match="choose simulation, random, text or text:PATH"):

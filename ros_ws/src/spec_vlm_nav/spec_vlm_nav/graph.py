@@ -284,7 +284,7 @@ REPLAY_GRAPH = Graph(
         Argument(
             "bag",
             "",
-            "bag (folder, .mcap or .db3) or data set (LeRobot v3, nuScenes-like) that is played",
+            "bag (folder, .mcap or .db3) or data set (LeRobot v3) that is played",
             is_path=True,
         ),
         Argument("instruction", "", "instruction for its frames, e.g. find the silver bottle"),

@@ -1,0 +1,180 @@
+"""The episode on virtual time: motion, answers and the link share one clock."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_drafter import DecodingStats
+from spec_vlm_nav.link_monitor import LinkLimits
+from spec_vlm_nav.navigation_goal import End, NavigationGoal
+from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
+from vlm_nav_evaluation.closed_loop.acting import figures
+from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
+from vlm_nav_evaluation.closed_loop.virtual_robot import (
+    ActingEpisode,
+    Blackouts,
+    VirtualLink,
+    VirtualRobot,
+    run_acting,
+)
+from vlm_nav_evaluation.search_prompts import SearchPrompts
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.objects import CLASSES, COLOURS
+
+ACTION, REASONS = "Action: turn left large", "\nThe silver bottle is not in view."
+KIND_S, SIZE_S, END_S = 0.3, 0.4, 1.5
+
+
+class Scripted:
+    """The same answer to every question, word by word."""
+
+    def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
+        assert jpeg.startswith(b"\xff\xd8")
+        texts = ((KIND_S, "Action: turn left"), (SIZE_S, ACTION), (END_S, ACTION + REASONS))
+        return AnswerTimeline(texts, DecodingStats(mode=mode))
+
+
+@pytest.fixture
+def timelines() -> Timelines:
+    return cast(Timelines, Scripted())
+
+
+LIT = Blackouts()
+
+
+def run(timelines: Timelines, dark: Blackouts = LIT, actions: int = 4, **settings: Any) -> ActingEpisode:
+    config = NavigatorConfig(ResponseOrder.ACTION_FIRST, **settings)
+    scene = scene_of(3, "easy", "silver bottle")
+    return run_acting(scene, "x", config, VirtualRobot(scene, timelines, "full", 0.04, None, dark), actions)
+
+
+def test_a_robot_that_waits_stands_for_every_whole_answer(timelines: Timelines) -> None:
+    episode = run(timelines, act_early=False, look_ahead=False)
+    assert min(episode.first_motion_s) >= END_S and episode.questions == 4
+    assert episode.standing_s >= 4 * END_S and episode.actions == 4
+
+
+def test_a_robot_that_acts_early_moves_once_the_kind_is_committed(timelines: Timelines) -> None:
+    episode = run(timelines, look_ahead=False)
+    assert all(KIND_S <= seconds < SIZE_S + 0.2 for seconds in episode.first_motion_s)
+    waits = run(timelines, act_early=False, look_ahead=False)
+    # the same four turns: whole, and only sooner
+    assert episode.moving_s == pytest.approx(waits.moving_s, abs=0.2)
+    assert episode.standing_s < waits.standing_s - 3 * (END_S - SIZE_S)
+
+
+def test_a_question_asked_in_motion_saves_more(timelines: Timelines) -> None:
+    early, ahead = run(timelines, look_ahead=False), run(timelines)
+    assert ahead.used_ahead > 0 and ahead.standing_s < early.standing_s
+
+
+def test_in_a_blackout_the_robot_holds_or_its_draft_model_decides(timelines: Timelines) -> None:
+    dark = Blackouts(8.0, 5.0)
+    hold = run(timelines, dark, 8, link=LinkLimits(degraded_s=0.0))
+    alone = run(timelines, dark, 8, link=LinkLimits(degraded_s=20.0))
+    assert hold.alone == 0 and hold.held_s > 1.0
+    assert alone.alone > 0 and alone.held_s < hold.held_s
+
+
+SEARCHED = (
+    "Action: turn left large\nThere is a doorway on the left, about 2 m away.",
+    "Action: forward large\nThe silver bottle is straight ahead, about 1.5 m away.",
+    *["Action: forward large\nThe silver bottle is not in view."] * 4,
+    "Action: not here\nAll was searched.",
+)
+
+
+class Recorded:
+    """Answers one after the other, and what was asked from where."""
+
+    def __init__(self) -> None:
+        self.robot: VirtualRobot | None = None
+        self.asked: list[tuple[str, Pose]] = []
+
+    def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
+        assert self.robot is not None
+        text = SEARCHED[len(self.asked)]
+        self.asked.append((prompt, self.robot.world.pose))
+        return AnswerTimeline(((0.1, text),), DecodingStats(mode=mode))
+
+
+def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
+    """Doorways, where the object was, blocked actions: the same lines for the same views, to the letter."""
+    words = Vocabulary(tuple(COLOURS), tuple(CLASSES), SEARCH_FORM)
+    scene, order, answers = scene_of(3, "middle", "silver bottle", "two_rooms"), ResponseOrder.ACTION_FIRST, Recorded()
+    answers.robot = robot = VirtualRobot(scene, cast(Timelines, answers), "full", 0.0, words)
+    config = NavigatorConfig(order, look_ahead=False)
+    goal = NavigationGoal("could you look for the silver bottle?")
+    navigator = Navigator(goal, robot, robot, robot.clock, robot.sleep, lambda: None, config)
+    try:
+        assert navigator.run().end is End.NOT_FOUND
+    finally:
+        robot.close()
+    assert any(isinstance(entry, Blocked) for entry in goal.done)
+    prompts, asked = SearchPrompts("find the silver bottle", "silver", "bottle", order, form=SEARCH_FORM), []
+    for turn, (_, pose) in enumerate(answers.asked):
+        asked.append(prompts.ask(pose, goal.done[:turn]))
+        prompts.read(SEARCHED[turn])
+    assert asked == [prompt for prompt, _ in answers.asked]
+    assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
+
+
+@given(st.floats(1.0, 30.0), st.floats(0.05, 0.95), st.floats(0.0, 200.0), st.floats(0.0, 50.0))
+def test_time_is_lit_or_dark(period: float, share: float, start: float, lasts: float) -> None:
+    dark = Blackouts(period, share * period)
+    lit = dark.lit(start, start + lasts)
+    assert -1e-9 <= lit <= lasts + 1e-9
+    whole = lit + dark.lit(start + lasts, start + 2 * lasts)
+    assert whole == pytest.approx(dark.lit(start, start + 2 * lasts), abs=1e-6)
+    since = dark.dark_since(start)
+    assert since is None or (since <= start and dark.lit(since, start) == pytest.approx(0.0, abs=1e-6))
+
+
+def test_without_blackouts_all_time_is_lit() -> None:
+    assert Blackouts().lit(3.0, 10.0) == 7.0 and Blackouts().dark_since(5.0) is None
+
+
+def test_the_link_counts_as_silent_some_time_into_a_blackout() -> None:
+    link = VirtualLink(Blackouts(10.0, 4.0))
+    states = {}
+    for now in (5.0, 6.5, 8.0, 9.9, 10.1):
+        link.now = now
+        states[now] = link.state
+    assert states == {5.0: "nominal", 6.5: "nominal", 8.0: "silent", 9.9: "silent", 10.1: "nominal"}
+
+
+def test_committed_text_never_runs_ahead_of_its_time() -> None:
+    timeline = Scripted().answer("", b"\xff\xd8", "full", 0.0)
+    assert timeline.committed(0.0) == "" and timeline.committed(KIND_S) == "Action: turn left"
+    assert timeline.committed(1.0) == ACTION and timeline.committed(99.0) == timeline.text
+
+
+def test_standing_is_compared_in_the_same_rooms() -> None:
+    def episode(seed: int, behaviour: str, standing: float) -> ActingEpisode:
+        return ActingEpisode(
+            behaviour=behaviour, mode="full", rtt_ms=0.0, seed=seed, success=True, outcome="found", actions=3,
+            total_s=standing + 5.0, moving_s=5.0, path_m=1.0, first_motion_s=[0.2], questions=4, used_ahead=1,
+        )  # fmt: skip
+
+    rows = figures([episode(1, "wait", 10.0), episode(1, "ahead", 2.0), episode(2, "ahead", 50.0)], {1: 1.0})
+    assert [row["behaviour"] for row in rows] == ["wait", "ahead"]
+    assert rows[0]["standing_share"] == 1.0 and rows[1]["standing_share"] == pytest.approx(0.2)
+    assert rows[1]["found"] == 2 and rows[1]["spl"] == 1.0
+
+
+@pytest.mark.parametrize("text", ["15", "3:15", "a:b", "15:0", "-1:-2"])
+def test_a_blackout_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="write PERIOD:LENGTH"):
+        Blackouts.read(text)
+
+
+def test_a_blackout_is_read_and_written() -> None:
+    assert Blackouts.read("15:3") == Blackouts(15.0, 3.0) and str(Blackouts(15.0, 3.0)) == "15:3"
+    assert str(Blackouts()) == ""

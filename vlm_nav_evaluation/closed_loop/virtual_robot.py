@@ -1,0 +1,346 @@
+"""A robot on virtual time that acts while its answer is still being written.
+
+Production's own navigator, executor and bridge limits drive the kinematic simulator; answers are those of the real
+pair with declared times (`timelines.py`). All share one clock, so a motion that begins early, and a question that is
+asked in motion, cost and save what they would on the robot, and other work on the machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from dataclasses import dataclass, field
+
+from edge_drafter import Mode
+from edge_drafter.link import LinkState
+from edge_drafter.question import Cancelled, Reply
+from edge_drafter.settings import Connection
+from spec_vlm_nav.body import Decision, Execution, Frame, State
+from spec_vlm_nav.executor import Command, Executor, Report
+from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.navigation_goal import End, NavigationGoal
+from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.odometry import OdometrySample
+from spec_vlm_nav.parameters import WATCHDOG_S
+from spec_vlm_nav.safety import SlewLimiter, Velocity
+from speculation.language.prompts import Vocabulary
+from speculation.wire import Jpegs, frames_of
+from vlm_nav_evaluation.closed_loop.episodes import SIM_LIMITS, SIM_MOTION
+from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.episode import SUCCESS_GAP, Outcome
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.ground_truth import observe
+from vlm_nav_simulation.scene import Scene
+from vlm_nav_simulation.world import World
+
+TICK_S = 0.02
+"""Executor, bridge and odometry run so often."""
+CAMERA_S = 1.0 / 8.0
+"""A frame comes so often, as config/sim.yaml has it."""
+MOVES = 1e-3
+"""A robot that is faster than this moves, m/s or rad/s."""
+SILENCE_S = Connection().silence_s
+"""The link counts as silent after so long."""
+GOAL = 1
+
+
+@dataclass(frozen=True)
+class Blackouts:
+    """A link that is dead for `length_s` seconds at the end of every `period_s`; it never is where both are 0."""
+
+    period_s: float = 0.0
+    length_s: float = 0.0
+
+    @classmethod
+    def read(cls, text: str) -> Blackouts:
+        """Read '15:3'; an argparse type."""
+        period, _, length = text.partition(":")
+        try:
+            found = cls(float(period), float(length))
+        except ValueError:
+            found = cls()
+        if not 0.0 < found.length_s < found.period_s <= 3600.0:
+            raise ArgumentTypeError(f"{text!r}: write PERIOD:LENGTH in seconds, the length below the period, e.g. 15:3")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.period_s:g}:{self.length_s:g}" if self.length_s else ""
+
+    def dark_since(self, now: float) -> float | None:
+        """Return when the present blackout began, None outside one."""
+        if self.length_s <= 0.0:
+            return None
+        into = now % self.period_s - (self.period_s - self.length_s)
+        return now - into if into >= 0.0 else None
+
+    def lit(self, start: float, end: float) -> float:
+        """Return the seconds between two times in which messages arrive."""
+        return self._lit_until(end) - self._lit_until(start)
+
+    def _lit_until(self, now: float) -> float:
+        if self.length_s <= 0.0:
+            return now
+        whole, rest = divmod(now, self.period_s)
+        return whole * (self.period_s - self.length_s) + min(rest, self.period_s - self.length_s)
+
+
+@dataclass
+class VirtualLink:
+    """The link's state as the robot would see it."""
+
+    blackouts: Blackouts
+    now: float = 0.0
+    why: str = "nothing received from the verifier"
+
+    @property
+    def state(self) -> str:
+        """One of `LinkState`."""
+        since = self.blackouts.dark_since(self.now)
+        silent = since is not None and self.now - since > SILENCE_S
+        return str((LinkState.SILENT if silent else LinkState.NOMINAL).value)
+
+
+class VirtualQuestion:
+    """A `spec_vlm_nav.body.Question` whose tokens come as time goes on, and stop coming while the link is dead."""
+
+    guess = ""
+
+    def __init__(self, timeline: AnswerTimeline, robot: VirtualRobot, alone: bool) -> None:
+        """`alone`: the draft model answers, whatever the link does."""
+        self._timeline, self._robot, self._alone = timeline, robot, alone
+        self._asked = robot.now
+        self._cancelled = False
+
+    @property
+    def _elapsed(self) -> float:
+        now = self._robot.now
+        return now - self._asked if self._alone else self._robot.link.blackouts.lit(self._asked, now)
+
+    @property
+    def committed(self) -> str:
+        return self._timeline.committed(self._elapsed)
+
+    @property
+    def done(self) -> bool:
+        return self._cancelled or self._elapsed >= self._timeline.seconds
+
+    def result(self) -> Reply:
+        if self._cancelled:
+            raise Cancelled("the question was cancelled")
+        return Reply(self._timeline.text, self._timeline.stats)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
+@dataclass
+class Measured:
+    """What an episode is measured by; seconds and metres."""
+
+    moving_s: float = 0.0
+    path_m: float = 0.0
+    collisions: int = 0
+    first_motion_s: list[float] = field(default_factory=list)
+    """How long the robot took from the frame to its first motion, for every decision that moved."""
+    questions: int = 0
+    alone: int = 0
+    """Questions that the draft model answered alone."""
+    used_ahead: int = 0
+    """Decisions that came of a question about a frame taken in motion."""
+    held_s: float = 0.0
+
+
+class VirtualRobot:
+    """Clock, `spec_vlm_nav.body.Decoder` and `spec_vlm_nav.body.Body` of one navigator.
+
+    Use and close it in one thread (GL).
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        timelines: Timelines,
+        mode: str,
+        rtt_s: float,
+        objects: Vocabulary | None,
+        blackouts: Blackouts = Blackouts(),
+    ) -> None:
+        self.now = 0.0
+        self.link = VirtualLink(blackouts)
+        self.measured = Measured()
+        self.world = World(scene)
+        self.mode, self.rtt_s = mode, rtt_s
+        self._timelines, self._objects = timelines, objects
+        self._executor = Executor(SIM_MOTION, (), WATCHDOG_S, lambda report: None)
+        self._slew = SlewLimiter(SIM_LIMITS)
+        self._frame: tuple[float, Pose, tuple[float, float]] | None = None
+        """Time, place and gait of the newest frame."""
+        self._next_frame = 0.0
+        self._holding = self._blocked = False
+        self._waits_for_motion: tuple[int, float] | None = None
+        self._sent: Decision | None = None
+        self._tick()
+
+    def close(self) -> None:
+        """Free the GL objects."""
+        self.world.close()
+
+    # -- the clock
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass: the robot moves meanwhile."""
+        until = self.now + seconds
+        while self.now < until - 1e-9:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._executor.tick(self.now)
+        wanted = self._executor.velocity
+        if wanted == Velocity():
+            self._slew.reset()
+        velocity = self._slew.step(wanted, TICK_S)
+        before = self.world.pose
+        blocked = self.world.move(velocity.vx, velocity.vy, velocity.wz, TICK_S)
+        self.measured.collisions += blocked and not self._blocked
+        self._blocked = blocked
+        self.now = round(self.now + TICK_S, 9)
+        self.link.now = self.now
+        after = self.world.pose
+        self.measured.path_m += math.dist(before[:2], after[:2])
+        moves = math.hypot(velocity.vx, velocity.vy) > MOVES or abs(velocity.wz) > MOVES
+        self.measured.moving_s += TICK_S * moves
+        self.measured.held_s += TICK_S * self._holding
+        if moves and self._waits_for_motion is not None:
+            self.measured.first_motion_s.append(round(self.now - TICK_S - self._waits_for_motion[1], 4))
+            self._waits_for_motion = None
+        half = after.yaw / 2.0
+        self._executor.on_odometry(
+            OdometrySample((after.x, after.y, 0.0), (0.0, 0.0, math.sin(half), math.cos(half)), self.now, self.now)
+        )
+        if self.now >= self._next_frame:
+            self._next_frame += CAMERA_S
+            self._frame = self.now, after, self.world.gait
+
+    # -- the decoder
+
+    def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
+        return self._objects
+
+    def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
+        alone = mode == Mode.EDGE.value
+        self.measured.questions += 1
+        self.measured.alone += alone
+        return VirtualQuestion(
+            self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self.mode, self.rtt_s),
+            self,
+            alone or self.mode == mode,
+        )
+
+    # -- the body
+
+    def frame_after(self, moment: float) -> Frame | None:
+        # Rendered only now, as it was seen then.
+        if self._frame is None or self._frame[0] <= moment:
+            return None
+        at, pose, seen = self._frame
+        here, gait = self.world.pose, self.world.gait
+        self.world.set_pose(*pose)
+        self.world.set_gait(*seen)
+        jpeg = encode_jpeg(self.world.render())
+        self.world.set_pose(*here)
+        self.world.set_gait(*gait)
+        return Frame(jpeg, at, 0.0, None, PlanarPose(*pose))
+
+    def camera_problem(self) -> str:
+        return ""
+
+    def place(self) -> PlanarPose:
+        return PlanarPose(*self.world.pose)
+
+    def understood(self, instruction: str) -> None:
+        """Do nothing: nobody looks at this robot."""
+
+    def asked(self, prompt: str, frame: Frame) -> None:
+        """Do nothing: nobody looks at this robot."""
+
+    def act(self, decision: Decision) -> None:
+        kind, size, _ = to_numbers(decision.action)
+        new = self._sent is None or self._sent.step != decision.step
+        if new and decision.frame is not None and decision.action is not None and decision.action.size is not None:
+            self._waits_for_motion = (decision.step, decision.frame.arrived)
+            self.measured.used_ahead += decision.in_motion
+        self._sent = decision
+        command = Command(GOAL, decision.step, kind, size, decision.complete, decision.speed_scale)
+        self._executor.on_command(command, self.now)
+
+    def execution(self, step: int) -> Execution | None:
+        report: Report = self._executor.report(self.now)
+        if (report.goal, report.step) != (GOAL, step):
+            return None
+        outcome = OUTCOME_OF.get(report.outcome)
+        return Execution(outcome, report.progress, report.remaining, report.elapsed, report.message)
+
+    def executor_silence(self) -> float:
+        return 0.0
+
+    def report(self, state: State, reason: str = "") -> None:
+        self._holding = state is State.HOLDING
+
+    def writing(self, answer: str, guess: str) -> None:
+        """Do nothing: nobody looks at this robot."""
+
+
+@dataclass(kw_only=True)
+class ActingEpisode(Measured):
+    """A finished episode."""
+
+    behaviour: str
+    mode: str
+    rtt_ms: float
+    seed: int
+    success: bool
+    outcome: str
+    actions: int
+    total_s: float
+
+    @property
+    def standing_s(self) -> float:
+        """Seconds in which the robot did not move."""
+        return self.total_s - self.moving_s
+
+
+def run_acting(
+    scene: Scene,
+    behaviour: str,
+    config: NavigatorConfig,
+    robot: VirtualRobot,
+    max_actions: int = 40,
+) -> ActingEpisode:
+    """Run one episode from its first look to the end of its goal, and close the robot.
+
+    Raises ValueError for a model that cannot be used.
+    """
+    try:
+        goal = NavigationGoal(f"find the {scene.target.text}")
+        navigator = Navigator(goal, robot, robot, robot.clock, robot.sleep, lambda: None, config)
+        result = navigator.run(config.time_allowance_s, max_actions)
+        sighting = observe(robot.world)[scene.target_index]
+        stopped = result.end is End.STOPPED
+        near = stopped and sighting.visible and sighting.distance <= SUCCESS_GAP
+        if stopped:
+            outcome = Outcome.FOUND.value if near else Outcome.STOPPED_AWAY.value
+        else:
+            # An end by NOT HERE is one outcome, whatever its reasons are.
+            outcome = result.end.value if result.end is End.NOT_FOUND else result.message
+        return ActingEpisode(
+            behaviour=behaviour, mode=robot.mode, rtt_ms=1e3 * robot.rtt_s, seed=scene.seed, success=near,
+            outcome=outcome, actions=result.actions, total_s=robot.now, **vars(robot.measured),
+        )  # fmt: skip
+    finally:
+        robot.close()

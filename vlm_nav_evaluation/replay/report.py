@@ -1,0 +1,265 @@
+"""The report of a replay: a run in; one JSON-able dictionary, text, and a page with plots out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from edge_drafter import Mode
+from speculation.language.prompts import to_navigation_action as to_action
+from vlm_nav_evaluation.experiment.alone import TARGET
+from vlm_nav_evaluation.experiment.run import Answer, Run
+from vlm_nav_evaluation.figures import percentiles, report, stale, table8
+from vlm_nav_evaluation.page import Section, write_page
+from vlm_nav_evaluation.plots import DPI
+from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
+from vlm_nav_evaluation.replay.plots import plot_agreement, plot_latency, plot_stages
+from vlm_nav_evaluation.tables import MS, Column, figures_table, table
+
+REPORT = "report.json"
+SHOWN_LEFT_OUT = 20
+OVERRUN = 1.15
+"""A declared time that is exceeded by more than this factor was not kept."""
+TABLE_8 = (
+    Column("drafting latency gamma T_p, ms", "gamma_draft_s", ".0f", MS),
+    Column("verification latency T_q, ms", "verify_s", ".0f", MS),
+    Column("latency ratio c = T_p / T_q", "c"),
+    Column("communication latency T_c, ms", "one_way_s", ".0f", MS),
+    Column("average tokens tau", "tau"),
+    Column("cache miss rate", "miss_rate", ".1%"),
+    Column("mean exit, layer from 0", "mean_exit", ".1f"),
+    Column("speed-up AR -> SD", "ar_to_sd", ".2fx"),
+    Column("speed-up SD -> FSD", "sd_to_fsd", ".2fx"),
+    Column("speed-up AR -> FSD", "ar_to_fsd", ".2fx"),
+)
+"""Rows of Early Exits, Table 8 (the last one from its text)."""
+TIMES = (
+    *(Column(name, f"figures.total_percentiles_s.{name}", ".0f", MS) for name in ("p50", "p90", "p99", "mean")),
+    Column("TTFT", "figures.first_commit_s.median", ".1f", MS),
+    Column("TPOT", "figures.tpot_s.median", ".1f", MS),
+    *(Column(name, f"stale_s.{name.split()[-1]}", ".0f", MS) for name in ("stale p50", "p90", "p99")),
+    Column("frames looked at", "looked_at", ".1%"),
+)
+
+
+class ReplayArm(NamedTuple):
+    """A mode, and a round trip that is declared on top of the profile's."""
+
+    mode: str
+    rtt_ms: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """E.g. 'fsd +40 ms'."""
+        return f"{self.mode} +{self.rtt_ms:g} ms" if self.rtt_ms else self.mode
+
+
+def build(
+    run: Run,
+    arms: Sequence[ReplayArm],
+    settings: Mapping[str, Any],
+    left_out: Sequence[Mapping[str, Any]],
+    machine: str,
+) -> dict[str, Any]:
+    """Return all figures of a run. Raises ValueError where nothing was evaluated.
+
+    The reference is the target alone, else mode `cloud`, whose tokens are the target's by construction.
+    """
+    if not run.names:
+        why = f": {left_out[0]['reason']}" if left_out else ""
+        raise ValueError(f"no frame was evaluated{why}")
+    arms = sorted(arms, key=lambda arm: (arm.rtt_ms, [mode.value for mode in Mode].index(arm.mode)))
+    cloud = next((arm.label for arm in arms if arm.mode == Mode.CLOUD.value), None)
+    reference = TARGET if TARGET in run.answers else cloud
+    figures, entries = run.figures(), {}
+    for arm in arms:
+        own, ages = run.answers[arm.label], _ages(run.answers[arm.label])
+        compared = reference is not None and reference != arm.label
+        entries[arm.label] = {
+            "mode": arm.mode,
+            "rtt_ms": arm.rtt_ms,
+            "figures": figures[arm.label],
+            "times_s": [round(seconds, 6) for seconds in run.seconds(arm.label)],
+            "stale_s": percentiles(ages),
+            "looked_at": len(ages) / len(own),
+            "oracle": _with_oracle(own),
+            "target": _with_reference(own, run.answers[reference]) if reference is not None and compared else None,
+        }
+    table_8 = {}
+    for rtt in sorted({arm.rtt_ms for arm in arms}):
+        own_arms = [arm for arm in arms if arm.rtt_ms == rtt]
+        trips = [trip for arm in own_arms for each in run.answers[arm.label] if (trip := each.more["rtt_s"]) >= 0.0]
+        gamma = settings.get("gamma")
+        modes = {arm.mode: figures[arm.label] for arm in own_arms}
+        one_way_s = median(trips) / 2.0 if trips else 0.0
+        table_8[f"{rtt:g}"] = table8(modes, gamma if isinstance(gamma, int) else None, one_way_s)
+    return {
+        "settings": dict(settings),
+        "machine": machine,
+        "frames": len(run.names),
+        "reference": reference,
+        "tokens": _digest(
+            (name, arm, run.answers[arm][at]) for at, name in enumerate(run.names) for arm in run.answers
+        ),
+        "table8": table_8,
+        "arms": entries,
+        "target_alone_oracle": _with_oracle(run.answers.get(TARGET, ())),
+        "left_out": list(left_out),
+        "answers": {
+            arm.label: {
+                name: [answer.more["action"] or "unreadable", _digest([(name, arm.label, answer)])]
+                for name, answer in zip(run.names, run.answers[arm.label], strict=True)
+            }
+            for arm in arms
+        },
+    }
+
+
+def text(data: Mapping[str, Any]) -> str:
+    """Return the report for the screen."""
+    return "\n\n".join(f"{title}\n{body}" for title, body in _sections(data))
+
+
+def write(folder: Path, data: Mapping[str, Any]) -> Path:
+    """Write report.json, the PNGs and report.html into `folder`; return the page."""
+    (folder / REPORT).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    plots = {
+        "Time to action": ("latency.png", plot_latency(data), "box plot of the time to action by mode"),
+        "Where the time goes": ("stages.png", plot_stages(data), "stacked bars of the stages by mode"),
+        "Agreement": ("agreement.png", plot_agreement(data), "confusion of action kinds"),
+    }
+    parts = [Section(title, text=body) for title, body in _sections(data)]
+    for title, (file, figure, description) in plots.items():
+        if figure is None:
+            continue
+        figure.savefig(folder / file, dpi=DPI)
+        parts.append(Section(title, plots=[(file, description)]))
+    if data["left_out"]:
+        parts.append(Section("Left out", lines=left_out_lines(data)))
+    title = f"Replay of {', '.join(data['settings']['bags'])}"
+    return write_page(folder / "report.html", title, parts, headlines(data))
+
+
+def headlines(data: Mapping[str, Any]) -> list[str]:
+    """Return what was measured, with what, on what."""
+    settings = data["settings"]
+    raw = settings["profile"] == "raw"
+    declared = "no declared delays" if raw else f"declared delays: {settings['declared']['scale']}"
+    lines = [
+        f"{data['frames']} frames of {len(settings['bags'])} bag(s), profile {settings['profile']} ({declared}), "
+        f"{settings['dtype']}, gamma {settings['gamma']}",
+        *([f"link {settings['link']} ({settings['declared_link']['scale']})"] if settings.get("link") else []),
+        f"target {settings['target']}, draft {settings['draft']}, tokens {data['tokens']}",
+        data["machine"],
+        *overruns(data),
+    ]
+    if interrupted := sum(arm["figures"]["interruptions"] for arm in data["arms"].values()):
+        lines.append(f"the link was lost {interrupted:.0f} times; the steps concerned took the longer for it")
+    if data["left_out"]:
+        lines.append(f"left out: {len(data['left_out'])}; see the end")
+    return lines
+
+
+def overruns(data: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for every declared time that this machine could not keep: then times are not the profile's."""
+    declared = data["settings"]["declared"]
+    sentences = []
+    for rtt, rows in data["table8"].items():
+        # What queues and losses of an emulated link add is no overrun.
+        one_way_s = 0.0 if data["settings"].get("link") else declared["one_way_s"] + float(rtt) / 2e3
+        for words, took, limit in (
+            ("a draft forward", rows["draft_s"], declared["draft_s"]),
+            ("a target forward", rows["verify_s"], declared["verify_s"]),
+            ("a message", rows["one_way_s"], one_way_s),
+        ):
+            if limit > 0.0 and took is not None and took > OVERRUN * limit:
+                sentences.append(
+                    f"NOT the profile's times: {words} took {1e3 * took:.0f} ms where {1e3 * limit:.0f} ms are "
+                    "declared (this machine is too slow or too busy for the profile)"
+                )
+    return sentences
+
+
+def left_out_lines(data: Mapping[str, Any]) -> list[str]:
+    """Return one line per reason, with the frames that it concerns."""
+    frames: dict[tuple[str, str], list[int]] = {}
+    for entry in data["left_out"]:
+        found = frames.setdefault((entry["bag"], entry["reason"]), [])
+        if entry["frame"] is not None:
+            found.append(entry["frame"])
+    lines = []
+    for (bag, reason), numbers in frames.items():
+        shown = ", ".join([*map(str, numbers[:8]), *(["..."] if len(numbers) > 8 else [])])
+        count = f"{len(numbers)} frame{'s' if len(numbers) > 1 else ''}"
+        lines.append(f"{bag}: {reason}" + (f" ({count}: {shown})" if numbers else ""))
+    more = len(lines) - SHOWN_LEFT_OUT
+    return lines[:SHOWN_LEFT_OUT] + ([f"and {more} more reasons, all in {REPORT}"] if more > 0 else [])
+
+
+def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the tables under their titles."""
+    arms, rows = data["arms"], data["table8"]
+    header = ("", *(f"this run +{rtt} ms" if rtt != "0" else "this run" for rtt in rows))
+    cells = [(row.title, *(row.cell(columns) for columns in rows.values())) for row in TABLE_8]
+    times = "Time to action, ms; staleness is a frame's age when its action is known"
+    sections = [
+        ("Early Exits, Table 8, for this run", table(header, cells)),
+        (times, figures_table("", arms, TIMES)),
+    ]
+    for rtt in rows:
+        own = {label: arm["figures"] for label, arm in arms.items() if f"{arm['rtt_ms']:g}" == rtt}
+        base = next((label for label in own if arms[label]["mode"] == Mode.CLOUD.value), "")
+        name = f"Decoding, {rtt} ms declared on top of the profile's round trip" if rtt != "0" else "Decoding"
+        sections.append((name, report(own, base)))
+    if target := {label: arm["target"] for label, arm in arms.items() if arm["target"]}:
+        same = ", ".join(f"{label} {percent(row['identical_tokens'])}" for label, row in target.items())
+        name = f"mode {data['reference']}, whose tokens are the target's"
+        name = "the target alone" if data["reference"] == TARGET else name
+        sections.append((f"Agreement with {name}", f"{agreement_table(target)}\nidentical tokens: {same}"))
+    labelled = {**{label: arm["oracle"] for label, arm in arms.items()}, "target alone": data["target_alone_oracle"]}
+    if oracle := {label: row for label, row in labelled.items() if row}:
+        turns: dict[str, list[str]] = {}
+        for label, row in oracle.items():
+            counts = ", ".join(f"{name} {count}" for name, count in row["left_right"].items())
+            turns.setdefault(counts, []).append(label)
+        lines = [f"{counts}   ({', '.join(labels)})" for counts, labels in turns.items()]
+        sections.append(("Agreement with the oracle", "\n".join([agreement_table(oracle), *lines])))
+    return sections
+
+
+def _ages(answers: Sequence[Answer]) -> list[float]:
+    ages: list[float] = []
+    for bag in sorted({answer.more["bag"] for answer in answers}):
+        own = [answer for answer in answers if answer.more["bag"] == bag]
+        stamps = [answer.more["stamp_ns"] for answer in own]
+        ages += stale([(stamp - stamps[0]) * 1e-9 for stamp in stamps], [answer.stats.total_s for answer in own])
+    return ages
+
+
+def _with(answers: Sequence[Answer], truths: Iterable[str]) -> dict[str, Any]:
+    """Return the agreement of answers with actions, in words; what is no action is left out."""
+    read = [(to_action(answer.more["action"]), to_action(truth)) for answer, truth in zip(answers, truths, strict=True)]
+    return agreement([(action, truth) for action, truth in read if truth is not None])
+
+
+def _with_oracle(answers: Sequence[Answer]) -> dict[str, Any] | None:
+    found = _with(answers, (answer.more["oracle"] for answer in answers))
+    return found if found["frames"] else None
+
+
+def _with_reference(answers: Sequence[Answer], reference: Sequence[Answer]) -> dict[str, Any]:
+    same = sum(answer.tokens == truth.tokens for answer, truth in zip(answers, reference, strict=True))
+    found = _with(answers, (truth.more["action"] for truth in reference))
+    return found | {"identical_tokens": same / len(answers), "compared": len(answers)}
+
+
+def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
+    """Return 12 hex digits that name all tokens of all answers: equal digests, equal answers."""
+    digest = hashlib.sha256()
+    for frame, arm, answer in answers:
+        digest.update(f"{frame}:{arm}:{tuple(answer.tokens)}\n".encode())
+    return digest.hexdigest()[:12]

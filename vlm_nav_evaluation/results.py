@@ -1,0 +1,107 @@
+"""Saved results: what every one of them says about itself, and where benchmarks keep theirs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from spec_vlm_nav.graph import PROJECT
+from speculation.machine import host
+from speculation.vlm.folder import folder_fingerprint
+
+RESULTS = PROJECT / "benchmarks" / "results"
+EARLIER_PAIRS = {"0_2_0": {"target": "9c511434000aa1a5", "draft": "72825617c1d33a23"}}
+"""Fingerprints of pairs that were shipped before, by the end of their results' names."""
+NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run")
+"""Options that do not change what is measured."""
+
+
+def machine() -> str:
+    """Return what the figures were measured on."""
+    import torch
+
+    return f"{host()} at the end; Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def commit() -> str:
+    """Return the commit of this checkout, with a plus where files differ from it; '-' where there is no repository."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    found = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "-"
+
+
+def provenance(options: argparse.Namespace, synthetic: bool = False) -> dict[str, Any]:
+    """Return what a result has to name: commit, machine, and the fingerprints of the pair of models.
+
+    synthetic: no model answered. Raises ValueError or OSError for a model folder that cannot be read.
+    """
+    folders = {name: getattr(options, f"{name}_model", None) for name in ("target", "draft")}
+    pair = {name: folder_fingerprint(Path(folder)) for name, folder in folders.items() if folder and not synthetic}
+    return {"commit": commit(), "machine": machine(), "pair": pair}
+
+
+def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
+    """Return the settings of a run: all options but `NOT_SETTINGS` and `outputs`, paths relative to the project."""
+
+    def shown(value: object) -> str:
+        inside = isinstance(value, Path) and value.is_absolute() and value.is_relative_to(PROJECT)
+        return str(value.relative_to(PROJECT) if isinstance(value, Path) and inside else value)
+
+    return {name: shown(value) for name, value in vars(options).items() if name not in (*NOT_SETTINGS, *outputs)}
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write figures as JSON, a list of numbers on one line. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", _on_one_line, json.dumps(data, indent=1))
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+@cache
+def shipped_pair() -> dict[str, str]:
+    """Return the fingerprints of the pair in models/."""
+    return {name: folder_fingerprint(PROJECT / "models" / name) for name in ("target", "draft")}
+
+
+def name_of_pair(pair: Mapping[str, str]) -> str:
+    """Return what the name of a result has to end with: empty for the shipped pair and where no model answered.
+
+    Of a pair that is not known these are the first digits of its target's fingerprint.
+    """
+    if all(shipped_pair()[name] == fingerprint for name, fingerprint in pair.items()):
+        return ""
+    known = (name for name, earlier in EARLIER_PAIRS.items() if pair == earlier)
+    return next(known, pair.get("target", "")[:8] or "draft")
+
+
+def problems(path: Path) -> list[str]:
+    """Return what a saved result does not say about itself, a sentence each."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    missing = [name for name in ("commit", "machine", "pair") if name not in data]
+    if missing:
+        return [f"{path} does not name its {', '.join(missing)}"]
+    end = name_of_pair(data["pair"])
+    wrong = end and not path.stem.endswith(f"_{end}")
+    return [f"{path} is of another pair than the shipped one: its name has to end with _{end}"] if wrong else []
+
+
+def write_result(name: str, data: Mapping[str, Any]) -> Path:
+    """Write benchmarks/results/NAME.json, named after its pair where that is not the shipped one; return the path.
+
+    `data` holds what `provenance` returns. Raw and declared times need different names.
+    """
+    path = RESULTS / f"{'_'.join(filter(None, (name, name_of_pair(data['pair']))))}.json"
+    write_json(path, data)
+    print(f"saved {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}")
+    return path
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    return "[" + re.sub(r",\n\s*", ", ", numbers[1]) + "]"
