@@ -372,7 +372,7 @@ def test_a_verifier_that_refuses_ends_the_goal_at_once_with_its_words(world: Wor
 @pytest.mark.parametrize(
     ("instruction", "known", "words"),
     [
-        ("do not go to the silver bottle", [WORDS], "only excludes the silver bottle"),
+        ("do not go to the silver bottle", [WORDS], "says what not to find"),
         ("find the silver bottle", [VerifierLost("not yet"), Vocabulary(("red",), ("ball",))], "objects: ball"),
     ],
     ids=["denied", "unknown, as the verifier says when it comes"],
