@@ -64,7 +64,7 @@ class DraftBuffer:
         self.best = self._best()
 
     def taken(self, tree: Tree) -> None:
-        """Forget the best draft where `tree`, which is verified, is all of it; else the rest of it stays."""
+        """Forget the draft of `tree`, which is verified, unless it is only a part of the best one: the rest stays."""
         if self.best is None or len(tree.tokens) >= len(self.best.tokens):
             self._held.pop(tree.round, None)
             self.best = self._best()

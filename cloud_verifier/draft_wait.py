@@ -35,8 +35,8 @@ Worth = Callable[[float], float]
 def over_drafting(own: Part, expected: Part, delays: Sequence[float], rate: float) -> Worth:
     """Return the worth of a deadline where a draft is made beside the target when it passes.
 
-    Tokens beyond those that the step's `rate` makes of the same seconds: of the draft that is `expected`, or of the
-    verifier's `own` after a wait in vain (average reward; Howard, 1960).
+    A pass is worth its tokens, less what the session makes of the same seconds at its `rate` (average reward; Howard,
+    1960). It verifies the `expected` draft where that comes in time, else the verifier's `own`.
     """
     verify, draft = (part.tokens - rate * part.seconds for part in (expected, own))
 

@@ -70,14 +70,14 @@ class Executor:
         try:
             size, image_tokens = self._engine.size(own), self._engine.image_tokens(own)
             tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
+            now = self._clock()
+            self._emit(Granted(step, size - 1 + answer.position, tokens, now))
+            prefill.prepared(inputs, tokens, size, image_tokens)
+            prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
+            step.usage.prefill_s = seconds
         except Exception as error:
             self.cannot_prefill(step, error)
             return
-        now = self._clock()
-        self._emit(Granted(step, size - 1 + answer.position, tokens, now))
-        prefill.prepared(inputs, tokens, size, image_tokens)
-        prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
-        step.usage.prefill_s = seconds
         if prefill.encoded and not tokens:  # words that its row shares with others to the last
             self.fed(step, 0, now)
 

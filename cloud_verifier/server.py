@@ -162,6 +162,7 @@ class Server:
     def turn(self) -> None:
         """Read messages, then do the most urgent piece of work, or wait for some."""
         got_messages = self._attend()
+        self._expire()
         self._admission.turn()  # no pass is under way, so a row may begin anew
         if self._draining:
             self._send_all_away()
@@ -175,7 +176,6 @@ class Server:
         reads = self._executor.reads
         if not self._scheduler.image_waits:  # between two forwards is one image at most, the target's before another
             self._executor.read_on()
-        self._expire()
         if not (got_messages or batch or reads or self._stopping):
             now = self._clock()
             times = [t for t in (now + IDLE_WAIT_S, batch.again, self._exits.next_time(now)) if t is not None]

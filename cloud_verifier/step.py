@@ -104,7 +104,8 @@ class Step:
         self.hint: Tree | None = None
         """What followed in an earlier answer, where a ledger may choose it."""
         self.undrafted_until = -math.inf
-        """Before that no draft can come: its edge drafts from features, which left when the prefill was done."""
+        """Time before which no draft can come: its edge drafts from features, which left when the prefill was done. A
+        draft may come at any time where it is -inf."""
         self.logged = answer.done
         """Whether its end was logged, or needs no line."""
         self._features = features
@@ -284,17 +285,19 @@ class Step:
         `evidence` came with it, see `SamplingScheme.read`.
         """
         self.suspended = False
-        is_waiting = self.free and (self.awaits_draft or self.ledger.waits)
+        waits = self.free and self.drafts.best is None and (self.awaits_draft or self.ledger.waits)
+        has_token = False
         if self.open is not None:
             token = self.open.brought_by(draft, self.answer.position, self.answer.digest)
             if token is not None:
-                self.open, is_waiting = None, True
+                self.open, has_token = None, True
                 self.usage.tokens += 1
                 self.answer.append([token])
                 self.drafts.settle()
                 self._refresh()
         commits = self._place(draft, evidence)
-        if is_waiting and self.free and not self.awaits_draft:
+        # A draft that helps nothing must not put a waiting step off again.
+        if self.free and not self.awaits_draft and (has_token or (waits and self.drafts.best is not None)):
             self.since = now
         if draft.start <= self.answer.position:
             held = self.drafts.get(draft.round)

@@ -45,7 +45,8 @@ class Batch:
     waiting: tuple[Step, ...] = ()
     """Steps that chose to wait for their edges."""
     again: float | None = None
-    """Of a batch with nothing in it: when there will be something without any further message; None for never."""
+    """Time at which there will be work without any further message, None for never; it counts where the batch is
+    empty."""
     level_rate: float = 0.0
     """Tokens per second that one more level of the drafts that are made for it must bring."""
 
