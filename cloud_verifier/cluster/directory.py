@@ -37,7 +37,7 @@ class Phase(str, Enum):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Is what a replica reports of itself."""
+    """A replica's report of itself."""
 
     name: str
     phase: Phase

@@ -1,4 +1,4 @@
-"""Is a replica's side of its cluster: checks tickets, notes how its server stands, and drains when it is to."""
+"""A replica's side of its cluster: checks tickets, notes how its server stands, and drains when it is to."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> 
 
 
 class RayCluster:
-    """Is a gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
+    """A gateway in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
 
     def __init__(self, config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
         """Raise StartError where the address, the keys or the directory cannot be used."""

@@ -32,7 +32,7 @@ class TicketError(ValueError):
 
 
 class Ticket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Is what is signed."""
+    """The part of a ticket that is signed."""
 
     replica: Annotated[str, Meta(max_length=_MOST_NAME)]
     client: Annotated[str, Meta(max_length=_MOST_NAME)]

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Is the base of all messages."""
+    """Base of all messages."""
 
 
 # --- from the frontend

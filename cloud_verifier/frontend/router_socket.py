@@ -61,7 +61,7 @@ FRAMES = 2
 
 
 class _Mail(NamedTuple):
-    """Is a message as it came out of the socket."""
+    """A message as it came out of the socket."""
 
     routing_id: bytes
     fd: int | None

@@ -56,7 +56,7 @@ CLOSE_S = 2.0
 
 
 class Frontend:
-    """Is the verifier's socket, a `cloud_verifier.interfaces.Post`. Peers are opaque names, see `Connections`."""
+    """The verifier's socket in a process of its own, a `cloud_verifier.interfaces.Post`. Peers are opaque names."""
 
     def __init__(
         self, bind: str, keys: Path | None = None, allow_plain: bool = False, bytes_per_s: float = 0.0
@@ -73,7 +73,7 @@ class Frontend:
         self._dropped_before = 0
         """How many did in the frontends before the one of now."""
         self._using = threading.RLock()
-        """Is held around every use of what stands below; the thread puts the next frontend in its place."""
+        """Lock that is held around every use of what stands below; the thread puts the next frontend in its place."""
         self._pipe: Pipe[FromFrontend] | None = None
         self._notice_in, self._notice_out = socket.socketpair()
         self._notice_in.setblocking(False)

@@ -40,7 +40,7 @@ class Phase(str, Enum):
 
 @dataclass
 class StepRecord:
-    """Holds what is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
+    """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
     step: Step
     session: int
@@ -66,7 +66,7 @@ class StepRecord:
 
 @dataclass
 class SessionTotals:
-    """Holds what a session's drafts came to, and the speed of its latest answer."""
+    """What a session's drafts came to, and the speed of its latest answer."""
 
     levels: int = 0
     accepted: int = 0
@@ -80,7 +80,7 @@ class SessionTotals:
 
 
 class SessionFigures(msgspec.Struct, frozen=True):
-    """Is one session of `/load`. Times are seconds."""
+    """One session as `/load` shows it. Times are seconds."""
 
     session: int
     robot: str
@@ -100,7 +100,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Says what sessions were doing at a time on the server's clock."""
+    """What sessions were doing at a time on the server's clock."""
 
     at: float
     sessions: Sequence[SessionFigures] = ()

@@ -19,7 +19,7 @@ from speculation.address import host_of
 
 
 class GatewayLoad(msgspec.Struct, frozen=True):
-    """Is what a gateway's `/load` answers as JSON."""
+    """A gateway's answer to `/load`, as JSON."""
 
     ready: bool
     problem: str

@@ -65,7 +65,7 @@ class Health(ABC):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Is what a verifier's `/load` answers as JSON, for balancers and `top`. Times are seconds, shares are of 1."""
+    """A verifier's answer to `/load`, as JSON, for balancers and `top`. Times are seconds, shares are of 1."""
 
     phase: str
     ready: bool

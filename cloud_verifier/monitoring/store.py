@@ -41,11 +41,11 @@ class SeriesStore:
         self.child(series, *labels).inc(amount)
 
     def set(self, series: Series, value: float, *labels: str) -> None:
-        """Set a gauge, or a counter without labels that is kept elsewhere."""
+        """Set a gauge, or a counter without labels that is kept elsewhere, which may begin anew."""
         if series.kind is Gauge:
             self.child(series, *labels).set(value)
         else:
-            self.child(series).inc(value - self._kept.get(series, 0.0))
+            self.child(series).inc(max(0.0, value - self._kept.get(series, 0.0)))
             self._kept[series] = value
 
     def set_all(self, series: Series, values: Mapping[Labels, float]) -> None:

@@ -95,7 +95,8 @@ class _Draft:
 
 
 class ServerDraft:
-    """One draft model and `rows` rows of `capacity` cache slots; `ends` end a draft. See `work.DraftEngine`."""
+    """One draft model and `rows` rows of `capacity` cache slots; `ends` end a draft. It is a
+    `cloud_verifier.interfaces.DraftEngine`."""
 
     def __init__(
         self,

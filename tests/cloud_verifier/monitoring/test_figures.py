@@ -236,3 +236,10 @@ def test_robots_beyond_the_limit_share_a_label() -> None:
     for series in (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST):
         begun = figures.values(series)
         assert begun == dict.fromkeys(begun, 0.0) and len(begun) == MOST_ROBOTS + 1, "rates have a beginning"
+
+
+def test_a_counter_that_is_kept_elsewhere_may_begin_anew() -> None:
+    figures = Figures(lambda: 0.0)
+    for value in (5.0, 2.0, 3.0):
+        figures.set(s.EARLY_SENT, value)
+    assert figures.value(s.EARLY_SENT) == 6.0

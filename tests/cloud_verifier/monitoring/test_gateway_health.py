@@ -14,23 +14,12 @@ from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.gateway_health import GatewayHealth, GatewayLoad, replica_port
 from cloud_verifier.monitoring.http_server import pages_of
 from cloud_verifier.monitoring.series import PREFIX
+from tests.cloud_verifier.monitoring.conftest import Clock
 
 
 def status(name: str, phase: Phase = Phase.READY, **fields: Any) -> Status:
     shown = {"address": "tcp://10.0.0.5:5556", "session_places": 4, "memory": 0.25, "utilisation": 0.5}
     return Status(name, phase, 1.0, **{**shown, **fields})
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -24,18 +24,7 @@ from cloud_verifier.monitoring.http_server import Answer, HttpServer, pages_of, 
 from cloud_verifier.monitoring.series import CATALOGUE, PREFIX
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import Bench, begin
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.cloud_verifier.monitoring.conftest import Clock
 
 
 @pytest.fixture
@@ -71,7 +60,7 @@ def test_health_and_ready_answer_a_probe_by_status_and_a_person_by_a_sentence(
     assert get(server, "/ready")[:2] == (HTTPStatus.SERVICE_UNAVAILABLE, "loading\n")
     figures.phase = Phase.SERVING
     assert get(server, "/ready")[0] == HTTPStatus.OK
-    clock.now = 60.0
+    clock.now += 60.0
     status, body, _ = get(server, "/health")
     assert status == HTTPStatus.SERVICE_UNAVAILABLE and "the engine gave no sign for 60 s" in body
     assert get(server, "/ready")[0] == HTTPStatus.SERVICE_UNAVAILABLE
