@@ -91,7 +91,7 @@ def test_an_instruction_is_typed_its_answer_is_read_and_stop_cancels_it(
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.click("#stop")
     wait_for(page, "note", "cancelled: the robot stands")
-    assert server.lines.count('"cancelled"') == stopped + 1
+    until(lambda: server.lines.count('"cancelled"') == stopped + 1, "the action server has cancelled the goal")
     assert not server.has("e_stop"), "Stop is no emergency stop"
     page.wait_for_function("() => !document.getElementById('start').disabled")
 
@@ -129,5 +129,5 @@ def test_the_end_of_the_node_cancels_its_goal(server: Process, node: Process, pa
     wait_for(page, "state", "thinking")
     node.process.send_signal(signal.SIGTERM)
     assert node.end() == 0
-    assert server.lines.count('"cancelled"') == stopped + 1
+    until(lambda: server.lines.count('"cancelled"') == stopped + 1, "the action server has cancelled the goal")
     wait_for(page, "page", "not connected")
