@@ -116,7 +116,7 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
             texts = [
                 next(turn.text for turn in source.sample(number, rng).turns if turn.role == USER) for number in numbers
             ]
-            asked = [text for text in texts if len(vlm.processor.encode_text(text, 0)) + limit < CAPACITY]
+            asked = [text for text in texts if len(vlm.processor.encode_text(text)) + limit < CAPACITY]
             answered = dict(zip(asked, answer_all(vlm, cache, [(text, b"") for text in asked], limit), strict=True))
             for text in texts:
                 answer = answered.get(text, "").strip()

@@ -18,9 +18,9 @@ from adapters_training.sources import ASSISTANT, BadRecord, Sample
 from adapters_training.sources.conversations import IMAGE_FORMATS
 from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, turned
 from speculation.images import JPEG_START
+from speculation.vlm.families import FrameProcessor
 from speculation.vlm.load import Vlm
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.processing import IMAGE_PLACE
+from speculation.vlm.positions import Grid, Ints
 
 CHARACTERS_PER_TOKEN = 16
 """Turns that begin beyond this many characters a token of context are not even rendered."""
@@ -56,20 +56,21 @@ class Encoder:
 
     def encode(self, sample: Sample) -> Encoded:
         """Return the tokens of a conversation. Raises BadRecord, naming it, for one that cannot be trained on."""
-        pixels, grid, image_tokens = None, None, 0
-        if sample.image is not None:
-            pixels, grid = self._image(sample)
-            image_tokens = image_token_count(grid, int(self._vlm.processor.images.merge_size))
-        text, spans = self._render(sample, image_tokens)
+        frames, pixels, grid, image = self._vlm.processor.frames, None, None, ""
+        if sample.image is not None and frames is not None:
+            pixels, grid = self._image(frames, sample)
+            image = frames.text(grid)
+        text, spans = self._render(sample, image)
         tokens = self._vlm.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids = np.array(tokens["input_ids"], dtype=np.int64)
         answered = self._answered(ids, np.array(tokens["offset_mapping"], dtype=np.int64), spans)
         truncated = len(ids) > self._context
-        positions = self._positions(ids, grid)
+        image_token = self._vlm.image_token if grid is not None else -1
+        positions, _ = self._vlm.family.positions(frames, ids, image_token, [grid] if grid is not None else [])
         if truncated:
-            if grid is not None and (ids[self._context :] == self._vlm.image_token).any():
+            if grid is not None and frames is not None and (ids[self._context :] == image_token).any():
                 raise BadRecord(
-                    f"{sample.where}: its image takes {image_tokens} tokens, which does not fit the context of "
+                    f"{sample.where}: its image takes {frames.tokens(grid)} tokens, which does not fit the context of "
                     f"{self._context}; give a longer context or smaller images"
                 )
             ids, answered, positions = ids[: self._context], answered[: self._context], positions[:, : self._context]
@@ -79,28 +80,29 @@ class Encoder:
             raise BadRecord(f"{sample.where}: no answer within the first {self._context} tokens")
         return Encoded(ids, labels, positions, pixels, grid, truncated)
 
-    def _image(self, sample: Sample) -> tuple[npt.NDArray[np.float32], Grid]:
+    def _image(self, frames: FrameProcessor, sample: Sample) -> tuple[npt.NDArray[np.float32], Grid]:
         try:
             frame = decode_jpeg(sample.image) if isinstance(sample.image, bytes) else _read_image(sample.image)
-            return self._vlm.processor.encode_image(frame)
+            return frames.encode(frame)
         except (OSError, ValueError) as error:
             raise BadRecord(f"{sample.where}: image cannot be used: {error}") from None
 
-    def _render(self, sample: Sample, image_tokens: int) -> tuple[str, list[tuple[int, int]]]:
+    def _render(self, sample: Sample, image: str) -> tuple[str, list[tuple[int, int]]]:
         """Return the chat's text and the spans of characters that are the assistant's.
 
-        A template does not mark whose text is where, so the chat is rendered up to each answer and past it.
+        `image` takes the image's place; empty: there is none. A template does not mark whose text is where, so the chat
+        is rendered up to each answer and past it.
         """
         messages: list[dict[str, Any]] = [{"role": turn.role, "content": turn.text} for turn in sample.turns]
-        if image_tokens:
+        if image:
             first = next(index for index, turn in enumerate(sample.turns) if turn.role == "user")
             messages[first]["content"] = [{"type": "image"}, {"type": "text", "text": sample.turns[first].text}]
         text, spans = "", []
         for index, turn in enumerate(sample.turns):
             if turn.role != ASSISTANT:
                 continue
-            asked = self._template(messages[:index], image_tokens, sample.where, prompt=True)
-            answered = self._template(messages[: index + 1], image_tokens, sample.where, prompt=False)
+            asked = self._template(messages[:index], image, sample.where, prompt=True)
+            answered = self._template(messages[: index + 1], image, sample.where, prompt=False)
             if not asked.startswith(text) or not answered.startswith(asked):
                 raise BadRecord(f"{sample.where}: the chat template rewrites earlier turns, so answers cannot be found")
             spans.append((len(asked), len(answered)))
@@ -109,7 +111,7 @@ class Encoder:
                 break
         return text, spans
 
-    def _template(self, messages: list[dict[str, Any]], image_tokens: int, where: str, *, prompt: bool) -> str:
+    def _template(self, messages: list[dict[str, Any]], image: str, where: str, *, prompt: bool) -> str:
         processor = self._vlm.processor
         try:
             text = processor.tokenizer.apply_chat_template(
@@ -117,9 +119,10 @@ class Encoder:
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise BadRecord(f"{where}: the chat template refuses it: {' '.join(str(error).split())}") from None
-        if text.count(IMAGE_PLACE) != (1 if image_tokens else 0):
-            raise BadRecord(f"{where}: the chat template renders {text.count(IMAGE_PLACE)} image places")
-        return str(text).replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
+        places = 0 if processor.frames is None else text.count(processor.frames.place)
+        if places != (1 if image else 0):
+            raise BadRecord(f"{where}: the chat template renders {places} image places")
+        return str(text) if processor.frames is None else str(text).replace(processor.frames.place, image)
 
     def _answered(self, ids: Ints, places: Ints, spans: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
         """Return which tokens are the assistant's: of each answer all up to the token that ends it."""
@@ -130,12 +133,6 @@ class Encoder:
             stop = np.flatnonzero(ends[inside])
             answered[inside[: stop[0] + 1] if len(stop) else inside] = True
         return answered
-
-    def _positions(self, ids: Ints, grid: Grid | None) -> Ints:
-        if grid is None:
-            return text_positions(len(ids))
-        merge = int(self._vlm.processor.images.merge_size)
-        return mrope_positions(ids, self._vlm.image_token, [grid], merge)[0]
 
 
 def _read_image(path: Path | None) -> Frame:

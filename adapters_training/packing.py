@@ -83,7 +83,8 @@ class Batch(TensorFields):
 
     def with_pixels(self, processor: Processor) -> Batch:
         """Return the batch with the patches of its images."""
-        return replace(self, pixels=torch.from_numpy(processor.patchify(self.images)[0]))
+        assert processor.frames is not None, "the pair sees images"
+        return replace(self, pixels=torch.from_numpy(processor.frames.patchify(self.images)[0]))
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,13 @@ GenerationConfig: Any = _GenerationConfig
 
 
 def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
-    """Return what transformers' `generate` is given for a prepared step.
-
-    Without `mm_token_type_ids` it would take every token for a word and get all positions after the image wrong, with
-    no error (M-RoPE, Qwen2-VL, arXiv 2409.12191, Sec. 2.1).
-    """
-    ids = torch.from_numpy(inputs.ids)[None]
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if vlm.sees_images:
-        given["mm_token_type_ids"] = (ids == vlm.image_token).int()
-    if inputs.pixel_values is not None:
-        given["pixel_values"] = torch.from_numpy(inputs.pixel_values)
-        given["image_grid_thw"] = torch.tensor(inputs.grids)
-    return {name: value.to(vlm.device) for name, value in given.items()}
+    """Return what transformers' `generate` is given for a prepared step."""
+    ids = torch.from_numpy(inputs.ids)[None].to(vlm.device)
+    pixels = None if inputs.pixel_values is None else torch.from_numpy(inputs.pixel_values).to(vlm.device)
+    given: dict[str, Tensor] = vlm.family.arguments(
+        ids, vlm.image_token if vlm.sees_images else -1, pixels, inputs.grids
+    )
+    return given
 
 
 class Generate:

@@ -26,12 +26,11 @@ from benchmarks.shapes import SHAPES, build
 from speculation.exits import ExitHeads, Head
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.forward import draft_chunk, encode_image, forward, prefill
 from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
-from speculation.vlm.positions import Grid, image_token_count, mrope_positions
 from speculation.vlm.speed import text_inputs, timed
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.options import add_edge_flags, add_save
@@ -42,7 +41,6 @@ BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
 """Early Exits, Table 9."""
 LENGTHS = (1, 2, 5, 9, 17, 33)
 """Tokens of one row: the root and 0, 1, 4, 8, 16, 32 drafted ones."""
-MERGE, PATCH = 2, 14
 EXIT_RANK = 64
 ROWS = (
     Column("vision tower, ms", "vision_ms"),
@@ -72,9 +70,7 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
         "prompt_tokens": context,
     }
     if vlm.sees_images:
-        pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-        grid = torch.tensor(inputs.grids, device=vlm.device)
-        found["vision_ms"] = _median(vlm, options, lambda: vlm.model.model.get_image_features(pixels, grid))
+        found["vision_ms"] = _median(vlm, options, lambda: encode_image(vlm, inputs))
     cache = KVCache(vlm, 1, context + options.gamma + 2)
     found["prefill_ms"] = _median(vlm, options, lambda: prefill(vlm, cache, 0, inputs))
     graphs = graphs_of(vlm, cache, ()) if options.cuda_graphs else None
@@ -98,12 +94,11 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _question(vlm: Vlm, options: argparse.Namespace) -> Inputs:
-    rows, columns = (max(MERGE, round(side / PATCH / MERGE) * MERGE) for side in options.frame)
-    grid: Grid = (1, rows, columns)
-    tokens = image_token_count(grid, MERGE)
-    ids = np.array([0] * 4 + [vlm.image_token] * tokens + [0] * options.prompt, dtype=np.int64)
-    positions, delta = mrope_positions(ids, vlm.image_token, [grid], MERGE)
-    pixels = np.zeros((rows * columns, 3 * 2 * PATCH * PATCH), dtype=np.float32)
+    frames = vlm.processor.frames
+    assert frames is not None
+    pixels, grid = frames.encode(np.zeros((*options.frame, 3), dtype=np.uint8))
+    ids = np.array([0] * 4 + [vlm.image_token] * frames.tokens(grid) + [0] * options.prompt, dtype=np.int64)
+    positions, delta = vlm.family.positions(frames, ids, vlm.image_token, [grid])
     return Inputs(ids, pixels, (grid,), positions, delta)
 
 
@@ -207,8 +202,8 @@ def run(options: argparse.Namespace) -> None:
     for name in ("gamma", "prompt", "repeats"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
-    if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
-        raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
+    if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < 1:
+        raise ValueError("--batches and --lengths must be at least 1, --frame at least 1 pixel a side")
     torch.set_num_threads(options.threads)
     try:
         torch.empty(0, device=options.device)

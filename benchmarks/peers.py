@@ -21,7 +21,6 @@ from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
 from speculation.settings import path_flag
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import IMAGE_PLACE
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.processor import add_cores
@@ -40,7 +39,6 @@ ASSISTED, SIGHTED, FIXED = "assisted, as shipped", "assisted, with sight", "assi
 FIXED_WORDS = "assisted, fixed gamma"
 LOOKUP, LOOKUP_WORDS = "prompt lookup", "prompt lookup, words alone"
 ALONE = "own loop, target alone"
-IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_PLACE)
 FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
 FED = "sd, fed head"
@@ -80,7 +78,8 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
         ASSISTED: Generate(target, max_tokens, draft),
     }
     if target.sees_images:
-        barred = target.tokenizer.convert_tokens_to_ids(list(IMAGE_TOKENS))
+        # Special tokens, an image's among them, are no words.
+        barred = [token for token in target.tokenizer.get_added_vocab().values() if token not in target.eos]
         decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)
         decoders[SIGHTED] = Generate(target, max_tokens, draft, sight=True)
     decoders[FIXED if target.sees_images else FIXED_WORDS] = Generate(target, max_tokens, draft, sight=True, **fixed)

@@ -9,13 +9,16 @@ from typing import Any
 import torch
 
 from speculation.vlm.attention import attend_by_rows
+from speculation.vlm.families import family_of
+from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.load import DTYPES, MODEL_CLASSES, Vlm
+from speculation.vlm.load import DTYPES, Vlm
 from speculation.vlm.memory import BYTES, available_bytes, gigabytes
 from speculation.vlm.processing import Processor
 
 QWEN2_TOKENS = 151657
 QWEN2_5_TOKENS = 151665
+QWEN3_TOKENS = 151669
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,15 @@ def _vision2_5(hidden: int) -> dict[str, Any]:
     return {**sizes, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31]}
 
 
+def _vision3(hidden: int, layers: int = 27, width: int = 1152, mlp: int = 4304) -> dict[str, Any]:
+    sizes = {"depth": layers, "hidden_size": width, "intermediate_size": mlp, "num_heads": 16, "patch_size": 16}
+    deep = [5, 11, 17] if layers == 24 else [8, 16, 24]
+    return {**sizes, "out_hidden_size": hidden, "num_position_embeddings": 2304, "deepstack_visual_indexes": deep}
+
+
 _QWEN = _mrope((16, 24, 24))
+_QWEN3 = {**_mrope((24, 20, 20), 5e6, 262144), "head_dim": 128}
+_QWEN3["rope_parameters"]["mrope_interleaved"] = True
 _LLAMA = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "max_position_embeddings": 4096}
 SHAPES = {
     "tiny": Shape(
@@ -68,6 +79,14 @@ SHAPES = {
     "qwen2.5-vl-7b": Shape(
         "qwen2_5_vl", QWEN2_5_TOKENS, _text(3584, 18944, 28, 28, 4, 152064, **_QWEN), _vision2_5(3584)
     ),
+    "qwen3-vl-2b": Shape(
+        "qwen3_vl", QWEN3_TOKENS, _text(2048, 6144, 28, 16, 8, 151936, **_QWEN3), _vision3(2048, 24, 1024, 4096), True
+    ),
+    "qwen3-vl-4b": Shape(
+        "qwen3_vl", QWEN3_TOKENS, _text(2560, 9728, 36, 32, 8, 151936, **_QWEN3), _vision3(2560, 24, 1024, 4096), True
+    ),
+    "qwen3-vl-8b": Shape("qwen3_vl", QWEN3_TOKENS, _text(4096, 12288, 36, 32, 8, 151936, **_QWEN3), _vision3(4096)),
+    "qwen3-vl-32b": Shape("qwen3_vl", QWEN3_TOKENS, _text(5120, 25600, 64, 64, 8, 151936, **_QWEN3), _vision3(5120)),
     "vicuna-68m": Shape("llama", 32000, _text(768, 3072, 2, 12, 12, 32000, **_LLAMA)),
     "vicuna-160m": Shape("llama", 32000, _text(768, 3072, 12, 12, 12, 32000, **_LLAMA)),
     "vicuna-7b": Shape("llama", 32000, _text(4096, 11008, 32, 32, 32, 32000, **_LLAMA)),
@@ -95,10 +114,11 @@ def build(name: str, device: str, dtype: str) -> Vlm:
         )
     with torch.device(device):
         model = _model(shape, DTYPES[dtype]).eval().requires_grad_(False)
-    images: Any = bool(shape.vision) or None  # that it sees is all that is asked of an image processor here
+    frames = QwenFrames.of(patch_size=shape.vision.get("patch_size", 14)) if shape.vision else None
     vlm = Vlm(
+        family=family_of(shape.kind),
         model=model,
-        processor=Processor(None, images, ""),
+        processor=Processor(None, frames, ""),
         num_layers=shape.text["num_hidden_layers"],
         vocabulary=shape.tokens,
         eos=(2,),
@@ -111,7 +131,7 @@ def build(name: str, device: str, dtype: str) -> Vlm:
 
 
 def _model(shape: Shape, dtype: torch.dtype) -> Any:
-    model_class, last = MODEL_CLASSES[shape.kind], shape.tokens - 1
+    model_class, last = family_of(shape.kind).model_class(shape.kind), shape.tokens - 1
     names = ("video_token_id", "image_token_id", "vision_end_token_id", "vision_start_token_id")
     ids = {name: last - place for place, name in enumerate(names)}
     seeing = {"text_config": shape.text, "vision_config": shape.vision, **ids}

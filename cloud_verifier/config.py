@@ -18,7 +18,8 @@ from cloud_verifier.step import FORCED_TOKENS, HINT_TOKENS
 from speculation.frames import MAX_PIXELS
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
-from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
+from speculation.vlm.families import family_of, seeing
+from speculation.vlm.folder import ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAMES
 
@@ -390,10 +391,10 @@ class ServerConfig(msgspec.Struct, frozen=True):
             raise StartError(f"{flag} {name}: no such folder")
         if not (folder / "config.json").is_file():
             raise StartError(f"{flag} {name}: holds no model (config.json is missing)")
-        sees = read_config(folder)["model_type"] in SEEING
+        sees = family_of(read_config(folder)["model_type"]).sees_images
         if not sees and not self.target.text_only:
             raise StartError(
-                f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(SEEING)}, or add "
+                f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(seeing())}, or add "
                 "--text-only if no frames will be sent"
             )
         if sees and self.target.text_only:

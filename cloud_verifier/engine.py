@@ -24,6 +24,7 @@ from speculation.language.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
+from speculation.vlm.families import Seen
 from speculation.vlm.forward import (
     Chunk,
     LayerOutput,
@@ -196,9 +197,9 @@ class VlmEngine:
 
     @property
     def _sight(self) -> Sight | None:
-        if not self._vlm.sees_images:
+        if self._vlm.processor.frames is None:
             return None
-        unit, *pixels = self._vlm.processor.sizes
+        unit, *pixels = self._vlm.processor.frames.sizes
         # Models with a list of objects were trained on one frame a question.
         frames = MAX_FRAMES if self._objects is None else 1
         return Sight(frames, unit, *(min(each, MAX_FRAME_PIXELS) for each in pixels))
@@ -281,7 +282,7 @@ class VlmEngine:
         for row in rows:
             before = self._prefills[row.index]
             again = Prefill.of(self._vlm, before.inputs, row.answer)
-            again.features = before.features
+            again.seen = before.seen
             self._cache.clear(row.index, before.inputs.delta)
             chunks.append(again.chunk(row.index, 0, len(again.ids) - 1))
         if chunks:
@@ -360,7 +361,7 @@ class Prefill:
     """The prompt's tokens before its first image, which other rows may share."""
     images: Ints
     """Which of the prompt's tokens stand for parts of images; a committed token may look like one."""
-    features: Tensor | None = None
+    seen: Seen | None = None
     """What is fed in their place."""
 
     @classmethod
@@ -375,7 +376,7 @@ class Prefill:
     def encode(self, vlm: Vlm, stop: Stop | None = None) -> None:
         """Encode its images, and wait until the device has done so. Raises Abandoned where `stop` returns True."""
         if stop is None or not stop():
-            self.features = encode_image(vlm, self.inputs)
+            self.seen = encode_image(vlm, self.inputs)
             synchronise(vlm.device)
         if stop is not None and stop():
             raise Abandoned
@@ -386,11 +387,11 @@ class Prefill:
         if count > left:
             raise ValueError(f"row {row}: a chunk of {count} tokens, but its prefill has {left} left")
         first, last = np.searchsorted(self.images, (start, start + count))
-        if first < last and self.features is None:
+        if first < last and self.seen is None:
             raise ValueError(f"row {row}: tokens of its image are to be fed before it was encoded")
-        features = self.features[first:last] if first < last and self.features is not None else None
+        seen = self.seen[first:last] if first < last and self.seen is not None else None
         fed = slice(start, start + count)
-        return PrefillChunk(row, self.ids[fed], self.positions[:, fed], self.images[first:last] - start, features)
+        return PrefillChunk(row, self.ids[fed], self.positions[:, fed], self.images[first:last] - start, seen)
 
 
 class _Collected:

@@ -206,14 +206,8 @@ def frame(seed: int, size: int = IMAGE_SIZE) -> npt.NDArray[np.uint8]:
 def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict[str, torch.Tensor]:
     """Return the arguments of transformers' own forward over a prompt and `tokens`; it finds positions by itself."""
     ids = torch.tensor([[*inputs.ids.tolist(), *tokens]])
-    words = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if inputs.pixel_values is None:
-        return words | ({"mm_token_type_ids": torch.zeros_like(ids).int()} if vlm.sees_images else {})
-    return words | {
-        "mm_token_type_ids": (ids == vlm.image_token).int(),
-        "pixel_values": torch.from_numpy(inputs.pixel_values),
-        "image_grid_thw": torch.tensor(inputs.grids),
-    }
+    pixels = None if inputs.pixel_values is None else torch.from_numpy(inputs.pixel_values)
+    return vlm.family.arguments(ids, vlm.image_token if vlm.sees_images else -1, pixels, inputs.grids)
 
 
 @torch.no_grad()
@@ -222,8 +216,7 @@ def scratch_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> npt.
 
     The slow exact twin of every cached forward: nothing is kept from one call to the next.
     """
-    if vlm.sees_images:
-        vlm.model.model.rope_deltas = None
+    vlm.family.forget(vlm.model)
     logits = vlm.model(**scratch_inputs(vlm, inputs, tokens), use_cache=False).logits
     result: npt.NDArray[np.floating] = logits[0, len(inputs.ids) - 1 :, : vlm.vocabulary].numpy()
     return result

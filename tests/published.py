@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from speculation.vlm.load import MODEL_CLASSES
+from speculation.vlm.families import family_of
 from speculation.vlm.processing import SPECIAL_TOKENS
 from tests.models import randomise, tiny_tokenizer
 
@@ -170,7 +170,7 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
 
 
 def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None:
-    build: Any = MODEL_CLASSES[layout.family]._from_config
+    build: Any = family_of(layout.family).model_class(layout.family)._from_config
     model = build(AutoConfig.from_pretrained(str(folder)), attn_implementation="sdpa", dtype=torch.float32)
     randomise(model, seed, tokens)
     model.to(torch.bfloat16)

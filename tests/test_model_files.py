@@ -47,7 +47,7 @@ def dangers(tree: ast.AST) -> list[str]:
             found.append("np.load without allow_pickle=False")
         if gives(call, "trust_remote_code") and option(call, "trust_remote_code") is not False:
             found.append("trust_remote_code")
-        loads_weights = name.endswith((*LOADERS, "MODEL_CLASSES[kind].from_pretrained"))
+        loads_weights = name.endswith((*LOADERS, "_class.from_pretrained"))
         if loads_weights and option(call, "use_safetensors") is not True:
             found.append(f"{name} without use_safetensors=True")
         if name in ("yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.hub.load"):

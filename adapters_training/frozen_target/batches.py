@@ -108,7 +108,9 @@ class PackedFrames:
         places = [self._frames.place(number(place)) for place in range(first, first + count)]
         frames = [folder.frame(index) for folder, index in places if isinstance(folder, ShardFolder)]
         packed = self._packer.batch(frames, random.Random(f"{seed}/{first}"), augment=self._augment)
-        pixels, grid = self._vlm.processor.patchify(packed.images)
+        frames_of = self._vlm.processor.frames
+        assert frames_of is not None, "data with images are refused for a language model alone"
+        pixels, grid = frames_of.patchify(packed.images)
         grids = torch.tensor([grid] * count)
         return Batch(
             packed.ids, packed.labels, packed.positions, packed.mask, torch.from_numpy(pixels), grids

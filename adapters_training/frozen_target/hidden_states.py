@@ -49,16 +49,18 @@ def read(vlm: Vlm, batch: Batch, layers: Sequence[int]) -> Features:
 def outputs(vlm: Vlm, batch: Batch) -> Iterator[tuple[int, Tensor]]:
     """Run the target over a batch on its device and yield what comes out of each layer [B, N, hidden]."""
     text = vlm.text
-    embeds = text.embed_tokens(batch.ids)
-    if batch.pixels is not None:
-        pixels = batch.pixels.to(vlm.dtype)
-        images = torch.cat(tuple(vlm.model.model.get_image_features(pixels, batch.grids).pooler_output))
-        places = (batch.ids == vlm.image_token)[..., None]
-        embeds = embeds.masked_scatter(places, images.to(embeds.dtype))
-    rotary = text.rotary_emb(embeds, batch.positions if vlm.sees_images else batch.positions[0])
+    embeds, added = text.embed_tokens(batch.ids), list[Tensor]()
+    places = torch.zeros_like(batch.ids, dtype=torch.bool)
+    if batch.pixels is not None and batch.grids is not None:
+        seen = vlm.family.see(vlm.model, batch.pixels.to(vlm.dtype), batch.grids.tolist())
+        added, places = list(seen.added), batch.ids == vlm.image_token
+        embeds = embeds.masked_scatter(places[..., None], seen.features.to(embeds.dtype))
+    rotary = vlm.rotary(embeds, batch.positions)
     hidden = embeds
     for index, layer in enumerate(text.layers):
         hidden = layer(hidden, attention_mask=batch.mask, position_embeddings=rotary)
+        if index < len(added):
+            hidden[places] += added[index].to(hidden.dtype)
         yield index, hidden
 
 

@@ -19,7 +19,8 @@ from adapters_training.frozen_target.trainer import ADAM_BYTES, F, FrozenTrainer
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE
-from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config, stored_tensors, weight_files
+from speculation.vlm.families import family_of
+from speculation.vlm.folder import find_model, folder_fingerprint, read_config, stored_tensors, weight_files
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.memory import available_bytes, gigabytes, text_config, weight_bytes
 
@@ -42,7 +43,7 @@ def prepare(kind: type[FrozenTrainer[F]], config: F) -> Prepared[F]:
         dtype = "bfloat16" if device.type == "cuda" else "float32"
     data, held_out = _open_data(config, folder, replicas.is_first)
     for name, mixture in (("data", data), ("held-out", held_out)):
-        if mixture.has_images and described["model_type"] not in SEEING:
+        if mixture.has_images and not family_of(described["model_type"]).sees_images:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
     weights, step = kind.memory_of(config, text, len(layers), dtype)
     target = weight_bytes(stored_tensors(weight_files(folder)), dtype, config.quantisation)

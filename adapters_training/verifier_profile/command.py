@@ -102,7 +102,7 @@ def profile_of(
         test=quality(cost, others, other),
         folds_r2=folds_r2(loads, own, config.seed),
         encoding=encoding_of(images),
-        images=tuple(_image_row(each, vlm, cost) for each in images),
+        images=tuple(_image_row(each, cost) for each in images),
     )
     return profile, ((train, own), (unseen, other))
 
@@ -116,11 +116,10 @@ def encoding_of(images: Sequence[ImageTimes]) -> PassCost | None:
     return PassCost.fit(loads, [each.encode_s for each in images], causal=False)
 
 
-def _image_row(times: ImageTimes, vlm: Vlm, cost: PassCost) -> ImageRow:
-    patch = int(vlm.processor.images.patch_size)
+def _image_row(times: ImageTimes, cost: PassCost) -> ImageRow:
     return ImageRow(
-        height=times.grid[1] * patch,
-        width=times.grid[2] * patch,
+        height=times.height,
+        width=times.width,
         image_tokens=times.image_tokens,
         prompt_tokens=times.prompt_tokens,
         encode_s=times.encode_s,

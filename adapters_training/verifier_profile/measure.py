@@ -17,6 +17,7 @@ from adapters_training.verifier_profile.configurations import Configuration
 from speculation.pass_cost import Floats
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
+from speculation.vlm.families import FrameProcessor
 from speculation.vlm.forward import (
     NO_PLACES,
     Chunk,
@@ -31,13 +32,14 @@ from speculation.vlm.forward import (
 from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.positions import Ints, text_positions
 from speculation.vlm.settings import ModelSettings
 
 WORDS = 40
 """Tokens of words around an image."""
+CELL = 28
 IMAGE_SIDES = ((4, 4), (8, 8), (8, 12), (16, 16), (16, 24), (24, 32), (32, 48))
-"""Rows and columns of merged patches."""
+"""Height and width of images in cells of 28 pixels: what Qwen2-VL makes one token of."""
 QUICK_SIDES = IMAGE_SIDES[:3]
 
 
@@ -62,9 +64,10 @@ class ProfileConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True)
 class ImageTimes:
-    """An image of `grid` patches with `WORDS` tokens of words, seconds."""
+    """An image of so many pixels with `WORDS` tokens of words, seconds."""
 
-    grid: Grid
+    height: int
+    width: int
     image_tokens: int
     prompt_tokens: int
     encode_s: float
@@ -90,11 +93,12 @@ class Profiler:
 
     def images(self, sides: Sequence[tuple[int, int]] = IMAGE_SIDES) -> list[ImageTimes]:
         """Return the times of images that leave room for the words in the model's context."""
-        merge = int(self._vlm.processor.images.merge_size)
-        sides = [each for each in sides if each[0] * each[1] + WORDS <= self._vlm.context]
-        found = []
-        for rows, columns in progress(sides, unit="image"):
-            inputs = self._image_inputs((1, rows * merge, columns * merge))
+        frames, found = self._vlm.processor.frames, []
+        assert frames is not None
+        sizes = [(CELL * rows, CELL * columns) for rows, columns in sides]
+        fitting = [size for size in sizes if frames.tokens(frames.grid(*size)) + WORDS <= self._vlm.context]
+        for height, width in progress(fitting, unit="image"):
+            inputs = self._image_inputs(frames, height, width)
             cache = KVCache(self._vlm, 1, len(inputs.ids))
             encodes, prefills = [], []
             for _ in range(self._config.warm_up + self._config.runs):
@@ -102,9 +106,8 @@ class Profiler:
                 whole = self._timed(partial(prefill, self._vlm, cache, 0, inputs))
                 prefills.append(max(0.0, whole - encodes[-1]))
             encode_s, prefill_s = (median(each[-self._config.runs :]) for each in (encodes, prefills))
-            (grid,) = inputs.grids
-            tokens = image_token_count(grid, merge)
-            found.append(ImageTimes(grid, tokens, len(inputs.ids), encode_s, prefill_s))
+            tokens = frames.tokens(inputs.grids[0])
+            found.append(ImageTimes(height, width, tokens, len(inputs.ids), encode_s, prefill_s))
         return found
 
     def _median(self, configuration: Configuration) -> float:
@@ -149,14 +152,10 @@ class Profiler:
     def _tokens(self, count: int) -> Ints:
         return self._rng.integers(0, self._vlm.vocabulary, count)
 
-    def _image_inputs(self, grid: Grid) -> Inputs:
-        images = self._vlm.processor.images
-        merge, patch = int(images.merge_size), int(images.patch_size)
-        tokens = image_token_count(grid, merge)
+    def _image_inputs(self, frames: FrameProcessor, height: int, width: int) -> Inputs:
+        pixels, grid = frames.encode(self._rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
         words = self._tokens(WORDS)
         words[words == self._vlm.image_token] = 0
-        ids = np.concatenate([words[:4], np.full(tokens, self._vlm.image_token), words[4:]])
-        positions, delta = mrope_positions(ids, self._vlm.image_token, [grid], merge)
-        width = 3 * int(images.temporal_patch_size) * patch * patch
-        pixels = self._rng.normal(size=(grid[1] * grid[2], width)).astype(np.float32)
+        ids = np.concatenate([words[:4], np.full(frames.tokens(grid), self._vlm.image_token), words[4:]])
+        positions, delta = self._vlm.family.positions(frames, ids, self._vlm.image_token, [grid])
         return Inputs(ids, pixels, (grid,), positions, delta)

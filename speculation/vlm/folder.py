@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from speculation.settings import expanded
+from speculation.vlm.families import INSTEAD, KINDS
 from speculation.wire import MAX_END_TOKENS
 
 WHOLE_FILE_BYTES = 64 << 20
 SAMPLES = 64
 SAMPLE_BYTES = 4096
 VOLATILE_KEYS = frozenset({"transformers_version", "_name_or_path", "torch_dtype", "dtype", "architectures"})
-SEEING = ("qwen2_vl", "qwen2_5_vl")
-BLIND = ("llama", "mistral", "qwen2", "qwen3")
-"""Language models without a vision tower."""
 STATEFUL_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings that change with the longest sequence seen: one model could not serve two sessions."""
 INT8_GROUPS = "spec_vlm_nav_int8"
@@ -141,10 +139,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelFolderError(f"model folder {folder}: config.json is no JSON: {error}; fetch it again") from None
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in SEEING + BLIND:
+    if kind not in KINDS:
+        remedy = INSTEAD.get(str(kind), "for another family open an issue of the project with the model's name")
         raise ModelFolderError(
-            f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(SEEING + BLIND)} "
-            "(docs/models.md); for another family open an issue of the project with the model's name"
+            f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(KINDS)} (docs/models.md); "
+            f"{remedy}"
+        )
+    inner, decoders = config.get("text_config", {}).get("model_type"), KINDS[kind].decoders
+    if decoders and inner not in decoders:
+        raise ModelFolderError(
+            f"model folder {folder} holds a {kind} with a decoder of type {inner!r}; known are {', '.join(decoders)}"
         )
     return dict(config)
 

@@ -19,6 +19,7 @@ from torch.nn import Module
 
 from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.cache import KVCache
+from speculation.vlm.families import Seen
 from speculation.vlm.graphs import PassGraphs
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
@@ -55,8 +56,17 @@ class PrefillChunk:
     """M-RoPE positions [3, n]."""
     places: Ints
     """[k], which of the tokens stand for parts of the image."""
-    features: Tensor | None = None
-    """What is fed in their place, [k, hidden]; None where there are none."""
+    seen: Seen | None = None
+    """What is fed in their place; None where there are none."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What is added to the output of decoder layer `layer` at some places of a pass: `values` [k, hidden]."""
+
+    layer: int
+    places: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True)
@@ -90,8 +100,8 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | Non
     if known < count:
         fed = slice(known, count)
         places = image_places(vlm, inputs)
-        features = encode_image(vlm, inputs, stop)
-        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places - known, features)
+        seen = encode_image(vlm, inputs, stop)
+        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places - known, seen)
         for output in forward_layers(vlm, cache, [chunk]):
             if stop is not None and output.layer < vlm.num_layers - 1 and stop():
                 raise Abandoned
@@ -112,21 +122,20 @@ def image_places(vlm: Vlm, inputs: Inputs) -> Ints:
 
 
 @torch.no_grad()
-def encode_image(vlm: Vlm, inputs: Inputs, stop: Stop | None = None) -> Tensor | None:
-    """Return what the vision tower makes of the images, [image tokens, hidden]; None without one.
+def encode_image(vlm: Vlm, inputs: Inputs, stop: Stop | None = None) -> Seen | None:
+    """Return what the vision tower makes of the images; None without one.
 
     `stop` is called before each of its layers; raises Abandoned where it returns True.
     """
     if inputs.pixel_values is None:
         return None
     pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    grid = torch.tensor(inputs.grids, device=vlm.device)
     with ExitStack() as stack:
         if stop is not None:
             hook = _abandoning(stop)
-            for block in vlm.model.model.visual.blocks:
-                stack.callback(block.register_forward_pre_hook(hook).remove)
-        return torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+            for layer in vlm.family.vision_layers(vlm.model):
+                stack.callback(layer.register_forward_pre_hook(hook).remove)
+        return vlm.family.see(vlm.model, pixels, inputs.grids)
 
 
 def _abandoning(stop: Stop) -> Callable[[Module, Any], None]:
@@ -166,7 +175,7 @@ def forward_layers(
         outputs = graphs.layers(trees, [list(chunk.tokens) for chunk in chunks])
     else:
         fed = plan = cache.plan(rows, parents, prefixes)
-        outputs = _layers(vlm, cache, plan, _embeds(vlm, plan, chunks))
+        outputs = _layers(vlm, cache, plan, *_embeds(vlm, plan, chunks))
     for layer, hidden in outputs:
         if layer == vlm.num_layers - 1:
             cache.advance(fed)
@@ -205,18 +214,20 @@ def to_numpy(logits: Tensor) -> Logits:
     return array
 
 
-def _embeds(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> Tensor:
+def _embeds(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> tuple[Tensor, list[Added]]:
+    """Return what the first layer is fed, and by layer what is added to its output."""
     width = int(plan.slots.shape[1])
     rows = [list(chunk.tokens) for chunk in chunks]
     ids = [list(chain.from_iterable(rows))] if plan.packed else [[*row, *[0] * (width - len(row))] for row in rows]
     embeds: Tensor = vlm.text.embed_tokens(torch.tensor(ids, device=vlm.device))
-    start = 0
+    start, added = 0, []
     for chunk in chunks:
-        if isinstance(chunk, PrefillChunk) and chunk.features is not None:
+        if isinstance(chunk, PrefillChunk) and chunk.seen is not None:
             places = torch.from_numpy(start + chunk.places).to(vlm.device)
-            embeds[0, places] = chunk.features.to(embeds.dtype)
+            embeds[0, places] = chunk.seen.features.to(embeds.dtype)
+            added += [Added(layer, places, level) for layer, level in enumerate(chunk.seen.added)]
         start += len(chunk.tokens)
-    return embeds
+    return embeds, added
 
 
 @functools.cache
@@ -225,11 +236,12 @@ def _cache_argument(layer: type[Module]) -> str:
     return "cache" if "cache" in inspect.signature(layer.forward).parameters else "past_key_values"
 
 
-def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _layers(
+    vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor, added: Sequence[Added]
+) -> Iterator[tuple[int, Tensor]]:
     writer = cache.writer(plan)
-    # A language model alone has one position a token; without an image the three of M-RoPE are equal.
     mask = plan.mask
-    rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
+    rotary = vlm.rotary(embeds, plan.positions)
     hidden, layers = embeds, list(vlm.text.layers)
     kind: Any = type(layers[0])
     cached = {_cache_argument(kind): writer}
@@ -248,6 +260,8 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
                 plan=plan,
                 **cached,
             )
+            for each in (each for each in added if each.layer == index):
+                hidden[0, each.places.to(hidden.device)] += each.values.to(hidden)
             yield index, hidden
 
 

@@ -146,7 +146,7 @@ class PassGraphs:
         if not first:
             text, places = self._vlm.text, read["positions"]
             hidden = text.embed_tokens(read["ids"])
-            cos, sin = text.rotary_emb(hidden, places if self._vlm.sees_images else places[0])
+            cos, sin = self._vlm.rotary(hidden, places)
             read["cos"], read["sin"] = (each.reshape(-1, each.shape[-1]) for each in (cos, sin))
             read["unseen"] = unseen_slots(read["lengths"], read["tree"], read["blocks"].shape[1] * BLOCK)
             hidden = hidden.flatten(0, 1)

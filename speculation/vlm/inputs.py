@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from speculation.frames import Frame, decode_frames
+from speculation.vlm.frame_size import reduced
 from speculation.vlm.load import Vlm
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.processing import reduced
+from speculation.vlm.positions import Grid, Ints, text_positions
 from speculation.wire import MAX_FRAMES, Jpegs
 
 
@@ -23,11 +23,11 @@ class Inputs:
     ids: Ints
     """[n]."""
     pixel_values: npt.NDArray[np.float32] | None
-    """[patches, patch_dim] of all images, one after the other; None without an image."""
+    """Those of all images, one after the other: Qwen's are [patches, patch_dim]. None without an image."""
     grids: tuple[Grid, ...]
-    """(time, rows, columns) of each image's patches."""
+    """Each image's, see `FrameProcessor`; Qwen's are (time, rows, columns) in patches."""
     positions: Ints
-    """M-RoPE positions [3, n]; without an image all three are the count."""
+    """[3, n]; without an image, or in a family without M-RoPE, all three are the count."""
     delta: int
     """What later tokens add to their count to get their position."""
 
@@ -35,32 +35,32 @@ class Inputs:
 def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None) -> Inputs:
     """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
 
-    Several frames are given the oldest first, and the chat has them in that order. Each is prepared by itself, as
-    Qwen does with several images.
+    Several frames are given the oldest first, and the chat has them in that order. Each is prepared by itself.
 
     Empty bytes are "no image" on the wire: words alone to a language model, but never to a model that sees,
     which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
     instruction that cannot be used.
     """
     if image is None or (isinstance(image, bytes) and not image and not vlm.sees_images):
-        ids = vlm.processor.encode_text(prompt, 0)
+        ids = vlm.processor.encode_text(prompt)
         return Inputs(ids, None, (), text_positions(len(ids)), 0)
-    if not vlm.sees_images:
+    frames = vlm.processor.frames
+    if frames is None:
         raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
-    encoded = [vlm.processor.encode_image(frame) for frame in _frames(image)]
+    encoded = [frames.encode(frame) for frame in _frames(image)]
     pixel_values, grids = np.concatenate([pixels for pixels, _ in encoded]), tuple(grid for _, grid in encoded)
-    merge = int(vlm.processor.images.merge_size)
-    ids = vlm.processor.encode_text(prompt, [image_token_count(grid, merge) for grid in grids])
-    positions, delta = mrope_positions(ids, vlm.image_token, grids, merge)
+    ids = vlm.processor.encode_text(prompt, [frames.text(grid) for grid in grids])
+    positions, delta = vlm.family.positions(frames, ids, vlm.image_token, grids)
     return Inputs(ids, pixel_values, grids, positions, delta)
 
 
 def as_sent(vlm: Vlm, jpeg: Jpegs) -> Jpegs:
     """Return a question's frames as edges send them to a verifier with this target: in the size in which it sees them.
 
-    See `speculation.vlm.processing.reduced`; for a language model alone they stay as they are.
+    See `speculation.vlm.frame_size.reduced`; for a language model alone they stay as they are.
     """
-    return reduced(jpeg, *vlm.processor.sizes) if vlm.sees_images else jpeg
+    frames = vlm.processor.frames
+    return jpeg if frames is None else reduced(jpeg, *frames.sizes)
 
 
 def _frames(image: Jpegs | Frame | Sequence[Frame]) -> list[Frame]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from speculation.vlm.families import family_of
+from speculation.vlm.families.text import VICUNA_TEMPLATE
 from speculation.vlm.folder import (
-    SEEING,
     ModelFolderError,
     check_attention,
     check_vocabulary,
@@ -27,7 +28,7 @@ from speculation.vlm.folder import (
     weight_files,
 )
 from speculation.vlm.memory import available_bytes, gigabytes, head_width, kv_bytes, text_config, weight_bytes
-from speculation.vlm.processing import VICUNA_TEMPLATE, Processor, load_processor
+from speculation.vlm.processing import Processor, load_processor
 from speculation.vlm.quantise import check_stored, stored_quantisation
 from speculation.vlm.settings import Quantisation
 
@@ -104,8 +105,8 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
     files = weight_files(folder)
     tensors = stored_tensors(files)
     text = text_config(config)
-    family = config["model_type"]
-    processor = load_processor(folder, family)
+    kind = config["model_type"]
+    processor = load_processor(folder, config)
     tokenizer = processor.tokenizer
     stored = stored_quantisation(config)
     embedding = next((each for each in tensors if each.name.endswith("embed_tokens.weight")), None)
@@ -119,8 +120,8 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
     return FolderReport(
         name=model_name(folder),
         folder=str(folder),
-        family=family,
-        sees_images=family in SEEING,
+        family=kind,
+        sees_images=family_of(kind).sees_images,
         parameters=sum(each.count for each in tensors),
         layers=int(text["num_hidden_layers"]),
         hidden=int(text["hidden_size"]),
@@ -199,11 +200,8 @@ def _template_name(processor: Processor) -> str:
 
 
 def _image_tokens(processor: Processor) -> int:
-    if processor.images is None:
-        return 0
-    height, width = processor.resized(*FRAME)
-    unit = processor.images.patch_size * processor.images.merge_size
-    return int(height * width // unit**2)
+    frames = processor.frames
+    return 0 if frames is None else frames.tokens(frames.grid(*FRAME))
 
 
 def _problem(folder: Path, config: dict[str, Any], tokens: int, rows: int) -> str:

@@ -1,4 +1,4 @@
-"""Model folder or hub name -> `Vlm`: Qwen2-VL, Qwen2.5-VL or a language model alone, 1 M of our own or a real 7B."""
+"""Model folder or hub name -> `Vlm`, of any family in `families`: 1 M of our own or a real 7B."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from msgspec.structs import replace
-from torch import nn
-from transformers import (
-    AutoConfig,
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2ForCausalLM,
-    Qwen2VLForConditionalGeneration,
-    Qwen3ForCausalLM,
-)
+from torch import Tensor, nn
+from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.extras import broken_package
 from speculation.vlm.attention import attend_by_rows
+from speculation.vlm.families import Family, family_of
+from speculation.vlm.families.text import VICUNA_TEMPLATE
 from speculation.vlm.folder import (
     INT8_GROUPS,
     ModelFolderError,
@@ -47,7 +42,7 @@ from speculation.vlm.folder import (
 )
 from speculation.vlm.memory import check_memory, head_width
 from speculation.vlm.placement import Span, device_map, spans_of
-from speculation.vlm.processing import VICUNA_TEMPLATE, Processor, load_processor
+from speculation.vlm.processing import Processor, load_processor
 from speculation.vlm.quantise import (
     PACKAGES,
     check_kernels,
@@ -60,7 +55,6 @@ from speculation.vlm.storage import read_unpacked
 
 __all__ = [
     "DTYPES",
-    "MODEL_CLASSES",
     "ModelFolderError",
     "Vlm",
     "folder_fingerprint",
@@ -75,14 +69,6 @@ TESTED_TRANSFORMERS = ("5.20", "5.24")
 """The oldest and the newest release with which the tests of models, exactness and training were run. pyproject.toml
 allows no other, as a test checks."""
 
-MODEL_CLASSES: dict[str, Any] = {
-    "qwen2_vl": Qwen2VLForConditionalGeneration,
-    "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
-    "llama": LlamaForCausalLM,
-    "mistral": MistralForCausalLM,
-    "qwen2": Qwen2ForCausalLM,
-    "qwen3": Qwen3ForCausalLM,
-}
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -95,10 +81,10 @@ DTYPES = {
 class Vlm:
     """A loaded model with what belongs to it. It holds no session state, so any number of caches may use it.
 
-    It may be a language model alone (Llama, Vicuna, Mistral, Qwen2, Qwen3): then `sees_images` is False, prompts have
-    no image, and all else is the same.
+    It may be a language model alone: then `sees_images` is False, prompts have no image, and all else is the same.
     """
 
+    family: Family = field(repr=False)
     model: Any = field(repr=False)
     processor: Processor = field(repr=False)
     num_layers: int
@@ -126,12 +112,12 @@ class Vlm:
     @property
     def text(self) -> Any:
         """The decoder: embed_tokens, rotary_emb, layers, norm."""
-        return _decoder(self.model)
+        return attrgetter(self.family.decoder)(self.model)
 
     @property
     def sees_images(self) -> bool:
         """Whether the model has a vision tower; otherwise it is a language model alone."""
-        return self.processor.images is not None
+        return self.family.sees_images
 
     @property
     def image_token(self) -> int:
@@ -176,6 +162,13 @@ class Vlm:
         device: torch.device = self.text.norm.weight.device
         return device
 
+    def rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rotary cosines and sines of tokens at positions [3, ...] that have `embeds` [..., hidden]."""
+        found: tuple[Tensor, Tensor] = self.text.rotary_emb(
+            embeds, positions if self.family.uses_mrope else positions[0]
+        )
+        return found
+
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Which layers are on which device, in their order; one span where the model is on one device."""
@@ -210,22 +203,25 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         for device in settings.devices:
             if device.startswith("cuda"):
                 check_kernels(device)
-    processor = load_processor(folder, config["model_type"])
+    family = family_of(config["model_type"])
+    processor = load_processor(folder, config)
     if processor.template == VICUNA_TEMPLATE:
         logger.warning("%s has no chat template; Vicuna's conversation is used", folder)
-    processor.limit(settings.min_pixels, settings.max_pixels)
+    if processor.frames is not None:
+        processor.frames.limit(settings.min_pixels, settings.max_pixels)
     eos = end_tokens(folder, processor.tokenizer)
     places = _places(folder, config, _readable(weights), settings)
     model = _load_model(folder, config, weights, settings, rounding, places).eval().requires_grad_(False)
     if settings.dtype == "float64":
         _use_exact_norms(model)
-    text = _decoder(model)
-    attend_by_rows(text)
+    text = attrgetter(family.decoder)(model)
     check_vocabulary(folder, len(processor.tokenizer), text.embed_tokens.num_embeddings)
-    if processor.images is not None and processor.image_token != model.config.image_token_id:
+    if processor.frames is not None and processor.image_token != model.config.image_token_id:
         raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
     _log_what_is_not_applied(folder)
-    return Vlm(
+    attend_by_rows(text)
+    vlm = Vlm(
+        family=family,
         model=model,
         processor=processor,
         num_layers=len(text.layers),
@@ -236,6 +232,14 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
     )
+    from speculation.vlm.load_check import check_logits, expected_logits  # late, as they run the forward of a `Vlm`
+
+    # While transformers' own forward still runs, see `_take_over`.
+    expected = expected_logits(vlm) if settings.load_check else None
+    _take_over(vlm, several=len(settings.devices) > 1)
+    if expected is not None:
+        check_logits(vlm, expected)
+    return vlm
 
 
 def _route_logs() -> None:
@@ -291,10 +295,6 @@ def _check_device(device: str) -> None:
         raise ValueError(f"device {device}: {reason}{here}{kernels_remedy(reason)}") from None
 
 
-def _decoder(model: Any) -> Any:
-    return getattr(model.model, "language_model", model.model)
-
-
 def _readable(weights: list[Path]) -> list[StoredTensor]:
     # A damaged file is reported by the loader, which knows more than its header.
     try:
@@ -327,8 +327,10 @@ def _load_model(
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(folder)}
     if stored_quantisation(config) == INT8_GROUPS:
         where = _unpacked(folder, config, weights, DTYPES[settings.dtype])
+    family = family_of(config["model_type"])
+    model_class = family.model_class(config["model_type"])
     try:
-        model, report = MODEL_CLASSES[config["model_type"]].from_pretrained(
+        model, report = model_class.from_pretrained(
             **where,
             dtype=DTYPES[settings.dtype],
             attn_implementation="sdpa",
@@ -360,15 +362,19 @@ def _load_model(
             if example.endswith("lm_head.weight"):
                 why += "; where the head is the embedding, set tie_word_embeddings to true, else fetch the model again"
             raise ModelFolderError(why)
-    if len(settings.devices) > 1:
+    return model
+
+
+def _take_over(vlm: Vlm, several: bool) -> None:
+    """Make a model ready for layers that are run one by one, on several devices or one."""
+    if several:
         from accelerate.hooks import remove_hook_from_submodules  # late: one device needs none of it
 
         # Hooks would move what each module is given, the whole mask for every layer anew; `forward_layers` moves it
         # once a device.
-        remove_hook_from_submodules(model)
+        remove_hook_from_submodules(vlm.model)
     # The head may turn out to be the embedding after all.
-    _decoder(model).norm.to(model.lm_head.weight.device)
-    return model
+    vlm.text.norm.to(vlm.model.lm_head.weight.device)
 
 
 def _unpacked(folder: Path, config: dict[str, Any], weights: list[Path], dtype: torch.dtype) -> dict[str, Any]:

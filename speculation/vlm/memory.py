@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from speculation.vlm.settings import ModelSettings, Quantisation
 
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 CGROUP = Path("/sys/fs/cgroup")
+DECODER_LAYER = re.compile(r"(?:^|\.)(?:language_|text_)?model\.layers\.(\d+)\.")
+"""Weights of decoder layer n, in every family's names; vision towers have layers, too."""
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -91,8 +94,7 @@ def _system_free() -> int:
 
 
 def _is_rounded(tensor: StoredTensor) -> bool:
-    inside = ".layers." in tensor.name and not tensor.name.startswith(("visual.", "model.visual."))
-    return inside and len(tensor.shape) == 2
+    return DECODER_LAYER.search(tensor.name) is not None and len(tensor.shape) == 2
 
 
 def _rounded_bytes(tensor: StoredTensor, quantisation: Quantisation) -> int:

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-from speculation.vlm.folder import SEEING, ModelFolderError, StoredTensor
-from speculation.vlm.memory import available_bytes, gigabytes, text_config, weight_bytes
+from speculation.vlm.families import family_of
+from speculation.vlm.folder import ModelFolderError, StoredTensor
+from speculation.vlm.memory import DECODER_LAYER, available_bytes, gigabytes, text_config, weight_bytes
 from speculation.vlm.settings import ModelSettings
 
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-_END = re.compile(r"(?:^lm_head|(?:^|\.)(?:language_)?model\.norm)\.")
+_END = re.compile(r"(?:^|\.)(?:lm_head|(?:language_|text_)?model\.norm)\.")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def device_map(
     tied = is_tied(config, tensors)
     for tensor in tensors:
         size = weight_bytes([tensor], settings.dtype, settings.rounding)
-        layer = _LAYER.search(tensor.name)
+        layer = DECODER_LAYER.search(tensor.name)
         if layer is not None and int(layer[1]) < len(sizes):
             sizes[int(layer[1])] += size
         elif _END.search(tensor.name) and not tied:
@@ -120,17 +120,14 @@ def device_map(
             f"model {folder}: its weights take {need} in {settings.dtype} and cannot be cut between layers so "
             f"that they fit what is free ({there}); choose a smaller dtype, quantise it, or name more devices"
         )
-    decoder = "model.language_model" if config["model_type"] in SEEING else "model"
-    end = devices[0] if tied else devices[-1]
-    places = {
-        "model.visual": devices[0],
+    family, end = family_of(config["model_type"]), devices[0] if tied else devices[-1]
+    decoder = family.decoder
+    places = dict.fromkeys(family.vision, devices[0]) | {
         f"{decoder}.embed_tokens": devices[0],
         f"{decoder}.rotary_emb": devices[0],
         f"{decoder}.norm": end,
         "lm_head": end,
     }
-    if config["model_type"] not in SEEING:
-        del places["model.visual"]
     owners = [device for device, count in zip(devices, counts, strict=True) for _ in range(count)]
     return places | {f"{decoder}.layers.{index}": device for index, device in enumerate(owners)}
 
@@ -140,4 +137,4 @@ def is_tied(config: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> bool:
     for part in (config, config.get("text_config", {})):
         if "tie_word_embeddings" in part:
             return bool(part["tie_word_embeddings"])
-    return not any(tensor.name.startswith("lm_head.") for tensor in tensors)
+    return not any("lm_head." in tensor.name for tensor in tensors)

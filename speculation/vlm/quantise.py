@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from speculation.extras import broken_package
+from speculation.vlm.families import family_of
 from speculation.vlm.folder import INT8_GROUPS, ModelFolderError
 from speculation.vlm.settings import Quantisation
 
@@ -32,8 +33,6 @@ STORED_PACKAGES = {
 """What transformers needs to read a checkpoint that is stored quantised, by its quant_method."""
 INSTEAD = "the original checkpoint with quantisation set to nf4 or int8_weight_only"
 """Advice about a checkpoint that cannot be read."""
-WHOLE = ["model.visual", "lm_head"]
-"""Modules that stay as they are: vision and the choice of a token suffer most; Qwen's own checkpoints leave them."""
 NO_KERNELS = ("no kernel image", "named symbol not found", "invalid device function", "unsupported PTX")
 """What CUDA says where a package was built for other GPUs."""
 TRIAL = """
@@ -82,17 +81,19 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
     if wanted is Quantisation.NONE:
         return None
     _need(PACKAGES[wanted], f"quantisation {wanted.value}")
+    # Vision and the choice of a token suffer most; Qwen's own checkpoints leave them as they are, too.
+    whole = [*family_of(config["model_type"]).vision, "lm_head"]
     import transformers
 
     if wanted is Quantisation.INT8_WEIGHT_ONLY:
         from torchao.quantization import Int8WeightOnlyConfig
 
-        return transformers.TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=WHOLE)
+        return transformers.TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=whole)
     how: dict[str, Any] = {"load_in_8bit": True}
     if wanted is Quantisation.NF4:
         how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
     settings: Any = transformers.BitsAndBytesConfig
-    return settings(llm_int8_skip_modules=WHOLE, **how)
+    return settings(llm_int8_skip_modules=whole, **how)
 
 
 def kernels_remedy(reason: str) -> str:

@@ -62,6 +62,9 @@ class ModelSettings(msgspec.Struct, frozen=True):
     max_pixels: Annotated[
         int, Meta(ge=0, le=MAX_PIXELS, description="most pixels of a resized frame; 0 keeps the model's own")
     ] = 0
+    load_check: Annotated[
+        bool, Meta(description="compare the project's own forward with transformers' once, when the model is loaded")
+    ] = True
     allow_download: Annotated[bool, Meta(description="fetch a model that is given by its name on the hub")] = False
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     start = batch.image_slice.stop
     blocks = torch.diff(batch.positions[0, 0, start:]) < 0
     second = start + 1 + int(blocks.nonzero()[0])
-    ids = processor.encode_text("find the red ball", 64)
+    ids = processor.encode_text("find the red ball", [processor.frames.place * 64])
     assert list(ids[:start]) == batch.ids[0, :start].tolist(), "the packed prefix must be the prompt's own"
     alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
     single = batch.__class__(

@@ -53,7 +53,7 @@ def own_answers(vlm: Vlm, questions: Sequence[str], count: int) -> Batch:
     """Return the target's own answers as a batch of its very tokens, which text does not always keep."""
     rows = []
     for question in questions:
-        ids = vlm.processor.encode_text(question, 0)
+        ids = vlm.processor.encode_text(question)
         answer = [token for token, _ in VlmSession(vlm, 128).greedy(question, None, count)]
         whole = np.concatenate([ids, answer]).astype(np.int64)
         labels = np.full(len(whole), IGNORE)

@@ -21,7 +21,8 @@ from speculation.language.prompts import (
     asked_form,
     compose,
 )
-from speculation.vlm.folder import SEEING, find_model, read_config
+from speculation.vlm.families import family_of
+from speculation.vlm.folder import find_model, read_config
 from speculation.wire import MAX_DRAFT_TOKENS
 from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.run import Question
@@ -74,7 +75,7 @@ def check_prompts(vlm: Any, asked: Sequence[Question], max_tokens: int, capacity
             continue
         shown = repr(question.prompt if len(question.prompt) < 50 else f"{question.prompt[:47]}...")
         try:
-            tokens = len(vlm.processor.encode_text(question.prompt, 0))
+            tokens = len(vlm.processor.encode_text(question.prompt))
         except ValueError as error:
             raise ValueError(f"prompt {shown}: {error}") from None
         if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
@@ -130,7 +131,7 @@ def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool, int]:
     target, source = options.target_model, options.frames
     folder = find_model(target)
     if (folder / "config.json").is_file():  # where there is none, loading it raises the error
-        sees = read_config(folder)["model_type"] in SEEING
+        sees = family_of(read_config(folder)["model_type"]).sees_images
         if sees and in_words(source):
             raise ValueError(
                 f"--frames {source} asks in words, and target {target} sees images; give a pair of language models "

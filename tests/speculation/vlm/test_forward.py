@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from speculation.vlm.cache import KVCache
+from speculation.vlm.families import Seen
 from speculation.vlm.forward import (
     Chunk,
     PrefillChunk,
@@ -111,12 +112,13 @@ def test_ragged_tree_batches_are_exact_round_after_round(
             np.testing.assert_allclose(row_logits, expected, rtol=0, atol=EXACT)
 
 
-def next_chunk(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, features: Tensor | None, count: int) -> PrefillChunk:
+def next_chunk(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, seen: Seen | None, count: int) -> PrefillChunk:
     """Return the next `count` tokens of a prompt."""
     start = cache.length[row]
     images = np.flatnonzero(inputs.ids == vlm.image_token)
     here = (images >= start) & (images < start + count)
-    part = features[torch.from_numpy(here)] if features is not None and here.any() else None
+    first, last = np.searchsorted(images, (start, start + count))
+    part = seen[first:last] if seen is not None and first < last else None
     tokens, positions = inputs.ids[start : start + count], inputs.positions[:, start : start + count]
     return PrefillChunk(row, tokens, positions, images[here] - start, part)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2VLForConditionalGeneration
 from transformers.utils.logging import enable_progress_bar
 
 from speculation.vlm import folder as folder_module
@@ -89,7 +90,8 @@ def test_published_checkpoint_layout_is_the_same_model(folder: Path, target: Vlm
         cache = KVCache(each, 1, 64)
         answers.append(forward(each, cache, [draft_chunk(cache, 0, prefill(each, cache, 0, inputs), [7], [-1])])[0])
     np.testing.assert_array_equal(answers[0], answers[1])
-    vlm.processor.patchify(np.zeros((1, 56, 56, 3), dtype=np.uint8))
+    assert vlm.processor.frames is not None
+    vlm.processor.frames.patchify(np.zeros((1, 56, 56, 3), dtype=np.uint8))
 
 
 def test_threads_are_pinned_or_left(tiny_target: Path) -> None:
@@ -161,7 +163,7 @@ def grow_tokenizer(folder: Path) -> None:
     [
         (drop("config.json"), "has no config.json; give the path of a model's folder"),
         (write("config.json", "{"), "config.json is no JSON"),
-        (edit_config(model_type="gpt2"), "holds a model of type 'gpt2'; known are qwen2_vl, qwen2_5_vl, llama"),
+        (edit_config(model_type="gpt2"), "holds a model of type 'gpt2'; known are qwen2_vl, qwen2_5_vl, qwen3_vl, "),
         (edit_config(image_token_id=7), "image_token_id in config.json is not the tokenizer's"),
         (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
         (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
@@ -222,7 +224,7 @@ def test_a_build_without_kernels_for_the_device_is_no_damaged_download(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(reason)
 
-    monkeypatch.setattr(load.MODEL_CLASSES["qwen2_vl"], "from_pretrained", fail)
+    monkeypatch.setattr(Qwen2VLForConditionalGeneration, "from_pretrained", fail)
     with pytest.raises(ModelFolderError, match="has no kernels for the device: install one that has") as caught:
         load_vlm(folder)
     assert "fetch" not in str(caught.value)

@@ -97,7 +97,7 @@ def test_a_device_that_is_not_there_is_named_and_those_that_are(
 
 def test_more_devices_than_layers_are_refused(tiny_draft: Path) -> None:
     with pytest.raises(ModelFolderError, match="lazy:0,lazy:1,lazy:2 are 3 devices, the model has 2 layers"):
-        load_vlm(tiny_draft, device="lazy:0,lazy:1,lazy:2")
+        load_vlm(tiny_draft, device="lazy:0,lazy:1,lazy:2", load_check=False)
 
 
 def test_weights_that_fit_no_cut_are_refused_with_what_is_free(
@@ -106,7 +106,7 @@ def test_weights_that_fit_no_cut_are_refused_with_what_is_free(
     free = {"lazy:0": 400_000, "lazy:1": 20_000}
     monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
     with pytest.raises(ModelFolderError, match=r"fit what is free \(lazy:0 0.4 MB, lazy:1 0.0 MB\)"):
-        load_vlm(tiny_target, device=TWO)
+        load_vlm(tiny_target, device=TWO, load_check=False)
 
 
 # --- what is where
@@ -115,7 +115,7 @@ def test_weights_that_fit_no_cut_are_refused_with_what_is_free(
 def test_every_weight_is_where_the_cut_has_put_it(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"lazy:0": 10**9, "lazy:1": 10**9 // 3}
     monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
-    vlm = load_vlm(tiny_target, device=TWO)
+    vlm = load_vlm(tiny_target, device=TWO, load_check=False)
     assert [(span.first, span.end, str(span.device)) for span in vlm.spans] == [(0, 3, "lazy:0"), (3, 4, "lazy:1")]
     assert [str(device) for device in vlm.devices] == ["lazy:0", "lazy:1"]
     for index, layer in enumerate(vlm.text.layers):
@@ -135,7 +135,7 @@ def test_a_head_that_is_the_embedding_stays_with_it(tiny_target: Path, tmp_path:
         weights = load_file(str(folder / "model.safetensors"))
         del weights["lm_head.weight"]
         save_file(weights, str(folder / "model.safetensors"), {"format": "pt"})
-    vlm = load_vlm(folder, device=TWO)
+    vlm = load_vlm(folder, device=TWO, load_check=False)
     head = vlm.model.lm_head.weight
     assert (head is vlm.text.embed_tokens.weight) == tied
     assert str(head.device) == str(vlm.head_device) == ("lazy:0" if tied else "lazy:1")
@@ -189,7 +189,7 @@ def test_a_language_model_alone_is_spread_too(tmp_path: Path) -> None:
 
 def test_a_pass_copies_once_a_device_and_one_device_copies_nothing(tiny_target: Path) -> None:
     def between(device: str) -> int:
-        vlm = load_vlm(tiny_target, device=device)
+        vlm = load_vlm(tiny_target, device=device, load_check=False)
         cache = KVCache(vlm, 1, 100)
         root = prefill(vlm, cache, 0, prepare(vlm, "find it", frame(0)))
         devices.copies.clear()
@@ -209,7 +209,7 @@ def test_keys_and_values_are_with_their_layers_and_the_fullest_device_limits_the
 ) -> None:
     places = {"lazy:0": 10**9, "lazy:1": 10**9 // 3}
     monkeypatch.setattr(placement, "available_bytes", places.__getitem__)
-    vlm = load_vlm(tiny_target, device=TWO)
+    vlm = load_vlm(tiny_target, device=TWO, load_check=False)
     cache = KVCache(vlm, 1, 32)
     assert [(part.shape[1], str(part.device)) for part in cache._kv] == [(3, "lazy:0"), (1, "lazy:1")]
     layer = cache.nbytes // 3 // 4

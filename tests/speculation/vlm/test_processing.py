@@ -14,20 +14,27 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import decode_jpeg, jpeg_size
+from speculation.vlm.families.qwen_vl import QwenFrames
+from speculation.vlm.frame_size import _enough, fit, reduced
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import CHAT_TEMPLATE, Processor, _enough, build_processor, fit, reduced
+from speculation.vlm.processing import CHAT_TEMPLATE, Processor, build_processor
 from tests.models import frame
+
+
+def qwen(processor: Processor) -> QwenFrames:
+    assert isinstance(processor.frames, QwenFrames)
+    return processor.frames
 
 
 def test_processor_survives_its_folder(target: Vlm, tmp_path: Path) -> None:
     target.processor.save(tmp_path)
     again = Processor.load(tmp_path)
     assert again.template == target.processor.template
-    pixels, grid = again.encode_image(frame(2))
-    expected, expected_grid = target.processor.encode_image(frame(2))
+    pixels, grid = qwen(again).encode(frame(2))
+    expected, expected_grid = qwen(target.processor).encode(frame(2))
     np.testing.assert_array_equal(pixels, expected)
     assert grid == expected_grid
-    np.testing.assert_array_equal(again.encode_text("go", 4), target.processor.encode_text("go", 4))
+    np.testing.assert_array_equal(again.encode_text("go", ["<|image_pad|>"]), target.processor.encode_text("go", ["<|image_pad|>"]))
 
 
 def test_legacy_chat_template_json_is_read(target: Vlm, tmp_path: Path) -> None:
@@ -35,23 +42,23 @@ def test_legacy_chat_template_json_is_read(target: Vlm, tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     (tmp_path / "chat_template.json").write_text('{"chat_template": "legacy <|image_pad|>"}')
     np.testing.assert_array_equal(
-        Processor.load(tmp_path).encode_text("go", 1), target.tokenizer("legacy <|image_pad|>")["input_ids"]
+        Processor.load(tmp_path).encode_text("go", ["<|image_pad|>"]), target.tokenizer("legacy <|image_pad|>")["input_ids"]
     )
 
 
 @pytest.mark.parametrize("size", [28, 56, 112])
 def test_patchify_equals_the_processor(target: Vlm, size: int) -> None:
-    processor = build_processor(target.tokenizer, size)
+    processor = qwen(build_processor(target.tokenizer, size))
     frames = np.stack([frame(seed, size) for seed in range(3)])
     pixels, grid = processor.patchify(frames)
-    each = [processor.encode_image(one) for one in frames]
+    each = [processor.encode(one) for one in frames]
     np.testing.assert_array_equal(pixels, np.concatenate([values for values, _ in each]))
     assert [grid] * 3 == [one_grid for _, one_grid in each]
 
 
 def test_patchify_refuses_frames_that_need_a_resize(target: Vlm) -> None:
     with pytest.raises(ValueError, match=r"need a resize to \(56, 56\) first"):
-        target.processor.patchify(np.zeros((1, 60, 60, 3), dtype=np.uint8))
+        qwen(target.processor).patchify(np.zeros((1, 60, 60, 3), dtype=np.uint8))
 
 
 @pytest.mark.parametrize("size", [0, 14, 100])
@@ -92,7 +99,7 @@ def test_grids_are_those_of_transformers_own_processor(
     own = Qwen2VLImageProcessorPil(size={"shortest_edge": bounds[0], "longest_edge": bounds[1]})
     pixels = np.zeros((*size, 3), np.uint8)
     expected = own.preprocess(images=pixels, input_data_format="channels_last", return_tensors="np")
-    values, grid = Processor(target.tokenizer, own, CHAT_TEMPLATE).encode_image(pixels)
+    values, grid = QwenFrames(own).encode(pixels)
     assert list(grid) == expected["image_grid_thw"][0].tolist()
     assert values.shape == expected["pixel_values"].shape
 
@@ -107,33 +114,34 @@ def picture(height: int, width: int) -> bytes:
 def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
     target: Vlm, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processor = build_processor(target.tokenizer, 224)
+    processor = qwen(build_processor(target.tokenizer, 224))
     large = picture(*size)
     small = reduced(large, *processor.sizes)
     assert len(small) < len(large)
-    grid = processor.encode_image(decode_jpeg(large))[1]
+    grid = processor.encode(decode_jpeg(large))[1]
 
     def refuse(*_: object) -> None:
         raise AssertionError("no resize is needed")
 
     if jpeg_size(small) == processor.resized(*size):
         monkeypatch.setattr(processor.images, "resize", refuse)
-    assert processor.encode_image(decode_jpeg(small))[1] == grid, "it has as many tokens as before"
+    assert processor.encode(decode_jpeg(small))[1] == grid, "it has as many tokens as before"
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", picture(600, 600)[:400], picture(5, 1100)])
 def test_what_cannot_be_reduced_is_for_the_model_to_refuse(target: Vlm, data: bytes) -> None:
-    assert reduced(data, *build_processor(target.tokenizer, 224).sizes) is data
+    assert reduced(data, *qwen(build_processor(target.tokenizer, 224)).sizes) is data
 
 
 def test_a_chat_of_several_images_has_a_place_for_each(target: Vlm) -> None:
     place = "<|vision_start|>{}<|vision_end|>"
-    text = target.tokenizer.decode(target.processor.encode_text("go", [2, 3, 1]))
+    images = [qwen(target.processor).text((1, 2, 2 * count)) for count in (2, 3, 1)]
+    text = target.tokenizer.decode(target.processor.encode_text("go", images))
     frames = "".join(place.format("<|image_pad|>" * count) for count in (2, 3, 1))
     assert text == f"<|im_start|>user\n{frames}go<|im_end|>\n<|im_start|>assistant\n"
     single = build_processor(target.tokenizer, 56, template="<|image_pad|>")
     with pytest.raises(ValueError, match="renders 1 image places, 2 are needed"):
-        single.encode_text("go", [4, 4])
+        single.encode_text("go", ["here"] * 2)
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.json"])

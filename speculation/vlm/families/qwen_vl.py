@@ -1,0 +1,192 @@
+"""Qwen2-VL (arXiv 2409.12191) and Qwen2.5-VL (arXiv 2502.13923)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from speculation.vlm.families.family import Family, FrameProcessor, Pixels, Seen
+from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from speculation.frames import Frame
+
+SMALLEST_SIDE = 2
+"""Merged patches that each side of the smallest image has, so that rows and columns differ."""
+
+
+class QwenFrames(FrameProcessor):
+    """Frames keep their proportions and become a grid of patches, of which `merge` x `merge` make one token.
+
+    A grid is (time, rows, columns) in patches; time is 1.
+    """
+
+    place = "<|image_pad|>"
+
+    def __init__(self, images: Any) -> None:
+        """`images`: transformers' Qwen2VLImageProcessorPil."""
+        self.images = images
+
+    @classmethod
+    def load(cls, folder: Path) -> QwenFrames:
+        """Read preprocessor_config.json or processor_config.json of a folder. Raises OSError or ValueError."""
+        return cls(_image_processor().from_pretrained(str(folder), local_files_only=True))
+
+    @classmethod
+    def of(cls, **settings: Any) -> QwenFrames:
+        """Return one with these settings of transformers' class, and its own for all else."""
+        return cls(_image_processor()(**settings))
+
+    @property
+    def merge(self) -> int:
+        """Patches along each side of what makes one token."""
+        return int(self.images.merge_size)
+
+    def encode(self, frame: Frame) -> tuple[Pixels, Grid]:
+        """See `FrameProcessor.encode`; pixel values are [patches, patch_dim].
+
+        Raises ValueError for a frame that is more than 200 times longer than wide or the reverse.
+        """
+        pixels = self.images.preprocess(
+            images=frame,
+            do_resize=self.resized(*frame.shape[:2]) != frame.shape[:2],
+            input_data_format="channels_last",
+            return_tensors="np",
+        )
+        time, rows, columns = (int(size) for size in pixels["image_grid_thw"][0])
+        return np.ascontiguousarray(pixels["pixel_values"], dtype=np.float32), (time, rows, columns)
+
+    def patchify(self, frames: npt.NDArray[np.uint8]) -> tuple[Pixels, Grid]:
+        """See `FrameProcessor.patchify`; all at once, for training. Raises ValueError where a resize is needed."""
+        batch, height, width, channels = frames.shape
+        patch, merge, time = self.images.patch_size, self.merge, self.images.temporal_patch_size
+        if self.resized(height, width) != (height, width):
+            raise ValueError(
+                f"frames of {height} x {width} pixels need a resize to {self.resized(height, width)} first"
+            )
+        rows, columns = height // patch, width // patch
+        values = self._levels()[frames, np.arange(channels)]
+        values = values.reshape(batch, rows // merge, merge, patch, columns // merge, merge, patch, channels)
+        values = values.transpose(0, 1, 4, 2, 5, 7, 3, 6)
+        values = np.repeat(values[:, :, :, :, :, :, None], time, axis=6)
+        return values.reshape(batch * rows * columns, channels * time * patch * patch), (1, rows, columns)
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width in pixels that a frame is resized to."""
+        from speculation.vlm.frame_size import fit  # late, as it takes transformers
+
+        return fit(height, width, *self.sizes)
+
+    def grid(self, height: int, width: int) -> Grid:
+        """See `FrameProcessor.grid`."""
+        rows, columns = (side // self.images.patch_size for side in self.resized(height, width))
+        return 1, rows, columns
+
+    def tokens(self, grid: Grid) -> int:
+        """See `FrameProcessor.tokens`."""
+        return image_token_count(grid, self.merge)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """See `FrameProcessor.sizes`."""
+        size = self.images.size
+        return self.images.patch_size * self.merge, size["shortest_edge"], size["longest_edge"]
+
+    def smallest(self) -> tuple[Pixels, Grid]:
+        """See `FrameProcessor.smallest`."""
+        side = SMALLEST_SIDE * self.merge
+        width = 3 * self.images.temporal_patch_size * self.images.patch_size**2
+        return np.random.default_rng(0).normal(size=(side * side, width)).astype(np.float32), (1, side, side)
+
+    def limit(self, least: int, most: int) -> None:
+        """See `FrameProcessor.limit`. Raises ValueError where the bounds cross."""
+        if not (least or most):
+            return
+        size = {"shortest_edge": least or self.images.size["shortest_edge"]}
+        size["longest_edge"] = most or self.images.size["longest_edge"]
+        if size["shortest_edge"] > size["longest_edge"]:
+            raise ValueError(
+                f"frames of at least {size['shortest_edge']} and at most {size['longest_edge']} pixels cannot be made; "
+                "set both min_pixels and max_pixels"
+            )
+        self.images.size = size
+
+    def save(self, folder: Path) -> None:
+        """See `FrameProcessor.save`."""
+        self.images.save_pretrained(str(folder))
+
+    def _levels(self) -> Pixels:
+        # Normalising the 256 levels with the processor's own arithmetic makes the table equal to it bit for bit.
+        ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=0)
+        scaled = self.images.rescale(ramp, self.images.rescale_factor)
+        levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
+        return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+class QwenVL(Family):
+    """Images are runs of one token each, whose positions count time, rows and columns."""
+
+    classes: ClassVar[dict[str, str]] = {
+        "qwen2_vl": "Qwen2VLForConditionalGeneration",
+        "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    }
+    decoder = "model.language_model"
+    vision = ("model.visual",)
+    uses_mrope = True
+
+    def frames(self, folder: Path, config: dict[str, Any]) -> QwenFrames:
+        """See `Family.frames`."""
+        return QwenFrames.load(folder)
+
+    def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
+        """See `Family.see`."""
+        import torch
+
+        return Seen(torch.cat(tuple(self._found(model, pixels, grids).pooler_output)))
+
+    def vision_layers(self, model: Any) -> Sequence[Any]:
+        """See `Family.vision_layers`."""
+        layers: Sequence[Any] = model.model.visual.blocks
+        return layers
+
+    def positions(
+        self, frames: FrameProcessor | None, ids: Ints, image_token: int, grids: Sequence[Grid]
+    ) -> tuple[Ints, int]:
+        """See `Family.positions`."""
+        if not grids:
+            return super().positions(frames, ids, image_token, grids)
+        return mrope_positions(ids, image_token, grids, cast("QwenFrames", frames).merge)
+
+    def arguments(self, ids: Tensor, image_token: int, pixels: Tensor | None, grids: Sequence[Grid]) -> dict[str, Any]:
+        """See `Family.arguments`.
+
+        Without `mm_token_type_ids` transformers takes every token for a word and gets all positions behind the image
+        wrong, with no error.
+        """
+        given = super().arguments(ids, image_token, pixels, grids)
+        given["mm_token_type_ids"] = (ids == image_token).int() * (pixels is not None)
+        if pixels is not None:
+            given |= {"pixel_values": pixels, "image_grid_thw": ids.new_tensor(grids)}
+        return given
+
+    def forget(self, model: Any) -> None:
+        """See `Family.forget`."""
+        model.model.rope_deltas = None
+
+    def _found(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Any:
+        import torch
+
+        return model.model.get_image_features(pixels, torch.tensor(grids, device=pixels.device))
+
+
+def _image_processor() -> Any:
+    # Late, as it takes a second; the Pil one, as the other needs torchvision.
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    return Qwen2VLImageProcessorPil
