@@ -34,7 +34,9 @@ def test_processor_survives_its_folder(target: Vlm, tmp_path: Path) -> None:
     expected, expected_grid = qwen(target.processor).encode(frame(2))
     np.testing.assert_array_equal(pixels, expected)
     assert grid == expected_grid
-    np.testing.assert_array_equal(again.encode_text("go", ["<|image_pad|>"]), target.processor.encode_text("go", ["<|image_pad|>"]))
+    np.testing.assert_array_equal(
+        again.encode_text("go", ["<|image_pad|>"]), target.processor.encode_text("go", ["<|image_pad|>"])
+    )
 
 
 def test_legacy_chat_template_json_is_read(target: Vlm, tmp_path: Path) -> None:
@@ -42,7 +44,8 @@ def test_legacy_chat_template_json_is_read(target: Vlm, tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     (tmp_path / "chat_template.json").write_text('{"chat_template": "legacy <|image_pad|>"}')
     np.testing.assert_array_equal(
-        Processor.load(tmp_path).encode_text("go", ["<|image_pad|>"]), target.tokenizer("legacy <|image_pad|>")["input_ids"]
+        Processor.load(tmp_path).encode_text("go", ["<|image_pad|>"]),
+        target.tokenizer("legacy <|image_pad|>")["input_ids"],
     )
 
 
