@@ -24,6 +24,10 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from adapters_training.shapes import train_tokenizer
@@ -53,13 +57,39 @@ FAMILIES: dict[str, Any] = {
             "fullatt_block_indexes": [0],
         },
     ),
+    "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration, lambda hidden: deep_vision(hidden)),
+    "qwen3_vl_moe": (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, lambda hidden: deep_vision(hidden)),
 }
+TEXT_PARTS: dict[str, dict[str, Any]] = {
+    "qwen3_vl": {"head_dim": HEAD_DIM},
+    "qwen3_vl_moe": {
+        "head_dim": HEAD_DIM,
+        "moe_intermediate_size": 32,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+    },
+}
+"""What the decoders of families have beside what all have."""
 TEXT_FAMILIES: dict[str, Any] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True}),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 2 * HEAD_DIM}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 2 * HEAD_DIM}),
 }
+
+
+def deep_vision(hidden: int) -> dict[str, Any]:
+    """Return the settings of a vision tower that is seen by two decoder layers (DeepStack) and the embedding."""
+    return {
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "out_hidden_size": hidden,
+        "patch_size": 14,
+        "num_position_embeddings": 144,
+        "deepstack_visual_indexes": [0, 1],
+    }
 
 
 def tiny_tokenizer(vocabulary: int = 400) -> Qwen2Tokenizer:
@@ -87,7 +117,7 @@ def tiny_model(
     family: str = "qwen2_vl",
     padding: int = 64,
 ) -> Path:
-    """Write a random model of Qwen2-VL's (or qwen2_5_vl's) shape, tokenizer and processor into `folder`, and return it.
+    """Write a random model of a family, Qwen2-VL's or another, its tokenizer and processor into `folder`; return it.
 
     Weights are scaled up so that answers depend on positions, image and history. The same `vocabulary` gives the same
     tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
@@ -115,7 +145,8 @@ def tiny_model(
             "bos_token_id": None,
             "eos_token_id": ids["<|im_end|>"],
             "pad_token_id": ids["<|endoftext|>"],
-        },
+        }
+        | TEXT_PARTS.get(family, {}),
         vision_config={"depth": 1, "num_heads": 2} | vision(hidden),
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],

@@ -6,7 +6,8 @@ head that it belongs to, tied and untied heads, embeddings that are padded diffe
 windows, shards with an index and names of weights from before transformers 4.52, vocab.json and merges.txt beside
 tokenizer.json, the template in chat_template.json, and the sampling of generation_config.json.
 Taken from config.json, generation_config.json and preprocessor_config.json of huggingface.co/Qwen/Qwen2-VL-2B-Instruct,
-Qwen2-VL-7B-Instruct, Qwen2.5-VL-3B-Instruct and Qwen2.5-VL-7B-Instruct and of their copies there.
+Qwen2-VL-7B-Instruct, Qwen2.5-VL-3B-Instruct, Qwen2.5-VL-7B-Instruct and Qwen3-VL-2B-Instruct to -32B-Instruct and
+-30B-A3B-Instruct, and of their copies there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ QWEN25_TOKENS = (
     "<|repo_name|>", "<|file_sep|>",
 )  # fmt: skip
 """What Qwen2.5's tokenizer has beyond Qwen2's: 151665 tokens, not 151657."""
+QWEN3_TOKENS = ("<tool_response>", "</tool_response>", "<think>", "</think>")
+"""What Qwen3's has beyond Qwen2.5's: 151669 tokens."""
 FILES = {
     "chat_template.json", "config.json", "generation_config.json", "merges.txt", "model.safetensors.index.json",
     "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
@@ -51,6 +54,19 @@ TEMPLATE = (
 """Renders every chat as Qwen's own: with its system prompt, which our models' template leaves out."""
 
 
+THIRD_TEMPLATE = (
+    "{% if messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}{% if message.role == 'user' %}<|im_start|>user\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' or 'image' in part or 'image_url' in part %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' or 'video' in part %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
+    "{% elif message.role == 'assistant' %}<|im_start|>assistant\n{{ message.content }}<|im_end|>\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Qwen3-VL's, without tools: it has no system prompt of its own."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """What tells one published size from another, the numbers that are small here as they are small here."""
@@ -64,7 +80,13 @@ class Layout:
     """Rows that the embedding has beyond the tokenizer's length."""
     sampling: dict[str, Any]
 
+    @property
+    def is_third(self) -> bool:
+        """Whether it is a Qwen3-VL, whose files differ from those of the two before it."""
+        return self.family.startswith("qwen3")
 
+
+_THIRD = {"top_p": 0.8, "top_k": 20, "temperature": 0.7, "repetition_penalty": 1.0}
 LAYOUTS = {
     "Qwen2-VL-2B-Instruct": Layout("qwen2_vl", True, 2, 256, 2, 279, {"temperature": 0.01, "top_p": 0.001, "top_k": 1}),
     "Qwen2-VL-7B-Instruct": Layout(
@@ -76,6 +98,11 @@ LAYOUTS = {
     "Qwen2.5-VL-7B-Instruct": Layout(
         "qwen2_5_vl", False, 5, 384, 3, 399, {"repetition_penalty": 1.05, "temperature": 0.000001}
     ),
+    "Qwen3-VL-2B-Instruct": Layout("qwen3_vl", True, 1, 256, 2, 267, _THIRD),
+    "Qwen3-VL-4B-Instruct": Layout("qwen3_vl", True, 2, 256, 3, 267, _THIRD),
+    "Qwen3-VL-8B-Instruct": Layout("qwen3_vl", False, 4, 384, 3, 267, _THIRD),
+    "Qwen3-VL-32B-Instruct": Layout("qwen3_vl", False, 14, 384, 4, 267, _THIRD),
+    "Qwen3-VL-30B-A3B-Instruct": Layout("qwen3_vl_moe", False, 13, 256, 4, 267, _THIRD),
 }
 
 
@@ -87,18 +114,21 @@ def published(folder: Path, name: str, *, nested: bool = False, seed: int = 0) -
     layout = LAYOUTS[name]
     folder.mkdir(parents=True)
     tokenizer = tiny_tokenizer()
-    if layout.family == "qwen2_5_vl":
+    if layout.family != "qwen2_vl":
         tokenizer.add_tokens(list(QWEN25_TOKENS))
+    if layout.is_third:
+        tokenizer.add_tokens(list(QWEN3_TOKENS))
     vocabulary = tokenizer.get_vocab()
     ids = {token: vocabulary[token] for token in SPECIAL_TOKENS}
-    _write_tokenizer(folder, tokenizer)
-    _write_json(folder / "chat_template.json", {"chat_template": TEMPLATE})
-    _write_json(folder / "preprocessor_config.json", {
-        "min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": "Qwen2VLProcessor" if layout.family == "qwen2_vl" else "Qwen2_5_VLProcessor",
-    })  # fmt: skip
+    template = THIRD_TEMPLATE if layout.is_third else TEMPLATE
+    _write_tokenizer(folder, tokenizer, template)
+    _write_json(folder / "chat_template.json", {"chat_template": template})
+    _write_json(folder / "preprocessor_config.json", _images(layout))
+    if layout.is_third:
+        _write_json(folder / "video_preprocessor_config.json", {
+            **_images(layout), "size": {"longest_edge": 25165824, "shortest_edge": 4096},
+            "video_processor_type": "Qwen3VLVideoProcessor",
+        })  # fmt: skip
     _write_json(folder / "generation_config.json", {
         "bos_token_id": ids["<|endoftext|>"], "pad_token_id": ids["<|endoftext|>"], "do_sample": True,
         "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]], **layout.sampling, "transformers_version": "4.37.0",
@@ -108,7 +138,54 @@ def published(folder: Path, name: str, *, nested: bool = False, seed: int = 0) -
     return folder
 
 
+def _images(layout: Layout) -> dict[str, Any]:
+    if layout.is_third:
+        return {
+            "size": {"longest_edge": 16777216, "shortest_edge": 65536}, "patch_size": 16, "temporal_patch_size": 2,
+            "merge_size": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+            "processor_class": "Qwen3VLProcessor", "image_processor_type": "Qwen2VLImageProcessorFast",
+        }  # fmt: skip
+    return {
+        "min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2VLProcessor" if layout.family == "qwen2_vl" else "Qwen2_5_VLProcessor",
+    }  # fmt: skip
+
+
+def _third_config(layout: Layout, ids: dict[str, int], rows: int) -> dict[str, Any]:
+    text: dict[str, Any] = {
+        "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": ids["<|endoftext|>"], "dtype": "bfloat16",
+        "eos_token_id": ids["<|im_end|>"], "head_dim": HEAD_DIM, "hidden_act": "silu", "hidden_size": layout.hidden,
+        "initializer_range": 0.02, "intermediate_size": 2 * layout.hidden, "max_position_embeddings": 262144,
+        "model_type": f"{layout.family}_text", "num_attention_heads": layout.hidden // HEAD_DIM,
+        "num_hidden_layers": layout.layers, "num_key_value_heads": 1, "rms_norm_eps": 1e-06,
+        "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"},
+        "rope_theta": 5000000, "tie_word_embeddings": layout.tied, "use_cache": True, "vocab_size": rows,
+    }  # fmt: skip
+    if layout.family == "qwen3_vl_moe":
+        text |= {
+            "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 64, "norm_topk_prob": True,
+            "num_experts": 8, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.001,
+        }  # fmt: skip
+    vision = {
+        "deepstack_visual_indexes": [0, 2], "depth": 4, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32,
+        "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 64, "model_type": layout.family,
+        "num_heads": 2, "num_position_embeddings": 144, "out_hidden_size": layout.hidden, "patch_size": 16,
+        "spatial_merge_size": 2, "temporal_patch_size": 2,
+    }  # fmt: skip
+    experts = "Moe" if layout.family == "qwen3_vl_moe" else ""
+    return {
+        "architectures": [f"Qwen3VL{experts}ForConditionalGeneration"], "image_token_id": ids["<|image_pad|>"],
+        "model_type": layout.family, "text_config": text, "tie_word_embeddings": layout.tied,
+        "transformers_version": "4.57.0.dev0", "video_token_id": ids["<|video_pad|>"], "vision_config": vision,
+        "vision_end_token_id": ids["<|vision_end|>"], "vision_start_token_id": ids["<|vision_start|>"],
+    }  # fmt: skip
+
+
 def _config(layout: Layout, ids: dict[str, int], rows: int, nested: bool) -> dict[str, Any]:
+    if layout.is_third:
+        return _third_config(layout, ids, rows)
     heads = layout.hidden // HEAD_DIM
     text: dict[str, Any] = {
         "attention_dropout": 0.0, "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"],
@@ -150,7 +227,7 @@ def _config(layout: Layout, ids: dict[str, int], rows: int, nested: bool) -> dic
     return whole | {"text_config": inner, "vision_config": named, "transformers_version": "4.53.0"}
 
 
-def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Any, template: str) -> None:
     tokenizer.save_pretrained(str(folder))
     whole = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     model = whole["model"]
@@ -160,7 +237,7 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
     added = {each["id"]: {name: each[name] for name in each if name != "id"} for each in whole["added_tokens"]}
     _write_json(folder / "tokenizer_config.json", {
         "add_prefix_space": False, "added_tokens_decoder": added, "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
-        "bos_token": None, "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>",
+        "bos_token": None, "chat_template": template, "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>",
         "errors": "replace", "model_max_length": 32768, "pad_token": "<|endoftext|>", "padding_side": "left",
         "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer", "unk_token": None,
     })  # fmt: skip
@@ -178,8 +255,9 @@ def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and layout.tied:
             continue
-        old = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
-        weights[old] = weight.contiguous()
+        if not layout.is_third:
+            name = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+        weights[name] = weight.contiguous()
     names = sorted(weights)
     places = {
         name: f"model-{1 + number * layout.shards // len(names):05}-of-{layout.shards:05}.safetensors"

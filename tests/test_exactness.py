@@ -60,9 +60,13 @@ def pairs(target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.T
         tmp_path_factory.mktemp("other"), layers=3, hidden=32, seed=5, family="qwen2_5_vl", dtype=torch.float32
     )
     other = load_vlm(folder, dtype="float64")
+    deep = tiny_model(
+        tmp_path_factory.mktemp("deep"), layers=3, hidden=32, seed=6, family="qwen3_vl", dtype=torch.float32
+    )
     return [
         Pair(target, (draft, near(tiny_target, 0.05), target)),
         Pair(other, (near(folder, 0.2), near(folder, 0.05))),
+        Pair(load_vlm(deep, dtype="float64"), (near(deep, 0.2), near(deep, 0.05))),
     ]
 
 

@@ -334,6 +334,8 @@ def _load_model(
             **where,
             dtype=DTYPES[settings.dtype],
             attn_implementation="sdpa",
+            # The grouped product of experts knows no float64.
+            experts_implementation="eager" if settings.dtype == "float64" else None,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,

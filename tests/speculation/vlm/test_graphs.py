@@ -85,11 +85,11 @@ def test_only_layers_that_are_read_are_yielded(target: Vlm, caches: tuple[KVCach
     cache.truncate(0, cache.length[0])
 
 
-FAMILIES = [*itertools.product(["qwen2_vl", "qwen2_5_vl"], [False]),
+FUSED = [*itertools.product(["qwen2_vl", "qwen2_5_vl", "qwen3_vl"], [False]),
             *itertools.product(["llama", "mistral", "qwen2", "qwen3"], [True])]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "words_only"), FAMILIES)
+@pytest.mark.parametrize(("family", "words_only"), FUSED)
 def test_every_family_is_fused(family: str, words_only: bool, tmp_path: Path) -> None:
     changes = {"attention_bias": False} if family == "llama" else {}
     folder = tiny_text_model(tmp_path, family=family, **changes) if words_only else tiny_model(tmp_path, family=family)

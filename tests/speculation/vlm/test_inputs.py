@@ -14,7 +14,7 @@ from speculation.frames import decode_jpeg
 from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
-from tests.models import IMAGE_SIZE, frame, scratch_logits, tiny_model, tiny_text_model
+from tests.models import FAMILIES, IMAGE_SIZE, frame, scratch_logits, tiny_model, tiny_text_model
 
 
 def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -80,7 +80,7 @@ def test_several_frames_are_prepared_one_by_one_the_oldest_first(target: Vlm, co
     np.testing.assert_array_equal(pixels.positions, inputs.positions)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_of_several_frames_of_several_sizes_are_transformers_own(family: str, tmp_path: Path) -> None:
     vlm = load_vlm(tiny_model(tmp_path, family=family, layers=2), dtype="float64", min_pixels=3136, max_pixels=28224)
     frames = (jpeg(frame(0, 140)[:84]), jpeg(frame(1)), jpeg(frame(2, 112)))

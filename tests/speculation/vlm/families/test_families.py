@@ -1,0 +1,180 @@
+"""Every family's own forward is transformers'; what is left out of it is refused at load; a new family is one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters_training.encoding import Encoder
+from adapters_training.frozen_target.batches import collate
+from adapters_training.frozen_target.hidden_states import outputs
+from adapters_training.sources import Sample, Turn
+from cloud_verifier.engine import Prefill
+from speculation.images import pixels_jpeg
+from speculation.vlm import families
+from speculation.vlm.cache import KVCache
+from speculation.vlm.families import KINDS, Family, Seen
+from speculation.vlm.families.qwen3_vl import Qwen3VL
+from speculation.vlm.families.qwen_vl import QwenVL
+from speculation.vlm.families.text import Llama
+from speculation.vlm.folder import ModelFolderError
+from speculation.vlm.forward import final_logits, forward_layers, prefill
+from speculation.vlm.inputs import prepare
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load_check import difference, library_logits, own_logits, small_question
+from speculation.vlm.session import VlmSession
+from tests.models import FAMILIES, TEXT_FAMILIES, frame, scratch_inputs, tiny_model, tiny_text_model
+
+EXACT = 1e-9
+DEEP = ["qwen3_vl", "qwen3_vl_moe"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vlm:
+    folder = tiny_model(tmp_path_factory.mktemp(request.param), layers=3, family=request.param)
+    return load_vlm(folder, dtype="float64")
+
+
+def test_every_family_has_tiny_models() -> None:
+    assert {*FAMILIES, *TEXT_FAMILIES} == set(KINDS)
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_prompts_in_chunks_beside_each_other_are_as_transformers_reads_them_whole(
+    seeing: Vlm, data: st.DataObject
+) -> None:
+    """Two rows of one forward, cut anywhere, within their images too."""
+    prompts = [prepare(seeing, "find it", (frame(0, 112), frame(1))), prepare(seeing, "go", frame(2, 84))]
+    prefills = [Prefill.of(seeing, inputs) for inputs in prompts]
+    cache = KVCache(seeing, 2, 128)
+    hidden: list[list[torch.Tensor]] = [[], []]
+    for row, each in enumerate(prefills):
+        cache.open(row, [], each.inputs.delta)
+        each.encode(seeing)
+    while any(left := [len(each.ids) - 1 - cache.length[row] for row, each in enumerate(prefills)]):
+        rows = [row for row in range(2) if left[row]]
+        counts = [data.draw(st.integers(1, left[row])) for row in rows]
+        chunks = [prefills[row].chunk(row, cache.length[row], count) for row, count in zip(rows, counts, strict=True)]
+        *_, last = forward_layers(seeing, cache, chunks)
+        for row, part in zip(rows, last.hidden, strict=True):
+            hidden[row].append(part)
+    for row, inputs in enumerate(prompts):
+        found = final_logits(seeing, torch.cat(hidden[row]))
+        torch.testing.assert_close(found, library_logits(seeing, inputs)[:-1], rtol=0, atol=EXACT)
+
+
+def test_layers_give_what_exits_and_fed_heads_were_trained_on(seeing: Vlm) -> None:
+    """Training's layer loop and the verifier's tap the same place: behind what DeepStack adds."""
+    picture = pixels_jpeg(frame(5))
+    turns = (Turn("user", "find it"), Turn("assistant", "Action: stop"))
+    encoded = Encoder(seeing, 256).encode(Sample(turns, "one", picture))
+    batch = collate([encoded], pad=0)
+    trained = [hidden[0] for _, hidden in outputs(seeing, batch)]
+
+    inputs = prepare(seeing, "find it", picture)
+    cache = KVCache(seeing, 1, 256)
+    prefill(seeing, cache, 0, inputs)
+    cache.clear(0, inputs.delta)
+    from cloud_verifier.engine import Prefill
+
+    whole_prompt = Prefill.of(seeing, inputs)
+    whole_prompt.encode(seeing)
+    served = [
+        output.hidden[0] for output in forward_layers(seeing, cache, [whole_prompt.chunk(0, 0, len(inputs.ids) - 1)])
+    ]
+    for layer, (one, other) in enumerate(zip(trained, served, strict=True)):
+        torch.testing.assert_close(one[: len(other)], other, rtol=0, atol=EXACT, msg=f"layer {layer}")
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_answers_are_those_of_generate(seeing: Vlm, frames: int) -> None:
+    for seed in range(3):
+        pictures = tuple(frame(seed + number, 84 + 28 * number) for number in range(frames))
+        inputs = prepare(seeing, "find the silver bottle", pictures)
+        count = len(inputs.ids)
+        seeing.family.forget(seeing.model)
+        expected = seeing.model.generate(
+            **scratch_inputs(seeing, inputs), do_sample=False, max_new_tokens=16, eos_token_id=list(seeing.eos),
+            pad_token_id=0,
+        )[0, count:].tolist()  # fmt: skip
+        session = VlmSession(seeing, 256)
+        assert [token for token, _ in session.greedy("find the silver bottle", pictures, 16)] == expected
+
+
+# --- the check at load
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("family", [*FAMILIES, *TEXT_FAMILIES])
+def test_a_model_differs_by_its_rounding_alone(family: str, dtype: str, tmp_path: Path) -> None:
+    build: Any = tiny_text_model if family in TEXT_FAMILIES else tiny_model
+    vlm = load_vlm(build(tmp_path, family=family), dtype=dtype)
+    inputs = small_question(vlm)
+    limit = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 0.02}[dtype]
+    assert difference(own_logits(vlm, inputs), library_logits(vlm, inputs)) < limit
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", DEEP)
+def test_a_forward_without_deepstack_is_refused_with_both_numbers(
+    family: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, see = tiny_model(tmp_path, family=family), Qwen3VL.see
+    monkeypatch.setattr(Qwen3VL, "see", lambda self, *given: Seen(see(self, *given).features))
+    with pytest.raises(ModelFolderError, match=r"differ from transformers' own by 0\.\d+ of their spread in \w+, at"):
+        load_vlm(folder, dtype=dtype)
+    assert load_vlm(folder, dtype=dtype, load_check=False)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+def test_wrong_positions_are_refused(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_model(tmp_path, family=family)
+    monkeypatch.setattr(QwenVL, "positions", Family.positions)
+    with pytest.raises(ModelFolderError, match="differ from transformers' own"):
+        load_vlm(folder)
+
+
+def test_logits_that_are_no_numbers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_model(tmp_path)
+    see = QwenVL.see
+    monkeypatch.setattr(QwenVL, "see", lambda self, *given: Seen(see(self, *given).features * torch.nan))
+    with pytest.raises(ModelFolderError, match="by nan of their spread"):
+        load_vlm(folder)
+
+
+# --- a new family
+
+
+class Toy(Llama):
+    """A family that nobody has."""
+
+    classes: ClassVar[dict[str, str]] = {"toy": "LlamaForCausalLM"}
+
+
+def test_a_new_family_is_a_class_and_its_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_text_model(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "toy"}))
+    with pytest.raises(ModelFolderError, match="holds a model of type 'toy'; known are qwen2_vl, .*docs/models.md"):
+        load_vlm(folder)
+    monkeypatch.setitem(families.KINDS, "toy", Toy())
+    vlm = load_vlm(folder, dtype="float64")
+    assert isinstance(vlm.family, Toy) and not vlm.sees_images
+    assert len(list(VlmSession(vlm, 64).greedy("go", None, 8))) <= 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("internvl_chat", "whose name ends in -HF"), ("qwen3_5", "recurrent state"), ("gpt2", "open an issue")],
+)
+def test_what_is_not_known_says_what_to_do(kind: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(ModelFolderError, match=words):
+        load_vlm(tmp_path)
