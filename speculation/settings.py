@@ -173,6 +173,9 @@ def add_flags(
         else:
             how["type"] = field.kind
         line.add_argument(field.flag, **how)
+        if default is True:
+            away = f"--no-{field.flag.removeprefix('--')}"
+            line.add_argument(away, dest=field.name, action="store_false", default=argparse.SUPPRESS, help="the reverse")
 
 
 def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any]) -> S:

@@ -42,7 +42,7 @@ def check_logits(vlm: Vlm, expected: torch.Tensor) -> None:
             f"model folder {vlm.folder}: its layers run one by one give logits that differ from transformers' own by "
             f"{found:.2g} of their spread in {str(vlm.dtype).removeprefix('torch.')}, at most {limit:g} is rounding: "
             "answers would not be the model's; install a transformers release that was tested with it (docs/models.md),"
-            " or, to go on all the same, load it with --no-load-check"
+            " or, to go on all the same, load it without the check (--no-load-check, parameter load_check)"
         )
 
 

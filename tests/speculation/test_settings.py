@@ -37,6 +37,7 @@ class Outer(msgspec.Struct, frozen=True):
     rate: Annotated[float, Meta(ge=0.5, le=2.0, description="per second")] = 1.0
     plain: Annotated[bool, Meta(description="without keys")] = False
     kind: Annotated[Literal["a", "b"], Meta(description="which kind")] = "a"
+    careful: Annotated[bool, Meta(description="look twice")] = True
 
     def __post_init__(self) -> None:
         check(self)
@@ -50,7 +51,7 @@ def parsed(*words: str) -> Outer:
 
 def test_fields_of_nested_structs_stand_in_one_row_with_what_documents_them() -> None:
     fields = {field.name: field for field in fields_of(Outer)}
-    assert list(fields) == ["folder", "size", "order", "keys", "threads", "rate", "plain", "kind"]
+    assert list(fields) == ["folder", "size", "order", "keys", "threads", "rate", "plain", "kind", "careful"]
     assert (fields["size"].least, fields["size"].most) == (1, 9)
     assert fields["order"].choices == ("first", "last") and fields["kind"].choices == ("a", "b")
     assert fields["keys"].optional and fields["folder"].required and not fields["rate"].required
@@ -63,6 +64,8 @@ def test_flags_become_the_nested_settings() -> None:
     assert got == Outer(Path("x"), Inner(5, Order.LAST), Path("k"), None, 1.0, True, "b")
     assert parsed("--folder", "x") == Outer(Path("x"))
     assert parsed("--folder", "x", "--plain", "false") == Outer(Path("x"))
+    for words in (("--no-careful",), ("--careful", "false")):
+        assert parsed("--folder", "x", *words) == Outer(Path("x"), careful=False)
 
 
 def test_help_shows_description_and_default() -> None:
