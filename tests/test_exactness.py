@@ -238,7 +238,7 @@ def test_answers_about_several_frames_are_the_targets_own(
         config = DraftingConfig.of(mode, effort=1.0, exit_gain=0.0)
         robot = Robot(pair.drafts[1], config, asked, weather, resumes=number == 0)
         other = Robot(pair.drafts[0], DraftingConfig.of(Mode.SD), [replace(several, jpeg=frames[0])], Weather())
-        server = SERVER.changed(frames=count, prefill_chunk=(3, 0)[number])
+        server = SERVER.changed(frames=count, prefill_chunk=(3, 0, 7)[number])
         run(pair.target, [robot, other], config=server, exits=noisy_exits(pair.target, 0.6), self_draft=pair.drafts[0])
         assert robot.answers == [alone(pair.target, request) for request in asked]
         assert other.answers == [alone(pair.target, replace(several, jpeg=frames[0]))]
