@@ -1,8 +1,8 @@
 """Questions in the form of MMSpec, a benchmark of speculative decoding for models that see, and its way of counting.
 
-arXiv 2603.14989. A folder holds `mmspec.jsonl`, an object a line with id, image, turns, category and, in the published files, topic, and
-the images in `images/`. Of a sample with several turns each later one follows the first one's image, all questions
-before and the target's answers to them, in the model's own chat template.
+arXiv 2603.14989. A folder holds `mmspec.jsonl`, an object a line with id, image, turns, category and, in the published
+files, topic, and the images in `images/`. Of a sample with several turns each later one follows the image, all
+questions before and the target's answers to them, in the model's own chat template.
 """
 
 from __future__ import annotations

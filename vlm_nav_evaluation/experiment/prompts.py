@@ -17,13 +17,15 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from speculation.language.prompts import TURN_END
 from speculation.wire import MAX_PROMPT_CHARS
 
 TEXT_FILE = "text:"
 """What a source of questions begins with that names a file."""
 SAMPLE = Path(__file__).parent / "data" / "prompts.jsonl"
 KNOWN = "question and answer (GSM8K), prompt and task_id (HumanEval), turns and category (MT-Bench, Spec-Bench)"
-Text = Annotated[str, Meta(pattern=r"\S", max_length=MAX_PROMPT_CHARS)]
+Text = Annotated[str, Meta(pattern=rf"(?s)\A(?=[^{TURN_END}]*\Z).*\S", max_length=MAX_PROMPT_CHARS)]
+"""One turn, which is not empty and does not hold what separates turns."""
 Entry = TypeVar("Entry")
 
 
