@@ -191,8 +191,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"{name}: left out, transformers fails: {why}")
     shown: dict[str, Any] = {"figures": figures, "flips": [asdict(flip) for flip in flips]}
     if is_mmspec(options.frames):
-        shown["mmspec"] = counted(measured, asked, GREEDY, AT_PREFILL)
-        print(as_mmspec(shown["mmspec"], GREEDY))
+        base = GREEDY if GREEDY in measured.answers else ALONE
+        shown["mmspec"] = counted(measured, asked, base, AT_PREFILL)
+        print(as_mmspec(shown["mmspec"], base))
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown["refused"] = dict(measured.refused)

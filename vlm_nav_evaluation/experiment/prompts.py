@@ -120,5 +120,8 @@ def pick(prompts: list[Entry], count: int, seed: int = 0) -> list[Entry]:
     Raises ValueError where there are fewer: a prompt that comes twice would be answered from memory (n-grams).
     """
     if count > len(prompts):
-        raise ValueError(f"{count} prompts were asked for, the file holds {len(prompts)}; ask for at most as many")
+        raise ValueError(
+            f"{count} prompts were asked for, those to warm up or to tune on among them, and the file holds "
+            f"{len(prompts)}; ask for fewer (--steps)"
+        )
     return [prompts[(place * len(prompts) // count + seed) % len(prompts)] for place in range(count)]

@@ -114,7 +114,7 @@ def test_prompts_are_picked_over_the_whole_file() -> None:
     assert pick(prompts, 12) == prompts
     assert Counter(each.category for each in pick(prompts, 6)) == {"a": 2, "b": 2, "c": 2}
     assert len(set(pick(prompts, 7, seed=5))) == 7 and pick(prompts, 3, seed=1) != pick(prompts, 3)
-    with pytest.raises(ValueError, match="13 prompts were asked for, the file holds 12"):
+    with pytest.raises(ValueError, match="13 prompts were asked for, .* and the file holds 12"):
         pick(prompts, 13)
 
 
