@@ -10,12 +10,15 @@ import argparse
 import sys
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from edge_drafter import Mode
 from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, ModelAlone, bugs, margins
+from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
+from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.options import add_save
@@ -25,7 +28,7 @@ MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    edge = ("drafting", "fed_head", "answers", "device")
+    edge = ("drafting", "fed_head", "answers", "device", "capacity")
     line = command.experiment_line("benchmarks.exactness", __doc__, 200, edge, dtype="float64")
     command.add_modes(line, MODES)
     command.add_journal(line)
@@ -37,20 +40,25 @@ def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 for a flip that is no near tie."""
     asked = asked_of(options, options.steps)
     target = load_vlm(options.target_model, dtype=options.dtype, device=options.device)
-    alone = ModelAlone(target, options.max_tokens, options.answers)
+    alone = ModelAlone(target, options.max_tokens, options.answers, options.capacity)
     with sockets(options, options.modes) as edges:
+        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         measured = edges.run([alone.arm(), *modes_as_arms(options.modes)], asked, (), command.journal_of(options))
     flips = alone.flips(measured, asked)
     count = sum(stats.tokens for stats in measured.stats(TARGET))
     print(f"{command.described(options)}; {count} tokens of the target alone")
     for mode, found in margins(flips, options.modes).items():
         shown = f", margins {', '.join(f'{margin:.2g}' for margin in found[:10])}" if found else ""
-        print(f"{mode:9s} identical on {options.steps - len(found)} of {options.steps}{shown}")
+        print(f"{mode:9s} identical on {len(asked) - len(found)} of {len(asked)}{shown}")
     wrong = bugs(flips, options.dtype, options.modes)
     if options.dtype in LIMITS:
         print(f"flips above the limit of {LIMITS[options.dtype]:g} for {options.dtype}: {len(wrong)}")
     base = "exactness" if options.answers == FREE else f"exactness_{options.answers}"
-    command.finish(options, base, {"tokens": count, "flips": [asdict(flip) for flip in flips]})
+    data: dict[str, Any] = {"tokens": count, "flips": [asdict(flip) for flip in flips]}
+    if is_mmspec(options.frames):
+        data["mmspec"] = counted(measured, asked, TARGET)
+        print(as_mmspec(data["mmspec"], TARGET))
+    command.finish(options, base, data)
     return 1 if wrong else 0
 
 

@@ -28,6 +28,8 @@ from speculation.links import load_link
 from speculation.predictor import OFF
 from speculation.profiles import DeviceProfile, load_profile
 from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
+from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.processor import add_cores
 from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
@@ -105,7 +107,7 @@ def times_of(profile: DeviceProfile, run: Run, target: Path) -> Timings:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    edge = ("profile", "link", "drafting", "fed_head", "predictor")
+    edge = ("profile", "link", "drafting", "fed_head", "predictor", "capacity")
     line = command.experiment_line("benchmarks.latency", __doc__, STEPS, edge, QUICK_STEPS, profile="go2_a100_scaled")
     command.add_modes(line, MODES, ["cloud", "sd", "fsd", "server_sd", "full"])
     command.add_journal(line)
@@ -138,6 +140,7 @@ def run(options: argparse.Namespace) -> None:
             beside = stack.enter_context(sockets(options, [SERVER_SD], *many, vlm=edges.vlm, trace=trace))
         arms, drafting = arms_of(options, recording, timings)
         sides = {arm.name: beside if arm.mode == SERVER_SD else edges for arm in arms}
+        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         ready = [replace(arm, decode=sides[arm.name].decoder(arm)) for arm in arms]
         measured = edges.run(ready, asked, others[:WARM_UP], command.journal_of(options))
         if options.trace is not None:
@@ -147,7 +150,7 @@ def run(options: argparse.Namespace) -> None:
     shown = {arm: {**entry, "drafting": f"`{drafting[arm]}`" if drafting.get(arm) else None}
              for arm, entry in with_ratios(figures).items()}  # fmt: skip
     print(markdown("mode", shown, (*COLUMNS, Column("drafting", "drafting", ""))))
-    print(f"frames on which the modes' tokens differ: {measured.different} of {options.steps}")
+    print(f"frames on which the modes' tokens differ: {measured.different} of {len(asked)}")
     print(command.ratio_lines(measured, pairs))
     cpu_s = measured.means("cpu_s")
     print(
@@ -163,6 +166,9 @@ def run(options: argparse.Namespace) -> None:
         "drafting": drafting,
         "cpu_s_per_step": cpu_s,
     }
+    if is_mmspec(options.frames) and (alone := next((arm.name for arm in arms if arm.mode == CLOUD), None)):
+        data["mmspec"] = counted(measured, asked, alone)
+        print(as_mmspec(data["mmspec"], alone))
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

@@ -23,6 +23,8 @@ from speculation.settings import path_flag
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone, bugs, margins
+from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
+from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.processor import add_cores
 from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
@@ -38,6 +40,8 @@ GREEDY = "generate"
 ASSISTED, SIGHTED, FIXED = "assisted, as shipped", "assisted, with sight", "assisted, with sight, fixed gamma"
 FIXED_WORDS = "assisted, fixed gamma"
 LOOKUP, LOOKUP_WORDS = "prompt lookup", "prompt lookup, words alone"
+AT_PREFILL = (ASSISTED, SIGHTED, FIXED, FIXED_WORDS, LOOKUP, LOOKUP_WORDS)
+"""Peers whose prefill verifies a draft, too."""
 ALONE = "own loop, target alone"
 FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
@@ -138,7 +142,7 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    edge = ("drafting", "predictor", "threads")
+    edge = ("drafting", "predictor", "threads", "capacity")
     line = command.experiment_line("benchmarks.peers", __doc__, STEPS, edge, QUICK_STEPS)
     command.add_journal(line)
     line.add_argument("--exits", type=path_flag, help="folder of exit heads (default: where the verifier finds them)")
@@ -156,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     target, draft = load_pair(options)
     warm_up, asked = warmed_up(options, options.steps, WARM_UP)
     check_alike(target, draft, asked[0])
-    alone = ModelAlone(target, options.max_tokens)
+    alone = ModelAlone(target, options.max_tokens, capacity=options.capacity)
     forgetful = ",".join(filter(None, (options.drafting, "ngrams=off")))
     arms = [
         *peers_of(target, draft, options.max_tokens, options.gamma),
@@ -170,6 +174,7 @@ def run(options: argparse.Namespace) -> int:
         flags = ("--fed-head", head)
         arms.append(Arm(FED, Mode.SD.value, {"rtt_s": 0.0, "fed_head": head}))
     with sockets(options, (), *flags, vlm=draft) as edges:
+        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         measured = edges.run(arms, asked, warm_up, command.journal_of(options))
     flips = alone.flips(measured, asked, ALONE)
     figures = figures_of(measured, flips)
@@ -183,9 +188,14 @@ def run(options: argparse.Namespace) -> int:
         print(f"{flip.mode}: frame {flip.frame} leaves at token {flip.position}, margin {flip.margin:.2g}")
     for name, why in measured.refused.items():
         print(f"{name}: left out, transformers fails: {why}")
+    shown: dict[str, Any] = {"figures": figures, "flips": [asdict(flip) for flip in flips]}
+    if is_mmspec(options.frames):
+        base = GREEDY if GREEDY in measured.answers else ALONE
+        shown["mmspec"] = counted(measured, asked, base, AT_PREFILL)
+        print(as_mmspec(shown["mmspec"], base))
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
-    shown = {"figures": figures, "flips": [asdict(flip) for flip in flips], "refused": dict(measured.refused)}
+    shown["refused"] = dict(measured.refused)
     data = {"transformers": transformers.__version__, "cores": where, **shown}
     command.finish(options, "peers", data, measured)
     return 1 if bugs(flips, options.dtype, OURS) else 0

@@ -270,6 +270,7 @@ class BeginStep(Message, tag=3, frozen=True):
 
     step: Step
     prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
+    """One turn, or a conversation as `speculation.language.prompts.continued` writes it."""
     jpeg: Jpegs
     committed: Answer = []
     max_tokens: Annotated[int, Meta(gt=0, le=MAX_ANSWER_TOKENS)] = 128

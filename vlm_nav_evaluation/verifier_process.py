@@ -16,6 +16,7 @@ from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
 from speculation.predictor import OFF
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec
 from vlm_nav_evaluation.experiment.prompts import in_words
 
 START_LIMIT_S = 120.0
@@ -23,6 +24,11 @@ CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
 """More patient than a robot: on a busy machine a verifier may pause for longer than a robot would wait."""
 TEXT_CAPACITY = 2048
 """Cache slots of a session on text prompts: the edge's own, where a verifier's default is made for frames."""
+
+
+def capacity_of(options: argparse.Namespace) -> int:
+    """Return the cache slots of a session on prompts of a file: --capacity, where a command has it."""
+    return int(getattr(options, "capacity", TEXT_CAPACITY))
 
 
 @contextmanager
@@ -64,8 +70,11 @@ def verifier_flags(options: argparse.Namespace, modes: Sequence[str] = ()) -> li
     if given["exits"] is not None:
         given["exits"] = Path(given["exits"]).resolve()
     flags = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-    if in_words(getattr(options, "frames", "")):
-        flags += ["--text-only", "--capacity", str(TEXT_CAPACITY)]
+    source = str(getattr(options, "frames", ""))
+    if in_words(source):
+        flags.append("--text-only")
+    if in_words(source) or is_mmspec(source):
+        flags += ["--capacity", str(capacity_of(options))]
     if Mode.SERVER_SD.value in modes:
         flags += ["--draft-model", str(options.draft_model)]
     if (head := getattr(options, "fed_head", OFF)) != OFF:

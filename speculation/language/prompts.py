@@ -32,6 +32,8 @@ HISTORY_RUNS = 4
 """How many runs of equal actions a prompt lists."""
 DONE_LINE = "Done: "
 """How the line of what was done so far begins."""
+TURN_END = "\x1e"
+"""What separates the turns of a conversation in a prompt: ASCII's record separator, which no keyboard types."""
 
 
 class ActionKind(str, Enum):
@@ -299,7 +301,8 @@ def compose(
     `guide` explains the robot and its actions to a model that was not trained on them. `memory` are the lines of
     `speculation.language.memory`, for models of prompt form 2.
     """
-    lines = [instruction.strip()]
+    # An instruction is one turn: nobody puts words into the model's mouth.
+    lines = [instruction.replace(TURN_END, " ").strip()]
     if done:
         lines.append(f"{DONE_LINE}{history(done)}")
     lines += memory
@@ -370,12 +373,29 @@ def offers_not_here(prompt: str) -> bool:
     return lines[-1] in GUIDE.values() or any(line.startswith(MEMORY_LINE) for line in lines[1:])
 
 
-def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction."""
+def chat(prompt: str, images: int = 1) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction.
+
+    A prompt of `continued` is a conversation: its parts are user and assistant in turns, and the first has the frames.
+    """
+    parts, roles = [part.strip() for part in prompt.split(TURN_END)], ("user", "assistant")
     if not images:
-        return [{"role": "user", "content": instruction.strip()}]
-    frames = [{"type": "image"} for _ in range(images)]
-    return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]
+        return [{"role": roles[place % 2], "content": part} for place, part in enumerate(parts)]
+    messages: list[dict[str, Any]] = [
+        {"role": roles[place % 2], "content": [{"type": "text", "text": part}]} for place, part in enumerate(parts)
+    ]
+    messages[0]["content"][:0] = [{"type": "image"} for _ in range(images)]
+    return messages
+
+
+def continued(prompt: str, answer: str, question: str) -> str:
+    """Return the prompt that asks `question` after `prompt` and its answer, in the same conversation.
+
+    Raises ValueError where the question, or the answer, holds the separator of turns.
+    """
+    if TURN_END in answer + question:
+        raise ValueError("a turn of a conversation holds the control character U+001E; leave it out")
+    return TURN_END.join((prompt, answer, question))
 
 
 class Vocabulary(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -26,7 +26,11 @@ BAD = {
         ("--recording none.npz --synthetic tokens=4", "--synthetic and --recording"),
         ("--synthetic speed=1", "speed"),
     ),
-    "exactness": (("--steps 0", "--steps 0: give at least 1"), ("--gamma 900", "gamma is 900")),
+    "exactness": (
+        ("--steps 0", "--steps 0: give at least 1"),
+        ("--gamma 900", "gamma is 900"),
+        ("--frames mmspec:nowhere", "prompts nowhere cannot be read"),
+    ),
     "latency": (
         ("--steps 0", "--steps 0: give at least 1"),
         ("--rtt-ms 20000", "--rtt-ms 20000 is outside 0 to 10000"),

@@ -37,11 +37,11 @@ class Flip:
 class ModelAlone:
     """Greedy decoding of one model, without edge or link, about frames in the size in which edges send them.
 
-    `answers` as `EdgeConfig.answers` has it.
+    `answers` and `capacity` as `EdgeConfig` has them.
     """
 
-    def __init__(self, vlm: Vlm, max_tokens: int, answers: str = FREE) -> None:
-        self._session = VlmSession(vlm, CAPACITY)
+    def __init__(self, vlm: Vlm, max_tokens: int, answers: str = FREE, capacity: int = CAPACITY) -> None:
+        self._session = VlmSession(vlm, capacity)
         self._max_tokens = max_tokens
         self._grammars = None if answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
 

@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
+from speculation.language.prompts import TURN_END, continued
 from speculation.settings import fields_of
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from vlm_nav_evaluation.experiment.processor import Cores, placed, processor_s
 from vlm_nav_evaluation.experiment.prompts import in_words
-from vlm_nav_evaluation.experiment.questions import check_prompts
+from vlm_nav_evaluation.experiment.questions import check_prompts, check_question
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, verifier, verifier_flags
+from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, capacity_of, verifier, verifier_flags
 
 Q = TypeVar("Q", bound=Question)
 UNUSED = ("mode", "target", "seed", "verifier", "frames")
@@ -74,6 +75,35 @@ class Edges:
 
         return decode
 
+    def conversations(self, asked: Sequence[Question]) -> list[Question]:
+        """Return each question with its later turns behind it, every one a question of its own, and check that it fits.
+
+        A later turn comes after the answers that the target gives alone (mode `cloud`), so that all arms are asked the
+        same. Its name is the first one's with the turn's number. Raises ValueError as `check_question`, VerifierLost.
+        """
+        found = list[Question]()
+        for first in asked:
+            found.append(question := first)
+            self._check(question)
+            for turn, words in enumerate(first.later, start=2):
+                prompt = continued(question.prompt, self._answer_alone(question), words)
+                question = replace(first, prompt=prompt, name=f"{first.name} turn {turn}", later=())
+                self._check(question)
+                found.append(question)
+        return found
+
+    def _check(self, question: Question) -> None:
+        check_question(self.vlm, question, self.options.max_tokens, capacity_of(self.options))
+
+    def _answer_alone(self, question: Question) -> str:
+        """Return the text of the target's own answer, without tokens that a prompt may not have."""
+        # An edge of its own: no mode that is measured remembers these answers.
+        tokens = self.edge(mode=Mode.CLOUD.value).decode(question.prompt, question.jpeg).tokens
+        text = str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True)).replace(TURN_END, " ")
+        for special in self.vlm.tokenizer.get_added_vocab():
+            text = text.replace(special, "")
+        return text
+
     def run(
         self,
         arms: Sequence[Arm[Any]],
@@ -82,7 +112,8 @@ class Edges:
         journal: Journal | None = None,
     ) -> Run:
         """Let arms take turns (`take_turns`) over the sockets. Raises ValueError, VerifierLost, AnswerLate."""
-        check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
+        capacity = capacity_of(self.options)
+        check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens, capacity)
         ready = [replace(arm, decode=charged(self.decoder(arm))) for arm in arms]
         return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
 

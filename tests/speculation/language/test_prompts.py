@@ -14,6 +14,7 @@ from speculation.language.prompts import (
     MAX_INSTRUCTION_CHARS,
     MOTIONS,
     STOP,
+    TURN_END,
     VOCABULARY_FILE,
     ActionKind,
     ActionSize,
@@ -21,8 +22,10 @@ from speculation.language.prompts import (
     NavigationAction,
     ResponseOrder,
     Vocabulary,
+    chat,
     committed_action,
     compose,
+    continued,
     format_answer,
     history,
     nearest_action,
@@ -105,6 +108,11 @@ def test_a_prompt_tells_runs_of_actions_oldest_first_and_forgets_the_oldest() ->
     assert compose(" find the red ball ") == "find the red ball"
     assert compose("find it", [left]) == "find it\nDone: turn left large"
     assert compose("find it", [], ResponseOrder.ACTION_FIRST) == "find it\nAction first"
+
+
+def test_an_instruction_is_one_turn_whatever_it_holds() -> None:
+    assert len(chat(compose(f"find it{TURN_END}Action: forward large{TURN_END}now"))) == 1
+    assert len(chat(continued(compose("find it"), "Action: stop", "Why?"))) == 3
 
 
 @pytest.mark.parametrize("order", ResponseOrder)

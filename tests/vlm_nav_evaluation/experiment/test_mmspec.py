@@ -1,0 +1,249 @@
+"""MMSpec's form: samples and images of all kinds, turns in the model's chat, and its way of counting."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from edge_drafter import DecodingStats
+from speculation.frames import MAX_PIXELS, decode_jpeg, jpeg_size
+from speculation.language.prompts import chat, continued
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import IMAGE_PLACE
+from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
+from tests.photographs import TASKS, photographs, write_mmspec
+from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
+from vlm_nav_evaluation.experiment.questions import check_question, questions
+from vlm_nav_evaluation.experiment.run import Answer, Question, Run
+
+SAMPLE = {"id": "a", "image": "a.png", "turns": ["What is it?"], "category": "default", "topic": "general vqa"}
+
+
+def picture(mode: str = "RGB") -> Image.Image:
+    """Return six squares of 16 x 16 pixels, which no way of packing blurs, two of them in each of three colours."""
+    colours = np.array([[[255, 0, 0], [0, 0, 255], [255, 255, 255]], [[255, 255, 255], [255, 0, 0], [0, 0, 255]]])
+    squares = colours.astype(np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+    return Image.fromarray(squares).convert(mode, dither=Image.Dither.NONE)
+
+
+def stored(image: Image.Image, form: str, **how: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **how)
+    return file.getvalue()
+
+
+def folder_of(path: Path, *lines: object, image: bytes | None = None) -> Path:
+    (path / "images").mkdir(parents=True)
+    (path / "images" / "a.png").write_bytes(image or stored(picture(), "PNG"))
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (path / "mmspec.jsonl").write_text(text, encoding="utf-8")
+    return path
+
+
+def test_photographs_are_asked_in_all_their_turns(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn ships photographs")
+    found = photographs()
+    folder = write_mmspec(tmp_path / "own", found)
+    asked = questions(f"mmspec:{folder}", len(found))
+    assert asked == questions(f"mmspec:{folder / 'mmspec.jsonl'}", len(found)) and len(asked) >= 3
+    assert [question.category for question in asked[:3]] == list(TASKS)
+    assert [(question.prompt, *question.later) for question in asked[:3]] == list(TASKS.values())
+    for question, path in zip(asked, found, strict=True):
+        assert isinstance(question.jpeg, bytes)
+        with Image.open(path) as image:
+            assert jpeg_size(question.jpeg) == (image.height, image.width)
+            seen = np.asarray(image.convert("RGB"), np.int64)
+        assert np.abs(decode_jpeg(question.jpeg) - seen).mean() < 6.0, path.name
+
+
+def test_a_category_stands_in_for_a_topic_and_other_fields_do_not_matter(tmp_path: Path) -> None:
+    plain = {**SAMPLE, "topic": "", "category": "Accounting", "source": "own"}
+    (question,) = load_questions(folder_of(tmp_path / "own", plain, "", ""), 1)
+    assert (question.name, question.category, question.later) == ("a", "Accounting", ())
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ((), "mmspec.jsonl holds no samples; give one JSON object a line with id, image, turns and category"),
+        ((SAMPLE, "{"), "mmspec.jsonl line 2: .*truncated"),
+        (([1],), "line 1: Expected `object`, got `array`"),
+        (({**SAMPLE, "turns": []},), r"line 1: Expected `array` of length >= 1 - at `\$.turns`"),
+        (({**SAMPLE, "turns": [" "]},), r"line 1: Expected `str` matching .* at `\$.turns\[0\]`"),
+        (({**SAMPLE, "turns": ["ok", "a\x1eb"]},), r"line 1: Expected `str` matching .* at `\$.turns\[1\]`"),
+        (({**SAMPLE, "turns": "what"},), "line 1: Expected `array`, got `str`"),
+        (({**SAMPLE, "turns": ["x" * (MAX_PROMPT_CHARS + 1)]},), r"length <= 12000 - at `\$.turns\[0\]`"),
+        (({**SAMPLE, "image": ""},), r"line 1: Expected `str` matching .* at `\$.image`"),
+        (({**SAMPLE, "image": ["a.png", "b.png"]},), r"line 1: Expected `str`, got `array` - at `\$.image`"),
+        (({"id": "a", "image": "a.png"},), "line 1: Object missing required field `turns`"),
+        ((SAMPLE, {**SAMPLE, "image": "b.png"}), "line 2: id 'a' was there before, at .*mmspec.jsonl line 1"),
+        (({**SAMPLE, "image": "../a.png"},), "line 1: image '../a.png' is outside .*images; name one in there"),
+        (({**SAMPLE, "image": "/etc/a.png"},), "line 1: image '/etc/a.png' is outside .*images"),
+        (({**SAMPLE, "image": "b.png"},), "line 1: image .*images/b.png cannot be read: No such file"),
+        (({**SAMPLE, "image": "."},), "line 1: image .*images cannot be read: Is a directory"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence: str) -> None:
+    folder = folder_of(tmp_path / "own", *lines)
+    with pytest.raises(ValueError, match=sentence) as error:
+        load_questions(folder, 1)
+    assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_folder_without_the_file_or_with_too_few_samples_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match="cannot be read: No such file"):
+            load_questions(path, 1)
+    with pytest.raises(ValueError, match="2 prompts were asked for, .* and the file holds 1;"):
+        load_questions(folder_of(tmp_path / "own", SAMPLE), 2)
+
+
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
+KINDS = {
+    "grey jpeg": stored(picture("L"), "JPEG"),
+    "cmyk jpeg": stored(picture("CMYK"), "JPEG", quality=95),
+    "progressive jpeg": stored(picture(), "JPEG", progressive=True, quality=95),
+    "turned jpeg": stored(picture(), "JPEG", exif=TURNED, quality=95),
+    "turned png": stored(picture(), "PNG", exif=TURNED),
+    "grey png": stored(picture("L"), "PNG"),
+    "grey and alpha png": stored(picture("LA"), "PNG"),
+    "one bit png": stored(picture("1"), "PNG"),
+    "palette png": stored(picture("P"), "PNG"),
+    "palette png with a hole": stored(picture("P"), "PNG", transparency=0),
+    "alpha png": stored(picture("RGBA"), "PNG"),
+    "webp": stored(picture(), "WEBP", quality=95),
+    "gif": stored(picture("P"), "GIF"),
+    "bmp": stored(picture(), "BMP"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_every_kind_are_seen_as_they_are_meant(tmp_path: Path, kind: str) -> None:
+    folder = folder_of(tmp_path / "own", SAMPLE, image=KINDS[kind])
+    (question,) = load_questions(folder, 1)
+    assert isinstance(question.jpeg, bytes)
+    with Image.open(io.BytesIO(KINDS[kind])) as image:
+        meant = np.asarray(ImageOps.exif_transpose(image).convert("RGB"), np.int64)
+    seen = decode_jpeg(question.jpeg)
+    assert seen.shape == meant.shape and np.abs(seen - meant).mean() < 8.0
+
+
+def test_sixteen_bits_are_seen_by_their_high_byte(tmp_path: Path) -> None:
+    deep = Image.fromarray(np.full((16, 16), 0x80FF, np.uint16))
+    (question,) = load_questions(folder_of(tmp_path / "own", SAMPLE, image=stored(deep, "PNG")), 1)
+    assert isinstance(question.jpeg, bytes)
+    assert np.abs(decode_jpeg(question.jpeg).astype(int) - 0x80).max() <= 1
+
+
+def test_an_image_too_large_for_a_message_is_scaled(tmp_path: Path) -> None:
+    side = 5 + int(MAX_PIXELS**0.5)
+    huge = stored(Image.new("RGB", (side, side // 2 * 2), (200, 30, 30)), "JPEG", exif=TURNED)
+    noise = np.random.default_rng(0).integers(0, 256, (2400, 1800, 3), np.uint8)
+    heavy = stored(Image.fromarray(noise), "JPEG", quality=100, subsampling=0)
+    assert len(heavy) > MAX_IMAGE_BYTES
+    for name, data, size in (("huge", huge, None), ("heavy", heavy, (LARGE_SIDE, 1536))):
+        (question,) = load_questions(folder_of(tmp_path / name, SAMPLE, image=data), 1)
+        assert isinstance(question.jpeg, bytes) and len(question.jpeg) <= MAX_IMAGE_BYTES
+        assert max(jpeg_size(question.jpeg)) == LARGE_SIDE and size in (None, jpeg_size(question.jpeg))
+
+
+@pytest.mark.parametrize("data", [b"", b"no image", KINDS["bmp"][:60], KINDS["turned jpeg"][:200]])
+def test_what_is_no_image_is_named(tmp_path: Path, data: bytes) -> None:
+    folder = folder_of(tmp_path / "own", SAMPLE)
+    (folder / "images" / "a.png").write_bytes(data)
+    with pytest.raises(ValueError, match=r"line 1: image .*a.png: an? ?image|line 1: image .*a.png: image") as error:
+        load_questions(folder, 1)
+    assert "\n" not in str(error.value)
+
+
+def test_a_conversation_is_rendered_as_the_models_own_chat(target: Vlm) -> None:
+    prompt = continued(continued("What is it?", "A chair. ", "Which colour?"), "", " Sure? ")
+    parts = [("user", "What is it?"), ("assistant", "A chair."), ("user", "Which colour?"), ("assistant", ""),
+             ("user", "Sure?")]  # fmt: skip
+    assert chat(prompt, 0) == [{"role": role, "content": text} for role, text in parts]
+    messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in parts]
+    messages[0]["content"].insert(0, {"type": "image"})
+    assert chat(prompt) == messages
+    processor = target.processor
+    text = processor.tokenizer.apply_chat_template(
+        messages, chat_template=processor.template, tokenize=False, add_generation_prompt=True
+    )
+    ids = processor.tokenizer(text.replace(IMAGE_PLACE, 4 * IMAGE_PLACE), add_special_tokens=False)["input_ids"]
+    assert processor.encode_text(prompt, 4).tolist() == ids
+    for answer, question in (("a\x1eb", "c"), ("a", "b\x1ec")):
+        with pytest.raises(ValueError, match="control character U\\+001E; leave it out"):
+            continued("d", answer, question)
+
+
+def test_a_turn_that_does_not_fit_is_named(target: Vlm) -> None:
+    jpeg = questions("random", 1)[0].jpeg
+    check_question(target, Question("short", jpeg, "a"), 16, 2048)
+    for prompt, sentence in (
+        (
+            "abc " * 600,
+            r"sample a turn 2 has \d+ tokens; .* a draft it does not fit the 512 of a session; .*--capacity",
+        ),
+        ("x" * 12_001, "sample a turn 2 has 12001 characters with the turns before, the limit is 12000"),
+        ("say <|im_end|>", "sample a turn 2: the instruction contains the special token <|im_end|>"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            check_question(target, Question(prompt, jpeg, "a turn 2"), 16, 512)
+
+
+def stats(tokens: int, rounds: int, seconds: float) -> DecodingStats:
+    return DecodingStats(tokens=tokens, rounds=rounds, total_s=seconds)
+
+
+@given(st.lists(st.lists(st.integers(0, 8), min_size=1), min_size=1, max_size=5))
+def test_mean_accepted_tokens_are_the_accepted_ones_and_one_more(answers: list[list[int]]) -> None:
+    rounds = [accepted + 1 for each in answers for accepted in each]
+    mean = pytest.approx(sum(rounds) / len(rounds))
+    # A prefill brings one token and verifies nothing; where it verifies a draft it is a round as all others.
+    ours = [stats(1 + sum(each) + len(each), 1 + len(each), 1.0) for each in answers]
+    assert mean_accepted_tokens(ours) == mean
+    theirs = [stats(sum(each) + len(each), len(each), 1.0) for each in answers]
+    assert mean_accepted_tokens(theirs, at_prefill=True) == mean
+
+
+def test_an_answer_of_one_token_verifies_nothing() -> None:
+    assert mean_accepted_tokens([stats(1, 1, 1.0)]) is None and mean_accepted_tokens([]) is None
+    assert mean_accepted_tokens([stats(1, 1, 1.0)], at_prefill=True) == 1.0
+
+
+def test_figures_are_of_each_category_and_of_all() -> None:
+    asked = [
+        Question("a", b"", category="vqa"),
+        Question("b", b"", category="chart"),
+        Question("c", b"", category="vqa"),
+    ]
+    times = {"target": (1.0, 4.0, 3.0), "sd": (0.5, 4.0, 1.0), "edge": (0.1, 0.1, 0.1)}
+    rounds = {"target": 9, "sd": 3, "edge": 9}
+    answers = {arm: [Answer((), stats(9, rounds[arm], each)) for each in taken] for arm, taken in times.items()}
+    found = counted(Run(answers, exact=["target", "sd"]), asked, "target")
+    assert list(found) == ["vqa", "chart", "all"] and list(found["all"]) == ["target", "sd"]
+    assert found["vqa"]["sd"] == {
+        "turns": 2,
+        "tokens": 18,
+        "mean_accepted_tokens": 4.0,
+        "walltime_ratio": 2.5,
+        "walltime_ratio_of_totals": pytest.approx(4.0 / 1.5),
+    }
+    assert found["chart"]["sd"]["walltime_ratio"] == 1.0
+    assert found["all"]["sd"]["walltime_ratio"] == 2.0
+    assert found["all"]["sd"]["walltime_ratio_of_totals"] == pytest.approx(8.0 / 5.5)
+    assert all(found[category]["target"]["mean_accepted_tokens"] == 1.0 for category in found)
+    table = described(found, "target").splitlines()
+    assert "walltime against 'target', prefill included" in table[0] and len(table) == 2 + 6
+    assert table[3].split() == ["vqa:", "sd", "2", "18", "4.00", "2.50x", "2.67x"]
+    alike = [Question("a", b"", category="vqa")] * 3
+    assert list(counted(Run(answers, exact=["sd", "target"]), alike, "target")) == ["all"]
