@@ -39,7 +39,8 @@ from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 
 CAPACITY = 512
 MAX_TOKENS = 96

@@ -19,7 +19,7 @@ from adapters_training.sources.conversations import IMAGE_FORMATS
 from speculation.frames import MAX_PIXELS, Frame, decode_jpeg, turned
 from speculation.images import JPEG_START
 from speculation.vlm.families import FrameProcessor
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Grid, Ints
 
 CHARACTERS_PER_TOKEN = 16

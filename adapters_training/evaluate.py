@@ -28,7 +28,8 @@ from speculation.language.memory import SIDE_PHRASES
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.language.words import RELATIONS
 from speculation.progress import progress
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 
 MAX_TOKENS = 96

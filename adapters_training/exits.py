@@ -43,8 +43,8 @@ from adapters_training.frozen_target.training import training_command
 from adapters_training.trainer import StepLosses
 from speculation.exits import WEIGHTS_FILE, ExitHeads, measure_reliability
 from speculation.vlm.forward import final_logits
-from speculation.vlm.load import Vlm
 from speculation.vlm.memory import BYTES
+from speculation.vlm.model import Vlm
 
 FIGURES = ("agreement", "cross-entropy", "divergence")
 

@@ -40,8 +40,9 @@ from adapters_training.packing import IGNORE
 from adapters_training.shapes import parameters
 from adapters_training.trainer import StepLosses
 from speculation.vlm.forward import final_logits
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import BYTES
+from speculation.vlm.model import Vlm
 from speculation.wire import MAX_DRAFT_TOKENS
 
 ROPE_THETA = 10_000.0

@@ -18,7 +18,7 @@ from transformers import GenerationConfig as _GenerationConfig
 
 from edge_drafter import DecodingStats
 from speculation.vlm.inputs import Inputs, as_sent, prepare
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.run import Answer, Question
 
 GenerationConfig: Any = _GenerationConfig

@@ -29,8 +29,8 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, encode_image, forward, prefill
 from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.speed import text_inputs, timed
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.options import add_edge_flags, add_save

@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
 from speculation.settings import path_flag
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec

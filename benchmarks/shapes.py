@@ -12,8 +12,9 @@ from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.load import DTYPES, Vlm
+from speculation.vlm.load import DTYPES
 from speculation.vlm.memory import BYTES, available_bytes, gigabytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.processing import Processor
 
 QWEN2_TOKENS = 151657

@@ -39,8 +39,9 @@ from speculation.vlm.forward import (
 )
 from speculation.vlm.graphs import graphs_of
 from speculation.vlm.inputs import Inputs, prepare
-from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.load import ModelFolderError
 from speculation.vlm.memory import available_bytes, gigabytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints
 from speculation.vlm.sampling import choose_rows
 from speculation.vlm.speed import synchronise

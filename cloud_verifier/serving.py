@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloud_verifier.frontend.supervisor import Frontend
     from cloud_verifier.server_draft.drafting import ServerDraft
     from speculation.profiles import DeviceProfile
-    from speculation.vlm.load import Vlm
+    from speculation.vlm.model import Vlm
 
 _log = logging.getLogger("cloud_verifier")
 

@@ -34,7 +34,7 @@ from speculation.profiles import load_profile
 from speculation.sampling import question_key
 from speculation.trace import Trace
 from speculation.vlm.frame_size import reduced
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from speculation.language.prompts import Vocabulary
 from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import DeviceProfile
 from speculation.settings import expanded
-from speculation.vlm.load import DTYPES, Vlm, load_vlm
+from speculation.vlm.load import DTYPES, load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
 

@@ -27,7 +27,8 @@ from speculation.acceptance import Verdict
 from speculation.language.grammar import Mask, masked
 from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
-from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.load import ModelFolderError
+from speculation.vlm.model import Vlm
 from speculation.wire import ROOT
 
 logger = logging.getLogger(__name__)

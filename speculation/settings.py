@@ -174,8 +174,8 @@ def add_flags(
             how["type"] = field.kind
         line.add_argument(field.flag, **how)
         if default is True:
-            away = f"--no-{field.flag.removeprefix('--')}"
-            line.add_argument(away, dest=field.name, action="store_false", default=argparse.SUPPRESS, help="the reverse")
+            how = {"dest": field.name, "action": "store_false", "default": argparse.SUPPRESS, "help": "the reverse"}
+            line.add_argument(f"--no-{field.flag.removeprefix('--')}", **how)
 
 
 def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any]) -> S:

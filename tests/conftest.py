@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
+    from speculation.vlm.model import Vlm
 
 
 # No example fails because the machine was busy.

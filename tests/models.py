@@ -33,7 +33,7 @@ from transformers import (
 from adapters_training.shapes import train_tokenizer
 from speculation.language.prompts import ACTIONS, Vocabulary, format_answer
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, SPECIAL_TOKENS, Processor, build_processor
 
 COLOURS = ("silver", "red", "blue")

@@ -33,7 +33,7 @@ from speculation.fed.head import FedHead
 from speculation.fed.session import FedSession
 from speculation.links import LinkConditions, WayConditions
 from speculation.profiles import DeviceProfile
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome
 from tests.edge_drafter.fakes import Weather

@@ -65,6 +65,7 @@ TORCH_HOMES = (
 NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.fed", "speculation.vlm")
 NEEDS_NO_TORCH = {
     "speculation.fed.config", "speculation.vlm.settings", "speculation.vlm.folder", "speculation.vlm.blocks",
+    "speculation.vlm.families",
 }  # fmt: skip
 """Files that describe models without loading one."""
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace as replace_fields
 from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.exits import Head, Reliability
 from speculation.fed.files import fingerprint
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import Welcome
 from tests import devices
 from tests.cloud_verifier.process import Robot as Raw

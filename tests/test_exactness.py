@@ -20,7 +20,8 @@ from edge_drafter import DraftingConfig, Mode, QueuePolicy, StepRequest
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.grammar import Automaton, Grammars
 from speculation.sampling import GREEDY, MAX_KEY, Coupled
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import Grammar
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg

@@ -16,7 +16,8 @@ from edge_drafter import DraftingConfig, StepRequest
 from speculation.language.grammar import Grammars
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import Grammar
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather

@@ -17,7 +17,7 @@ from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import fingerprint
 from speculation.fed.head import FedHead
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import jpeg_of
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather

@@ -27,7 +27,7 @@ from speculation.cancellation import Stop
 from speculation.language.grammar import masked
 from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.sampling.rejection import Purpose, draw, draw_rest, noisy, uniform
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Commit, Features, begin_digest, extend_digest
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg

@@ -37,7 +37,8 @@ from speculation.exits import ExitFiles, ExitHeads, Head
 from speculation.language.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import find_model
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 
 

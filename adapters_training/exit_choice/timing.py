@@ -14,7 +14,7 @@ from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward_layers, to_numpy
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.speed import synchronise
 from speculation.wire import ROOT
 

@@ -25,7 +25,7 @@ from speculation.progress import progress
 from speculation.sampling import Greedy
 from speculation.vlm.cache import CacheFull
 from speculation.vlm.forward import to_numpy
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 

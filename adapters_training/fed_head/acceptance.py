@@ -24,7 +24,7 @@ from adapters_training.packing import IGNORE
 from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.head import FedHead
 from speculation.vlm.forward import final_logits
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 Hits = npt.NDArray[np.bool_]
 

@@ -11,7 +11,7 @@ from adapters_training.packing import IGNORE
 from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.head import FedHead
 from speculation.vlm.forward import final_logits
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 def depth_losses(vlm: Vlm, encoder: FeatureEncoder, head: FedHead, runs: Runs, depths: int, head_tokens: int) -> Tensor:

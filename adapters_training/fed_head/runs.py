@@ -12,7 +12,7 @@ from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.hidden_states import outputs
 from adapters_training.packing import IGNORE
 from adapters_training.tensors import TensorFields
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,9 @@ from speculation.fed.config import FedConfig
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import CONFIG_FILE, load_encoder, load_head, round_weights, save
 from speculation.fed.head import FedHead
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import BYTES
+from speculation.vlm.model import Vlm
 
 SHOWN_DEPTHS = 16
 """Depths of a draft whose shares of right tokens results.json has."""

@@ -20,7 +20,7 @@ from adapters_training.sources.mixture import Mixture
 from adapters_training.sources.shards import ShardFolder
 from adapters_training.tensors import TensorFields
 from speculation.language.prompts import Vocabulary
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from adapters_training.frozen_target.batches import Batch
 from adapters_training.packing import IGNORE
 from speculation.exits import ExitHeads
 from speculation.vlm.forward import final_logits
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, folder_fingerprint, read_config, stored_tensors, weight_files
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import available_bytes, gigabytes, text_config, weight_bytes
+from speculation.vlm.model import Vlm
 
 HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""

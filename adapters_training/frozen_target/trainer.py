@@ -17,7 +17,7 @@ from adapters_training.data_parallel import Replicas
 from adapters_training.frozen_target.batches import Batch, Maker, Plan, Run
 from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
 from adapters_training.trainer import StepLosses, Trainer
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 F = TypeVar("F", bound=FrozenTargetConfig)
 

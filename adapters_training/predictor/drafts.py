@@ -25,7 +25,7 @@ from adapters_training.records import Task, read_shard, shards
 from adapters_training.speculative_decoding import SpeculativeDecoder
 from speculation.predictor import FEATURES, features
 from speculation.progress import progress
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024

@@ -32,7 +32,8 @@ from adapters_training.verifier_profile.plots import Measured, plot
 from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
 from speculation.pass_cost import COEFFICIENTS, Load, PassCost
 from speculation.vlm.folder import find_model
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 
 PLOT_FILE = "pass_cost.png"
 QUICK_SHARE, QUICK_EVERY, QUICK_WARM_UP = 0.25, 10, 1

@@ -31,7 +31,7 @@ from speculation.vlm.forward import (
 )
 from speculation.vlm.graphs import PassGraphs, graphs_of
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints, text_positions
 from speculation.vlm.settings import ModelSettings
 

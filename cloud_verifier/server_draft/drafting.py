@@ -26,7 +26,7 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, final_logits, forward_layers, image_places, to_numpy
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT, Jpegs
 

@@ -16,7 +16,7 @@ from speculation.fed.config import FORMAT, FedConfig
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.head import FedHead
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 CONFIG_FILE = "fed_head.json"
 ENCODER_FILE = "fed_encoder.safetensors"

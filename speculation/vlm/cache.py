@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.placement import Span
 from speculation.vlm.plan import Fed, Plan, TreePlan
 

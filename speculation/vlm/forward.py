@@ -22,7 +22,7 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.families import Seen
 from speculation.vlm.graphs import PassGraphs
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.plan import Fed, Plan
 from speculation.vlm.positions import Ints
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
 from speculation.vlm.blocks import BLOCK
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 class NotFusable(ValueError):

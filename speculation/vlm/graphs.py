@@ -22,7 +22,7 @@ from torch import Tensor
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.fused import NotFusable, Read, fuse, run_layer, unseen_slots
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.plan import TreePlan
 
 _log = logging.getLogger(__name__)

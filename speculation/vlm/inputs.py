@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from speculation.frames import Frame, decode_frames
 from speculation.vlm.frame_size import reduced
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Grid, Ints, text_positions
 from speculation.wire import MAX_FRAMES, Jpegs
 

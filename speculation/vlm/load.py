@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ from typing import Any
 import torch
 import transformers
 from msgspec.structs import replace
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.extras import broken_package
 from speculation.vlm.attention import attend_by_rows
-from speculation.vlm.families import Family, family_of
+from speculation.vlm.families import family_of
 from speculation.vlm.families.text import VICUNA_TEMPLATE
 from speculation.vlm.folder import (
     INT8_GROUPS,
@@ -33,16 +32,17 @@ from speculation.vlm.folder import (
     folder_fingerprint,
     ignored_processors,
     model_fingerprint,
-    model_name,
     read_config,
     stored_tensors,
     suggested_sampling,
     tokenizer_fingerprint,
     weight_files,
 )
-from speculation.vlm.memory import check_memory, head_width
-from speculation.vlm.placement import Span, device_map, spans_of
-from speculation.vlm.processing import Processor, load_processor
+from speculation.vlm.load_check import check_logits, expected_logits
+from speculation.vlm.memory import check_memory
+from speculation.vlm.model import Vlm
+from speculation.vlm.placement import device_map
+from speculation.vlm.processing import load_processor
 from speculation.vlm.quantise import (
     PACKAGES,
     check_kernels,
@@ -75,109 +75,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-
-@dataclass(frozen=True)
-class Vlm:
-    """A loaded model with what belongs to it. It holds no session state, so any number of caches may use it.
-
-    It may be a language model alone: then `sees_images` is False, prompts have no image, and all else is the same.
-    """
-
-    family: Family = field(repr=False)
-    model: Any = field(repr=False)
-    processor: Processor = field(repr=False)
-    num_layers: int
-    vocabulary: int
-    """len(tokenizer), to which logits are cut: checkpoints pad their embedding, each size of a family differently
-    (151936 and 152064 for the same 151657 tokens of Qwen2-VL)."""
-    eos: tuple[int, ...]
-    """Tokens that end an answer."""
-    fingerprint: str
-    tokenizer_fingerprint: str
-    folder: Path
-    quantisation: str = "none"
-    """What its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method."""
-
-    @property
-    def name(self) -> str:
-        """What people call the model: its name on the hub, or its folder's."""
-        return model_name(self.folder)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The folder's tokenizer."""
-        return self.processor.tokenizer
-
-    @property
-    def text(self) -> Any:
-        """The decoder: embed_tokens, rotary_emb, layers, norm."""
-        return attrgetter(self.family.decoder)(self.model)
-
-    @property
-    def sees_images(self) -> bool:
-        """Whether the model has a vision tower; otherwise it is a language model alone."""
-        return self.family.sees_images
-
-    @property
-    def image_token(self) -> int:
-        """Id of the token that stands for a piece of the image, in a model that sees images."""
-        return int(self.model.config.image_token_id)
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the decoder's layers."""
-        return int(self.text.config.hidden_size)
-
-    @property
-    def kv_heads(self) -> int:
-        """Key/value heads of a decoder layer."""
-        return int(self.text.config.num_key_value_heads)
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return head_width(self.text.config.to_dict())
-
-    @property
-    def context(self) -> int:
-        """Most tokens of prompt and answer that the model was made for."""
-        return int(self.text.config.max_position_embeddings)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype that the model runs in."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model runs or, of several devices, the one with its embedding and vision tower: inputs go there."""
-        device: torch.device = self.text.embed_tokens.weight.device
-        return device
-
-    @property
-    def head_device(self) -> torch.device:
-        """Where the final norm and the head are, and so the logits."""
-        device: torch.device = self.text.norm.weight.device
-        return device
-
-    def rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rotary cosines and sines of tokens at positions [3, ...] that have `embeds` [..., hidden]."""
-        found: tuple[Tensor, Tensor] = self.text.rotary_emb(
-            embeds, positions if self.family.uses_mrope else positions[0]
-        )
-        return found
-
-    @cached_property
-    def spans(self) -> tuple[Span, ...]:
-        """Which layers are on which device, in their order; one span where the model is on one device."""
-        return spans_of(self.text.layers)
-
-    @cached_property
-    def devices(self) -> tuple[torch.device, ...]:
-        """The devices that hold layers, in the order of the layers."""
-        return tuple(dict.fromkeys(span.device for span in self.spans))
 
 
 def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **changes: Any) -> Vlm:
@@ -232,8 +129,6 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
     )
-    from speculation.vlm.load_check import check_logits, expected_logits  # late, as they run the forward of a `Vlm`
-
     # While transformers' own forward still runs, see `_take_over`.
     expected = expected_logits(vlm) if settings.load_check else None
     _take_over(vlm, several=len(settings.devices) > 1)

@@ -6,17 +6,22 @@ or that a later transformers runs otherwise, would answer wrong without a messag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
+from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import ModelFolderError
+from speculation.vlm.forward import (
+    PrefillChunk,
+    draft_chunk,
+    encode_image,
+    final_logits,
+    forward_layers,
+    image_places,
+)
 from speculation.vlm.inputs import Inputs
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints, text_positions
-
-if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
 
 WORDS = 3
 """Tokens before and behind the image."""
@@ -61,16 +66,6 @@ def small_question(vlm: Vlm) -> Inputs:
 
 def own_logits(vlm: Vlm, inputs: Inputs) -> torch.Tensor:
     """Return the logits [n, vocabulary] of the project's forward: a prefill of all but the last token, then that."""
-    from speculation.vlm.cache import KVCache
-    from speculation.vlm.forward import (
-        PrefillChunk,
-        draft_chunk,
-        encode_image,
-        final_logits,
-        forward_layers,
-        image_places,
-    )
-
     count = len(inputs.ids) - 1
     cache = KVCache(vlm, 1, count + 1)
     cache.open(0, [], inputs.delta)

@@ -13,7 +13,7 @@ from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.speed import synchronise
 from speculation.wire import ROOT, Jpegs
 

@@ -13,8 +13,8 @@ import torch
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import text_positions
 
 PROMPT_TOKENS = 64

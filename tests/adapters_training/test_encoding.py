@@ -16,7 +16,8 @@ from adapters_training.sources import BadRecord, Sample, Turn
 from speculation.images import pixels_jpeg
 from speculation.vlm.forward import final_logits
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from tests.models import frame, scratch_logits, tiny_text_model
 
 TURNS = (Turn("user", "find the red ball"), Turn("assistant", "I see it."), Turn("user", "and now?"),

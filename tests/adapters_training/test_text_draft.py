@@ -20,7 +20,8 @@ from adapters_training.packing import IGNORE
 from adapters_training.settings import make
 from adapters_training.text_draft import TextDraftConfig, TextDraftTrainer
 from adapters_training.text_draft import write as write_model
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.positions import text_positions
 from speculation.vlm.session import VlmSession
 from tests.adapters_training.targets import chats

@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.generation import Generate, arguments_of, check_alike
 from speculation.vlm.inputs import as_sent, prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.models import scratch_inputs, tiny_model, tiny_text_model
 from vlm_nav_evaluation.experiment.questions import questions

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import peers
 from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIXED_WORDS, FORGETFUL, GREEDY, LOOKUP, MODES, SIGHTED
 from edge_drafter import DecodingStats
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from tests.models import tiny_text_model
 from tests.photographs import TASKS, photographs, write_mmspec
 from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone

@@ -16,7 +16,7 @@ from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, Fault, FaultCode, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin, faults

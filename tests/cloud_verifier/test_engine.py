@@ -22,7 +22,8 @@ from speculation.exits import ExitHeads, Head, Reliability
 from speculation.language.grammar import Constraint, Grammars
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split, StepDraws
 from speculation.sampling.rejection import Drawn
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, Grammar
 from tests.cloud_verifier.prefills import prefill_at_once

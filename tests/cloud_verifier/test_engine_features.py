@@ -18,7 +18,8 @@ from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import PrefillChunk, encode_image, forward_layers, image_places
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import ROOT
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
 from tests.models import tiny_text_model

@@ -20,7 +20,7 @@ from speculation.wire import MAX_END_TOKENS
 from tests.speculation.test_cost_profile import PROFILE
 
 if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
+    from speculation.vlm.model import Vlm
 
 
 @dataclass

@@ -21,7 +21,7 @@ from speculation.sampling import GREEDY
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill, words_before_image
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import (
     BeginStep,

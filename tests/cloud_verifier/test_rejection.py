@@ -20,7 +20,7 @@ from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
 from speculation.sampling.masses import unpack
 from speculation.sampling.rejection import Drawn
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin
 from tests.cloud_verifier.prefills import prefill_at_once

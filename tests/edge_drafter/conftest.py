@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from edge_drafter.decoder import EdgeDecoder
     from speculation.links import LinkConditions
-    from speculation.vlm.load import Vlm
+    from speculation.vlm.model import Vlm
     from tests.cloud_verifier.process import Verifier
 
 Robot = Callable[..., "EdgeDecoder"]

@@ -13,7 +13,7 @@ import zmq
 from edge_drafter import decoder
 from edge_drafter.question import AnswerLate, VerifierLost
 from edge_drafter.settings import Connection
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import AnyMessage, BeginStep, Busy, Commit, Hello, Welcome, begin_digest, encode, extend_digest
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot

@@ -18,7 +18,8 @@ from speculation.exits import ExitHeads, Reliability
 from speculation.language.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.links import Blackout, LinkConditions, WayConditions, load_link
 from speculation.sampling import Coupled, question_key
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg

@@ -13,7 +13,8 @@ from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.question import VerifierRefused
 from speculation.fed.files import CONFIG_FILE, save
 from speculation.profiles import DeviceProfile
-from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.load import ModelFolderError
+from speculation.vlm.model import Vlm
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot, Serve
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy

@@ -20,7 +20,7 @@ from edge_drafter.settings import EdgeConfig
 from speculation.frames import jpeg_size
 from speculation.vlm import session as sessions
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import BeginStep, Jpegs, Sight, frames_of, jpeg_of
 from tests.cloud_verifier.process import Verifier, start

@@ -12,7 +12,7 @@ from edge_drafter.tree import Origin, TokenTree
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import ResponseOrder, compose, parse_answer
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather

@@ -16,7 +16,7 @@ from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.cancellation import Stop
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from tests.cloud_verifier.bench import CONFIG, JPEG
 from tests.cloud_verifier.fake_target import FakeEngine, greedy
 from tests.edge_drafter.conftest import Robot

@@ -18,7 +18,8 @@ from speculation.sampling import Greedy
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.load import ModelFolderError
+from speculation.vlm.model import Vlm
 from tests.models import frame, scratch_inputs
 
 TABLE = Reliability((0.0, 0.5, 1.0), (0.25, 0.75))

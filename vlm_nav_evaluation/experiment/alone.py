@@ -13,7 +13,7 @@ from edge_drafter import DecodingStats
 from speculation.language.grammar import FREE, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run
 

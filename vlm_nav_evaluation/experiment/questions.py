@@ -23,7 +23,7 @@ from speculation.language.prompts import (
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, read_config
 from speculation.vlm.inputs import as_sent, prepare
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_PROMPT_CHARS
 from vlm_nav_evaluation.experiment.mmspec import MMSPEC, is_mmspec, load_questions
 from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick

@@ -14,7 +14,8 @@ from edge_drafter.settings import EdgeConfig
 from speculation.language.prompts import TURN_END, continued
 from speculation.settings import fields_of
 from speculation.trace import Trace
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.processor import Cores, placed, processor_s
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import check_prompts, check_question

@@ -34,7 +34,8 @@ from speculation.sampling.noise import StepDraws
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
 from speculation.vlm.inputs import Inputs, as_sent, prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, frames_of
 from vlm_nav_evaluation.experiment.run import Question

@@ -18,7 +18,8 @@ from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
 from speculation.vlm.forward import to_numpy
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 

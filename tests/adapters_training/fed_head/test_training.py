@@ -32,7 +32,8 @@ from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import fingerprint, load_encoder, load_head
 from speculation.fed.head import FedHead
 from speculation.vlm.inputs import prepare as prepare_inputs
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import Robot, run

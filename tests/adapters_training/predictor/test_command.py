@@ -15,7 +15,7 @@ from adapters_training.predictor.command import RESULTS_FILE
 from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, LogConfig, log, read, scene_of, split
 from adapters_training.records import write_shard
 from speculation.predictor import Predictor
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from tests.adapters_training.frames import make_frame
 
 

@@ -13,7 +13,7 @@ from adapters_training.verifier_profile.measure import ProfileConfig, Profiler
 from speculation.cost_profile import COST_FILE, load_cost_profile
 from speculation.pass_cost import COEFFICIENTS, PassCost
 from speculation.vlm.cache import KVCache
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 COST = PassCost(2.5e-4, 5e-8, 1.2e-6, 4e-3, causal=True)
 

@@ -15,7 +15,7 @@ from cloud_verifier.server_draft.drafting import ServerDraft, check_pair
 from cloud_verifier.tree import Tree
 from speculation.cancellation import Abandoned
 from speculation.sampling import Coupled, DraftSampler, Prefix, StepDraws, choose
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once

@@ -20,7 +20,8 @@ from speculation.fed.files import (
     round_weights,
     save,
 )
-from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.load import ModelFolderError
+from speculation.vlm.model import Vlm
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from speculation.fed.files import load_encoder, load_head, save
 from speculation.vlm.__main__ import main
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from tests.models import tiny_model
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 

@@ -41,7 +41,7 @@ from speculation.language.prompts import (
     parse_answer,
     recent,
 )
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.wire import PRINTABLE, ROOT, Grammar
 from tests.models import tiny_tokenizer
 

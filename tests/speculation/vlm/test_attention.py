@@ -7,7 +7,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from speculation.vlm.attention import BY_ROWS
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 def test_the_name_sdpa_stays_the_librarys(target: Vlm) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for
 from speculation.vlm.cache import CacheFull, KVCache, Plan
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.placement import Span
 from speculation.vlm.positions import text_positions
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import PADDING, PADDING_PAIRS, KVCache
 from speculation.vlm.forward import Chunk, forward
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 @st.composite

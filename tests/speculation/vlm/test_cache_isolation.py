@@ -11,7 +11,7 @@ import torch
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 
 
 def filled(vlm: Vlm, rows: int) -> KVCache:

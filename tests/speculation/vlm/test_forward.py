@@ -25,7 +25,8 @@ from speculation.vlm.forward import (
     to_numpy,
 )
 from speculation.vlm.inputs import Inputs, prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from tests.models import FAMILIES, frame, scratch_inputs, scratch_logits, tiny_model
 
 EXACT = 1e-9

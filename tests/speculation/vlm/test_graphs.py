@@ -17,7 +17,8 @@ from speculation.vlm.forward import draft_chunk, forward, forward_layers, prefil
 from speculation.vlm.fused import NotFusable, fuse
 from speculation.vlm.graphs import MOST_TOKENS, PassGraphs, graphs_of
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.speed import text_inputs
 from tests.models import frame, tiny_model, tiny_text_model
 

@@ -12,7 +12,8 @@ from PIL import Image
 
 from speculation.frames import decode_jpeg
 from speculation.vlm.inputs import as_sent, prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.models import FAMILIES, IMAGE_SIZE, frame, scratch_logits, tiny_model, tiny_text_model
 

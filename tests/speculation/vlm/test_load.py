@@ -23,7 +23,8 @@ from speculation.vlm import load, memory
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm, model_fingerprint, tokenizer_fingerprint
+from speculation.vlm.load import ModelFolderError, load_vlm, model_fingerprint, tokenizer_fingerprint
+from speculation.vlm.model import Vlm
 from tests.models import frame, tiny_model, tiny_tokenizer
 
 WEIGHTS = "model.safetensors"

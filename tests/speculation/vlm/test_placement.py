@@ -21,7 +21,8 @@ from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.placement import cut
 from speculation.vlm.settings import ModelSettings
 from tests import devices

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from speculation.frames import decode_jpeg, jpeg_size
 from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.frame_size import _enough, fit, reduced
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, Processor, build_processor
 from tests.models import frame
 

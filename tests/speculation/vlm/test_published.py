@@ -20,7 +20,8 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder, inspect_pair
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.edge_drafter.fakes import Weather
 from tests.models import scratch_logits

@@ -21,8 +21,9 @@ from speculation.vlm.folder import folder_fingerprint, stored_tensors, weight_fi
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.inspect import inspect_folder
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 from speculation.vlm.speed import announce
 from tests.models import frame

@@ -24,7 +24,7 @@ from speculation.vlm import session as session_module
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import Chunk, Logits, forward
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 from tests.models import frame, scratch_inputs, scratch_logits

@@ -13,7 +13,8 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.families.text import VICUNA_TEMPLATE
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.models import TEXT_FAMILIES, frame, scratch_inputs, scratch_logits, tiny_text_model
 

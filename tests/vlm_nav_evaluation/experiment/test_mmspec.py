@@ -16,8 +16,8 @@ from PIL import Image, ImageOps
 from edge_drafter import DecodingStats
 from speculation.frames import MAX_PIXELS, decode_jpeg, jpeg_size
 from speculation.language.prompts import chat, continued
-from speculation.vlm.load import Vlm
-from speculation.vlm.processing import IMAGE_PLACE
+from speculation.vlm.families.qwen_vl import QwenFrames
+from speculation.vlm.model import Vlm
 from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
 from tests.photographs import TASKS, photographs, write_mmspec
 from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
@@ -25,6 +25,9 @@ from vlm_nav_evaluation.experiment.questions import check_question, questions
 from vlm_nav_evaluation.experiment.run import Answer, Question, Run
 
 SAMPLE = {"id": "a", "image": "a.png", "turns": ["What is it?"], "category": "default", "topic": "general vqa"}
+
+
+IMAGE_PLACE = QwenFrames.place
 
 
 def picture(mode: str = "RGB") -> Image.Image:
@@ -179,7 +182,7 @@ def test_a_conversation_is_rendered_as_the_models_own_chat(target: Vlm) -> None:
         messages, chat_template=processor.template, tokenize=False, add_generation_prompt=True
     )
     ids = processor.tokenizer(text.replace(IMAGE_PLACE, 4 * IMAGE_PLACE), add_special_tokens=False)["input_ids"]
-    assert processor.encode_text(prompt, 4).tolist() == ids
+    assert processor.encode_text(prompt, [4 * IMAGE_PLACE]).tolist() == ids
     for answer, question in (("a\x1eb", "c"), ("a", "b\x1ec")):
         with pytest.raises(ValueError, match="control character U\\+001E; leave it out"):
             continued("d", answer, question)

@@ -14,7 +14,7 @@ from speculation.fed.session import FedSession
 from speculation.language.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY, Coupled, Prefix
 from speculation.vlm.inputs import as_sent
-from speculation.vlm.load import Vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once

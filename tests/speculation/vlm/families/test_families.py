@@ -26,8 +26,9 @@ from speculation.vlm.families.text import Llama
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.forward import final_logits, forward_layers, prefill
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
 from speculation.vlm.load_check import difference, library_logits, own_logits, small_question
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.models import FAMILIES, TEXT_FAMILIES, frame, scratch_inputs, tiny_model, tiny_text_model
 
