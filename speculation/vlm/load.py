@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.extras import broken_package
+from speculation.language.thinking import begun, reader
 from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.folder import (
     INT8_GROUPS,
@@ -57,6 +59,7 @@ from speculation.vlm.quantise import (
 )
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.vlm.storage import read_unpacked
+from speculation.wire import Thinking
 
 __all__ = [
     "DTYPES",
@@ -112,6 +115,8 @@ class Vlm:
     folder: Path
     quantisation: str = "none"
     """What its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method."""
+    thinking: Thinking | None = None
+    """How it thinks before it answers; None: it does not."""
 
     @property
     def name(self) -> str:
@@ -122,6 +127,10 @@ class Vlm:
     def tokenizer(self) -> Any:
         """The folder's tokenizer."""
         return self.processor.tokenizer
+
+    def read(self, tokens: Sequence[int]) -> str:
+        """Return the text of an answer's tokens, without those that only mark its end."""
+        return begun(self.thinking) + reader(self.tokenizer)(tokens)
 
     @property
     def text(self) -> Any:
@@ -225,6 +234,10 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     if processor.images is not None and processor.image_token != model.config.image_token_id:
         raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
     _log_what_is_not_applied(folder)
+    try:
+        thinking = processor.thinking
+    except ValueError as error:
+        raise ModelFolderError(f"model folder {folder}: {error}") from None
     return Vlm(
         model=model,
         processor=processor,
@@ -235,6 +248,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
+        thinking=thinking,
     )
 
 

@@ -17,9 +17,10 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from speculation.frames import Frame, jpeg_size, scale_jpeg
 from speculation.language.prompts import chat
+from speculation.language.thinking import OPENS, thinking_of
 from speculation.vlm.folder import SEEING, ModelFolderError
 from speculation.vlm.positions import Grid, Ints
-from speculation.wire import MAX_FRAMES, Jpegs, frames_of, jpeg_of
+from speculation.wire import MAX_FRAMES, Jpegs, Thinking, frames_of, jpeg_of
 
 PATCH = 14
 MERGE = 2
@@ -118,18 +119,29 @@ class Processor:
         for special in self.tokenizer.get_added_vocab():
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
-        text = self.tokenizer.apply_chat_template(
-            chat(prompt, len(counts)),
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        parts = text.split(IMAGE_PLACE)
+        parts = self._render(prompt, len(counts)).split(IMAGE_PLACE)
         if len(parts) != len(counts) + 1:
             needed = {0: "none is", 1: "one is"}.get(len(counts), f"{len(counts)} are")
             raise ValueError(f"the chat template renders {len(parts) - 1} image places, {needed} needed")
         text = "".join(part + IMAGE_PLACE * count for part, count in zip(parts, [*counts, 0], strict=True))
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+
+    @property
+    def thinking(self) -> Thinking | None:
+        """How the model thinks before it answers. Raises ValueError where nobody could tell its answer from that."""
+        if OPENS not in self.template:
+            return None
+        return thinking_of(self.tokenizer, self.template, self._render("?", int(self.images is not None)))
+
+    def _render(self, prompt: str, images: int) -> str:
+        """Return the text of the chat around `prompt`, up to where the answer begins."""
+        text = self.tokenizer.apply_chat_template(
+            chat(prompt, images),
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        return str(text)
 
     def encode_image(self, frame: Frame) -> tuple[npt.NDArray[np.float32], Grid]:
         """Return pixel values [patches, patch_dim] and grid of an RGB frame [H, W, 3], resized as the model wants it.
