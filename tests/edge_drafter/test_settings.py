@@ -132,7 +132,7 @@ def test_an_unknown_name_is_refused() -> None:
         ("mode", "magic", "known modes are cloud, edge"),
         ("gamma", 65, "gamma is 65; give 0 to 64"),
         ("drafting", "interrupt=maybe", "interrupt='maybe' is unknown; give on, off"),
-        ("max_tokens", 0, "max_tokens 0 is outside 1 to 512"),
+        ("max_tokens", 0, "max_tokens 0 is outside 1 to 4096"),
         ("dtype", "float8", "dtype"),
         ("threads", 0, "threads 0 is outside 1 to 1024"),
         ("sampling", "hot", "sampling 'hot' is unknown"),
