@@ -243,9 +243,9 @@ def test_answers_behind_thinking_are_the_targets_own(mode: Mode, thinkers: list[
         assert marks is not None
         for grammar in (*grammars(target)[:2], None):
             request = StepRequest(
-                1, PROMPTS[0], jpeg(number), target.eos, 48, sampling=HOW[number], key=number, grammar=grammar
+                1, PROMPTS[0], jpeg(number), target.eos, 48, sampling=HOW[number], key=2 * number, grammar=grammar
             )  # fmt: skip
-            requests = [request, replace(request, jpeg=jpeg(number + 2), key=3, max_tokens=16)]
+            requests = [request, replace(request, jpeg=jpeg(number + 2), max_tokens=16)]
             weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.1, cut_after=5, seed=number)
             config = DraftingConfig.of(mode, effort=1.0, exit_gain=0.0)
             robot = Robot(pair.drafts[1], config, requests, weather, resumes=grammar is None)

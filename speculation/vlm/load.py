@@ -234,10 +234,6 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     if processor.images is not None and processor.image_token != model.config.image_token_id:
         raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
     _log_what_is_not_applied(folder)
-    try:
-        thinking = processor.thinking
-    except ValueError as error:
-        raise ModelFolderError(f"model folder {folder}: {error}") from None
     return Vlm(
         model=model,
         processor=processor,
@@ -248,7 +244,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
-        thinking=thinking,
+        thinking=processor.thinking,
     )
 
 

@@ -196,12 +196,17 @@ class Processor:
 def load_processor(folder: Path, family: str) -> Processor:
     """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
     try:
-        return Processor.load(folder, sees=family in SEEING, template=VICUNA_TEMPLATE if family == "llama" else "")
+        processor = Processor.load(folder, sees=family in SEEING, template=VICUNA_TEMPLATE if family == "llama" else "")
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
+    try:
+        _ = processor.thinking
+    except ValueError as error:
+        raise ModelFolderError(f"model folder {folder}: {error}") from None
+    return processor
 
 
 def fit(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:

@@ -133,6 +133,7 @@ def test_an_unknown_name_is_refused() -> None:
         ("gamma", 65, "gamma is 65; give 0 to 64"),
         ("drafting", "interrupt=maybe", "interrupt='maybe' is unknown; give on, off"),
         ("max_tokens", 0, "max_tokens 0 is outside 1 to 4096"),
+        ("max_tokens", 2048, "a capacity of 2048 must hold prompt and frames, too; raise capacity or lower"),
         ("dtype", "float8", "dtype"),
         ("threads", 0, "threads 0 is outside 1 to 1024"),
         ("sampling", "hot", "sampling 'hot' is unknown"),
