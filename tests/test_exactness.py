@@ -56,9 +56,7 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pairs(
-    target: Vlm, draft: Vlm, tiny_target: Path, thinkers: list[Pair], tmp_path_factory: pytest.TempPathFactory
-) -> list[Pair]:
+def pairs(target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
     folder = tiny_model(
         tmp_path_factory.mktemp("other"), layers=3, hidden=32, seed=5, family="qwen2_5_vl", dtype=torch.float32
     )
@@ -66,13 +64,12 @@ def pairs(
     return [
         Pair(target, (draft, near(tiny_target, 0.05), target)),
         Pair(other, (near(folder, 0.2), near(folder, 0.05))),
-        *thinkers,
+        *thinking_pairs(tmp_path_factory),
     ]
 
 
-@pytest.fixture(scope="module")
-def thinkers(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
-    """A pair whose chat begins to think, and one that begins it itself now and then."""
+def thinking_pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
+    """Return a pair whose chat begins to think, and one that begins it itself now and then."""
     found = []
     for seed, template in ((0, THINKING_TEMPLATE), (8, HYBRID_TEMPLATE)):
         folder = tiny_model(
@@ -235,10 +232,10 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, constraine
 
 
 @pytest.mark.parametrize("mode", LINKED)
-def test_answers_behind_thinking_are_the_targets_own(mode: Mode, thinkers: list[Pair]) -> None:
+def test_answers_behind_thinking_are_the_targets_own(mode: Mode, pairs: list[Pair]) -> None:
     """Also where links break within the thinking, and it is closed because no room is left."""
     interruptions, thought = 0, Counter[bool]()
-    for number, pair in enumerate(thinkers):
+    for number, pair in enumerate(pairs[2:]):
         target, marks = pair.target, pair.target.thinking
         assert marks is not None
         for grammar in (*grammars(target)[:2], None):

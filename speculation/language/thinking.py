@@ -20,7 +20,7 @@ MAX_SHOWN_CHARS = 1000
 """How much of its thinking people are shown, the newest."""
 SHORTENED: Final = f"{OPENS}... "
 """How a shown text begins whose thinking is longer."""
-UNFINISHED = "the answer ended while the model was still thinking; raise max_tokens or take constrained answers"
+UNFINISHED = "nothing stands behind the thinking; raise max_tokens or take constrained answers"
 
 
 def thinking_of(tokenizer: Any, template: str, prompt: str) -> Thinking | None:

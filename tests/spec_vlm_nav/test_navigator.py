@@ -633,7 +633,7 @@ def test_an_answer_that_ends_while_it_is_thought_is_no_action() -> None:
     world = World([THOUGHT.partition("</think>")[0], first(STOP)], config=EARLY)
     assert world.run().end is End.STOPPED
     assert world.published[0] == (0, "hold", True)
-    assert any("still thinking; raise max_tokens" in reason for _, reason in world.reports)
+    assert any("nothing stands behind the thinking; raise max_tokens" in reason for _, reason in world.reports)
 
 
 @pytest.mark.parametrize("failure", [VerifierLost("gone"), AnswerLate("30 s"), ValueError("no image")])
