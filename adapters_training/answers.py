@@ -58,7 +58,7 @@ def answer_all(
     for row, (prompt, jpeg) in enumerate(questions):
         roots[row] = prefill(vlm, cache, row, prepare(vlm, prompt, jpeg))
         if grammars is not None:
-            automaton = grammars.of(grammar_for(prompt), vlm.eos)
+            automaton = grammars.of(grammar_for(prompt), vlm.eos, vlm.thinking)
             rules[row] = automaton, automaton.start(limit)
     tokens: list[list[int]] = [[] for _ in questions]
     while roots:
@@ -76,7 +76,7 @@ def answer_all(
             roots[row] = token
             if token in vlm.eos or len(tokens[row]) == limit:
                 del roots[row]
-    return [str(vlm.tokenizer.decode(row, skip_special_tokens=True)) for row in tokens]
+    return [vlm.read(row) for row in tokens]
 
 
 def ask(

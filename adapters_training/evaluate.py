@@ -188,7 +188,7 @@ def evaluate(
         )
     for frame, task in progress(questions, desc="answers", mininterval=5.0):
         prompt = wording.prompt(task, order, form)
-        grammar = grammars.of(grammar_for(prompt), vlm.eos) if grammars is not None else None
+        grammar = grammars.of(grammar_for(prompt), vlm.eos, vlm.thinking) if grammars is not None else None
         begun = wording.sight(frame, task, random.Random(seed)) if given_sight else ""
         text = session.answer(prompt, frame.jpeg, MAX_TOKENS, grammar, begun)
         judge(score, task, text)

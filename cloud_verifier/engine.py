@@ -194,6 +194,7 @@ class VlmEngine:
             prompt_features=self._encoder.config.prompt_tokens if self._encoder is not None else 0,
             sight=self._sight,
             grammars=self._grammars,
+            thinking=vlm.thinking,
         )
 
     @property

@@ -14,7 +14,7 @@ from speculation.language.grammar import Constraint, Grammars, Mask
 from speculation.language.prompts import Vocabulary
 from speculation.pass_cost import Load
 from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
-from speculation.wire import AnyMessage, Jpegs, Sight
+from speculation.wire import AnyMessage, Jpegs, Sight, Thinking
 
 
 class CapacityError(ValueError):
@@ -52,6 +52,8 @@ class ModelInfo:
     """What it takes of frames; None: it sees none."""
     grammars: Grammars | None = field(default=None, compare=False)
     """Of its answers; None where its tokenizer takes none."""
+    thinking: Thinking | None = None
+    """How it thinks before it answers; None: it does not."""
 
 
 @dataclass(frozen=True)

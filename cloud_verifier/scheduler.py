@@ -291,7 +291,7 @@ class Scheduler:
         if self._model.grammars is None:
             text = f"BeginStep.grammar {begin.grammar.name}: the target's tokenizer takes none; ask for free answers"
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, text, begin.step)
-        grammar = self._model.grammars.of(begin.grammar, self._model.eos)
+        grammar = self._model.grammars.of(begin.grammar, self._model.eos, self._model.thinking)
         ended = next((place for place, token in enumerate(begin.committed) if token in self._model.eos), None)
         if grammar.after(begin.committed[:ended], begin.max_tokens) is None:
             text = f"BeginStep.committed begins no answer of grammar {begin.grammar.name}; begin the step anew"

@@ -176,7 +176,7 @@ def compile_grammars(model: ModelInfo) -> None:
         return
     started = time.perf_counter()
     for name in grammars_of(model.objects):
-        model.grammars.of(name, model.eos)
+        model.grammars.of(name, model.eos, model.thinking)
     _log.info("grammars of answers compiled in %.2f s", time.perf_counter() - started)
 
 

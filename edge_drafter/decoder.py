@@ -28,6 +28,7 @@ from edge_drafter.verifier import Verifier
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.language.prompts import Vocabulary
+from speculation.language.thinking import begun, reader
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.machine import machine_id
 from speculation.profiles import load_profile
@@ -40,6 +41,8 @@ from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
+SWAP_TOKENS = 128
+"""Tokens of an answer that a swap test drafts at most: each takes a row of logits, and thinking is long."""
 
 
 def _never() -> bool:
@@ -75,6 +78,9 @@ class EdgeDecoder:
         models = load_draft_models(config, self.profile, vlm)
         self._models: DraftModels | None = models
         self._objects, self._tokenizer = models.objects, models.vlm.tokenizer
+        self._read = reader(models.vlm.tokenizer)
+        self._own_thinking = self._thinking = models.vlm.thinking
+        """How the draft model, and the one that answered last, think before they answer."""
         # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
@@ -181,8 +187,9 @@ class EdgeDecoder:
         if models is None or not self._decoding.acquire(blocking=False):
             return None
         try:
+            answer = answer.removeprefix(begun(self._own_thinking))
             tokens = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
-            tokens = tokens[: self.config.decoding.max_tokens]
+            tokens = tokens[: min(self.config.decoding.max_tokens, SWAP_TOKENS)]
             own, swapped = self._scaled(jpeg), self._scaled(other)
             return swap_test(models.model, prompt, tokens, own, swapped, self._wanted.is_set)
         except Abandoned:
@@ -191,8 +198,8 @@ class EdgeDecoder:
             self._decoding.release()
 
     def text(self, tokens: tuple[int, ...]) -> str:
-        """Return the text of an answer, without the tokens that only mark its end."""
-        return self._read(list(tokens))
+        """Return the text of the last answer, without the tokens that only mark its end."""
+        return begun(self._thinking) + self._read(tokens)
 
     def link_figures(self) -> tuple[str, float]:
         """Return the link's state and its round trip in seconds (negative if unknown)."""
@@ -236,9 +243,6 @@ class EdgeDecoder:
             outcome = error
         question.finish(outcome)
 
-    def _read(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-
     def _decode(
         self, prompt: str, jpeg: Jpegs, limit: float, mode: Mode, question: Question | None = None
     ) -> StepResult:
@@ -255,13 +259,15 @@ class EdgeDecoder:
         while True:
             patient_until = min(lost_at + self._verifier.patience_s, began + limit)
             eos, drafter = self._ready(mode, patient_until, stats, why, question)
+            if question is not None:
+                question.begun(begun(self._thinking))
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
             since = time.perf_counter() - began
             self._step += 1
             request = StepRequest(
                 self._step, prompt, sent, eos, self.config.decoding.max_tokens, max(0.0, limit - since), committed,
-                self.sampling, key, trace, models.grammar(prompt, eos),
+                self.sampling, key, trace, models.grammar(prompt, eos, self._thinking),
             )  # fmt: skip
             try:
                 result = drafter.run(request, question)
@@ -301,11 +307,13 @@ class EdgeDecoder:
     ) -> tuple[tuple[int, ...], Drafter]:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
         if not mode.needs_link:
+            self._thinking = self._own_thinking
             return self.models.vlm.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
         cancelled = _never if question is None else lambda: question.cancelled
         link, welcome = self._verifier.connected(until - started, cancelled, why)
         stats.wait_s += time.perf_counter() - started
+        self._thinking = welcome.thinking
         predictor = self.models.predictor
         if self._verifier.is_new_target(welcome, None if predictor is None else predictor.target):
             # What was measured and learned of one target holds for no other.

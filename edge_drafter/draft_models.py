@@ -19,6 +19,7 @@ from speculation.vlm.load import DTYPES, load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
+from speculation.wire import Thinking
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +40,10 @@ class DraftModels:
     features: str = ""
     """The fingerprint of the features that the fed head needs."""
 
-    def grammar(self, prompt: str, ends: tuple[int, ...]) -> Automaton | None:
-        """Return what the answer to `prompt` must look like; None where it is free."""
-        return None if self.grammars is None else self.grammars.of(grammar_for(prompt), ends)
+    def grammar(self, prompt: str, ends: tuple[int, ...], thinking: Thinking | None) -> Automaton | None:
+        """Return what the answer to `prompt` must look like, of a model with these ends and this thinking; None where
+        it is free."""
+        return None if self.grammars is None else self.grammars.of(grammar_for(prompt), ends, thinking)
 
 
 def load_draft_models(config: EdgeConfig, profile: DeviceProfile, loaded: Vlm | None = None) -> DraftModels:
@@ -56,7 +58,7 @@ def load_draft_models(config: EdgeConfig, profile: DeviceProfile, loaded: Vlm | 
     grammars = _compiled(vlm, objects, decoding.max_tokens) if decoding.answers != FREE else None
     folder = find(decoding.predictor, vlm.folder)
     predictor = Predictor.load(folder, vlm.fingerprint) if folder is not None else None
-    model: DraftModel = VlmSession(vlm, config.capacity)
+    model: DraftModel = VlmSession(vlm, config.capacity, decoding.max_tokens)
     if profile.draft_s:
         model = PacedModel(model, profile.draft_s, layers=vlm.num_layers)
     models = DraftModels(vlm, model, objects, predictor, grammars)
@@ -81,7 +83,7 @@ def _compiled(vlm: Vlm, objects: Vocabulary | None, max_tokens: int) -> Grammars
     """Return the grammars of answers. Raises ValueError for a limit that no answer keeps to."""
     grammars = Grammars(vlm.tokenizer, vlm.vocabulary)
     for name in grammars_of(objects):
-        least = grammars.of(name, vlm.eos).least_tokens
+        least = grammars.of(name, vlm.eos, vlm.thinking).least_tokens
         if max_tokens < least:
             raise ValueError(f"max_tokens is {max_tokens}; a constrained answer takes at least {least}, or take {FREE}")
     return grammars

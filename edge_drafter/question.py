@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge_drafter.stats import DecodingStats
+from speculation.language.thinking import joined
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer reads the first bytes of a character as while its last ones are missing."""
@@ -64,7 +65,7 @@ class GrowingText:
         text = self._read(self._window)
         if len(text) <= self._shown or text.endswith(HALF):
             return
-        self.text += text[self._shown :]
+        self.text = joined(self.text, text[self._shown :])
         self._window = self._window[self._old :]
         self._old = len(self._window)
         self._shown = len(self._read(self._window))
@@ -138,6 +139,11 @@ class Question:
     def begins(self, end_step: Callable[[], None]) -> None:
         """A step of it begins, which `end_step` ends at the verifier; that may be called from any thread."""
         self._end_step = end_step
+
+    def begun(self, text: str) -> None:
+        """The prompt has begun the answer with this text, which none of its tokens spells."""
+        if not self._count:
+            self._text.text = text
 
     def show(self, tokens: Sequence[int], guess: Sequence[int]) -> None:
         """The answer's tokens are `tokens` by now, and `guess` is expected behind them."""

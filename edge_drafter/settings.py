@@ -406,7 +406,9 @@ class Decoding(msgspec.Struct, frozen=True):
             "wherever a verifier feeds it; off: the draft model drafts"
         ),
     ] = OFF
-    max_tokens: Annotated[int, Meta(ge=1, le=MAX_ANSWER_TOKENS, description="tokens of an answer at most")] = 128
+    max_tokens: Annotated[
+        int, Meta(ge=1, le=MAX_ANSWER_TOKENS, description="tokens of an answer at most, its thinking included")
+    ] = 128
     answers: Annotated[
         Literal["free", "constrained"],
         Meta(
@@ -476,6 +478,11 @@ class EdgeConfig(msgspec.Struct, frozen=True):
         check(self)
         if self.text_only and self.frames > 1:
             raise ValueError(f"frames is {self.frames} beside text_only: a language model alone sees none; give 1")
+        if self.decoding.max_tokens >= self.capacity:
+            raise ValueError(
+                f"max_tokens is {self.decoding.max_tokens}, and a capacity of {self.capacity} must hold prompt and "
+                "frames, too; raise capacity or lower max_tokens"
+            )
         drafting = self.decoding.settings(self.decoding.mode)
         drafting.check_sampling(self.draws.settings)
         if drafting.needs_link:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from edge_drafter.link import LinkState, ZmqLink
 from edge_drafter.question import Cancelled, VerifierLost, VerifierRefused
-from edge_drafter.settings import EdgeConfig, Mode
+from edge_drafter.settings import Decoding, EdgeConfig, Mode
 from speculation.text import printable
 from speculation.wire import Welcome
 
@@ -70,6 +70,10 @@ class Verifier:
                 expected,
                 printable(welcome.model, 64),
             )
+        decoding = self._config.decoding
+        if self._known_target != welcome.model and welcome.thinking is not None:
+            log = _log.warning if decoding.max_tokens <= Decoding().max_tokens else _log.info
+            log("the target thinks before it answers; max_tokens %d is for both", decoding.max_tokens)
         is_new = self._known_target not in ("", welcome.model)
         self._known_target = welcome.model
         return is_new

@@ -22,7 +22,8 @@ from msgspec import Meta
 
 PROTOCOL = 9
 
-MAX_ANSWER_TOKENS = 512
+MAX_ANSWER_TOKENS = 4096
+"""Tokens of an answer, those of its thinking included (`Thinking`)."""
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
 """Bytes of all frames of a question together."""
@@ -46,7 +47,8 @@ MAX_END_TOKENS = 64
 """End tokens of a model; published checkpoints have one to three."""
 PREFIX_CHARS = 64
 """Characters of a prompt that `prefix_of` names."""
-MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
+MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (96 << 10)
+"""Frames, and beside them the longest prompt, answer and hints."""
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
 UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069"
@@ -202,6 +204,17 @@ class Sight(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
     most: Pixels
 
 
+class Thinking(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """How a target thinks before it answers, see `speculation.language.thinking`: up to the token `closes`.
+
+    `opened`: its prompt has begun the thinking; else the answer may begin with it, by the token `opens`.
+    """
+
+    opens: Token
+    closes: Token
+    opened: bool
+
+
 class Hello(Message, tag=1, frozen=True):
     """Edge to cloud: open or resume a session.
 
@@ -233,6 +246,7 @@ class Welcome(Message, tag=2, frozen=True):
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.
+    `thinking` is how the target thinks before it answers; None: it does not.
     """
 
     session: Name
@@ -251,6 +265,7 @@ class Welcome(Message, tag=2, frozen=True):
     form: Annotated[int, Meta(ge=1, le=255)] = 1
     sight: Sight | None = None
     server_draft: bool = False
+    thinking: Thinking | None = None
 
 
 class BeginStep(Message, tag=3, frozen=True):
@@ -504,7 +519,9 @@ def check_tokens(message: AnyMessage, vocabulary: int) -> None:
         case EarlyTokens():
             fields = (("token", [message.token]),)
         case Welcome():
-            fields = (("eos", message.eos),)
+            thinking = message.thinking
+            marks = [] if thinking is None else [thinking.opens, thinking.closes]
+            fields = (("eos", message.eos), ("thinking", marks))
         case _:
             return
     for name, tokens in fields:

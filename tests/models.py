@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import (
+    AddedToken,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -32,6 +33,7 @@ from transformers import (
 
 from adapters_training.shapes import train_tokenizer
 from speculation.language.prompts import ACTIONS, Vocabulary, format_answer
+from speculation.language.thinking import CLOSES, OPENS
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, SPECIAL_TOKENS, Processor, build_processor
@@ -92,8 +94,19 @@ def deep_vision(hidden: int) -> dict[str, Any]:
     }
 
 
-def tiny_tokenizer(vocabulary: int = 400) -> Qwen2Tokenizer:
-    """Return a byte-level BPE tokenizer with Qwen2-VL's special tokens, of at most `vocabulary` tokens."""
+THINKING_TEMPLATE = CHAT_TEMPLATE.replace("assistant\n{%", "assistant\n<think>\n{%")
+"""A chat that begins to think, as Qwen3-VL-Thinking's does."""
+HYBRID_TEMPLATE = CHAT_TEMPLATE.replace(
+    "assistant\n{%", "assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{%"
+)
+"""A chat that leaves it to the model, as Qwen3's does."""
+
+
+def tiny_tokenizer(vocabulary: int = 400, thinks: bool = False, special: bool = False) -> Qwen2Tokenizer:
+    """Return a byte-level BPE tokenizer with Qwen2-VL's special tokens, of at most `vocabulary` tokens.
+
+    `thinks`: the marks of thinking come behind them, which the tokenizer calls `special` or not.
+    """
     texts = [
         format_answer(f"I see the {colour} {thing} ahead, on the left.", action)
         for colour in COLOURS
@@ -101,6 +114,8 @@ def tiny_tokenizer(vocabulary: int = 400) -> Qwen2Tokenizer:
         for action in ACTIONS
     ]
     tokenizer: Qwen2Tokenizer = train_tokenizer(texts, vocabulary)
+    if thinks:
+        tokenizer.add_tokens([AddedToken(mark, normalized=False, special=special) for mark in (OPENS, CLOSES)])
     return tokenizer
 
 
@@ -116,15 +131,19 @@ def tiny_model(
     tied: bool = False,
     family: str = "qwen2_vl",
     padding: int = 64,
+    template: str = CHAT_TEMPLATE,
+    special: bool = False,
 ) -> Path:
     """Write a random model of a family, Qwen2-VL's or another, its tokenizer and processor into `folder`; return it.
 
     Weights are scaled up so that answers depend on positions, image and history. The same `vocabulary` gives the same
     tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
     short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES. The embedding is padded to a
-    multiple of `padding` rows.
+    multiple of `padding` rows. With a `template` that knows of thinking its marks are tokens, likelier than others and
+    `special` or not.
     """
-    tokenizer = tiny_tokenizer(vocabulary)
+    thinks = OPENS in template
+    tokenizer = tiny_tokenizer(vocabulary, thinks, special)
     ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
     heads = hidden // HEAD_DIM
     config_class, model_class, vision = FAMILIES[family]
@@ -157,10 +176,13 @@ def tiny_model(
     build: Any = model_class._from_config
     model = build(config, attn_implementation="sdpa", dtype=torch.float32)
     randomise(model, seed, len(tokenizer))
+    if thinks:
+        with torch.no_grad():
+            model.lm_head.weight[tokenizer.convert_tokens_to_ids([OPENS, CLOSES])] *= 2.0
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
     model.to(dtype).save_pretrained(str(folder))
-    build_processor(tokenizer, image_size).save(folder)
+    build_processor(tokenizer, image_size, template).save(folder)
     Vocabulary(COLOURS, CLASSES).save(folder)
     return folder
 

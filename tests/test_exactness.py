@@ -18,7 +18,8 @@ from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DraftingConfig, Mode, QueuePolicy, StepRequest
 from speculation.exits import ExitHeads, Reliability
-from speculation.language.grammar import Automaton, Grammars
+from speculation.language.grammar import Automaton, Grammars, actions_of
+from speculation.language.prompts import parse_answer
 from speculation.sampling import GREEDY, MAX_KEY, Coupled
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
@@ -26,7 +27,7 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import Grammar
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
-from tests.models import tiny_model
+from tests.models import HYBRID_TEMPLATE, THINKING_TEMPLATE, tiny_model
 from tests.pair import CAPACITY, SERVER, Robot, run
 
 LINKED = [mode for mode in Mode if mode is not Mode.EDGE]
@@ -68,7 +69,22 @@ def pairs(target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.T
         Pair(target, (draft, near(tiny_target, 0.05), target)),
         Pair(other, (near(folder, 0.2), near(folder, 0.05))),
         Pair(load_vlm(deep, dtype="float64"), (near(deep, 0.2), near(deep, 0.05))),
+        *thinking_pairs(tmp_path_factory),
     ]
+
+
+def thinking_pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
+    """Return a pair whose chat begins to think, and one that begins it itself now and then."""
+    found = []
+    for seed, template in ((0, THINKING_TEMPLATE), (8, HYBRID_TEMPLATE)):
+        folder = tiny_model(
+            tmp_path_factory.mktemp("thinks"), layers=3, hidden=32, seed=seed, template=template, special=seed == 0,
+            dtype=torch.float32,
+        )  # fmt: skip
+        target = load_vlm(folder, dtype="float64")
+        assert target.thinking is not None and target.thinking.opened == (seed == 0)
+        found.append(Pair(target, (near(folder, 0.2), near(folder, 0.05), target)))
+    return found
 
 
 def noisy_exits(target: Vlm, sureness: float) -> ExitHeads:
@@ -86,7 +102,7 @@ def grammars(target: Vlm) -> list[Automaton]:
     """Return grammars of a target's answers: both orders, and one of fewer actions."""
     of = Grammars(target.tokenizer, target.vocabulary).of
     names = (Grammar.REASON_FIRST, Grammar.ACTION_FIRST, Grammar.REASON_FIRST_NO_FORWARD_LEFT)
-    return [of(name, target.eos) for name in names]
+    return [of(name, target.eos, target.thinking) for name in names]
 
 
 def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:
@@ -99,7 +115,7 @@ def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:
 def same(grammar: Automaton, target: Vlm) -> Automaton | None:
     """Return the same grammar for a target with other end tokens; None where these are needed to spell an answer."""
     try:
-        return Grammars(target.tokenizer, target.vocabulary).of(grammar.name, target.eos)
+        return Grammars(target.tokenizer, target.vocabulary).of(grammar.name, target.eos, target.thinking)
     except ValueError:
         return None
 
@@ -220,6 +236,32 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, constraine
     assert {name for name in HAPPENS[mode] if not lived[name]} == set(), lived
 
 
+@pytest.mark.parametrize("mode", LINKED)
+def test_answers_behind_thinking_are_the_targets_own(mode: Mode, pairs: list[Pair]) -> None:
+    """Also where links break within the thinking, and it is closed because no room is left."""
+    interruptions, thought = 0, Counter[bool]()
+    for number, pair in enumerate(pairs[2:]):
+        target, marks = pair.target, pair.target.thinking
+        assert marks is not None
+        for grammar in (*grammars(target)[:2], None):
+            request = StepRequest(
+                1, PROMPTS[0], jpeg(number), target.eos, 48, sampling=HOW[number], key=2 * number, grammar=grammar
+            )  # fmt: skip
+            requests = [request, replace(request, jpeg=jpeg(number + 2), max_tokens=16)]
+            weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.1, cut_after=5, seed=number)
+            config = DraftingConfig.of(mode, effort=1.0, exit_gain=0.0)
+            robot = Robot(pair.drafts[1], config, requests, weather, resumes=grammar is None)
+            run(target, [robot], exits=noisy_exits(target, 0.6), self_draft=pair.drafts[0])
+            assert robot.answers == [alone(target, each) for each in requests]
+            interruptions += robot.stats.interruptions
+            for answer in robot.answers if grammar is not None else ():
+                thinks = marks.opened or answer[0] == marks.opens
+                thought[thinks] += 1
+                assert not thinks or marks.closes in answer
+                assert grammar is not None and parse_answer(target.read(answer)).action in actions_of(grammar.name)
+    assert interruptions > 0 and thought[True] > 4 and thought[False] > 0
+
+
 @pytest.mark.parametrize(
     ("mode", "count", "constrained"),
     [(Mode.CLOUD, 2, False), (Mode.SD, 3, True), (Mode.FULL, 2, True), (Mode.FULL, 3, False)],
@@ -228,7 +270,7 @@ def test_answers_about_several_frames_are_the_targets_own(
     mode: Mode, count: int, constrained: bool, pairs: list[Pair]
 ) -> None:
     """Their prompt is fed in pieces that end within an image, links break, and another robot asks about one frame."""
-    for number, pair in enumerate(pairs):
+    for number, pair in enumerate(pairs[:3]):
         frames = tuple(jpeg(seed) for seed in range(count))
         grammar = grammars(pair.target)[number] if constrained else None
         several = StepRequest(

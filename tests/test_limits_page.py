@@ -10,11 +10,11 @@ import pytest
 from msgspec import inspect
 
 from speculation import wire
-from speculation.wire import Masses, Sight
+from speculation.wire import Grammar, Masses, Sight, Thinking, encode
 from tests.test_docs import ROOT, cells, table
 
 PAGE = "docs/limits.md"
-STRUCTS = (*get_args(wire.AnyMessage), Masses, Sight)
+STRUCTS = (*get_args(wire.AnyMessage), Masses, Sight, Thinking)
 
 
 def number(value: float) -> str:
@@ -103,4 +103,10 @@ def test_what_fields_must_be_together_is_named(name: str) -> None:
 
 def test_the_largest_message_of_each_kind_is_below_the_limit_of_all() -> None:
     """What no field forbids, size does: but for frames and distributions every message fits its receiver's buffer."""
-    assert wire.MAX_IMAGE_BYTES + wire.MAX_PROMPT_CHARS * 4 < wire.MAX_MESSAGE_BYTES
+    token = 2**20 - 1
+    asked = wire.BeginStep(
+        2**32 - 1, "\U0001f916" * wire.MAX_PROMPT_CHARS, bytes(wire.MAX_IMAGE_BYTES), [token] * wire.MAX_ANSWER_TOKENS,
+        wire.MAX_ANSWER_TOKENS, hints=[[token] * wire.MAX_DRAFT_TOKENS] * 8, key=2**63 - 1,
+        trace=bytes(wire.TRACE_BYTES), grammar=max(Grammar),
+    )  # fmt: skip
+    assert len(encode(asked)) < wire.MAX_MESSAGE_BYTES

@@ -47,7 +47,7 @@ from speculation.language.prompts import (
     response_order,
 )
 from speculation.language.prompts import Vocabulary as Objects
-from speculation.wire import ROOT, UNPRINTABLE, Grammar
+from speculation.wire import ROOT, UNPRINTABLE, Grammar, Thinking
 
 MAX_REASON_CHARS = 400
 """The longest reasons; the embedded pair's have about 60 characters."""
@@ -284,6 +284,72 @@ class Automaton:
         return [np.array(sorted(each), dtype=np.int32) for each in behind]
 
 
+class ThinkingAutomaton(Automaton):
+    """A grammar whose answers stand behind what the model thinks first: any tokens but those that end an answer.
+
+    The thinking is closed in time: where no more than the mark that closes it and the shortest answer fit, that mark is
+    the only token. Behind it may stand one token of newlines, as models write them, where it begins no answer.
+    """
+
+    def __init__(self, name: Grammar, words: Sequence[bytes], ends: Sequence[int], thinking: Thinking) -> None:
+        """Raises as `Automaton` does."""
+        super().__init__(name, words, ends)
+        self._marks, self._shortest = thinking, self.least_tokens
+        first = len(self._rows)
+        self._opening, self._thinking, self._behind = first, first + 1, first + 2
+        """Places where thinking may begin, where it goes on, and right behind it."""
+        closing = self._shortest + 1
+        self._distance = np.append(self._distance, np.array([self._shortest, closing, self._shortest], dtype=np.int32))
+        self._farthest = max(self._farthest, closing)
+        answer = self._rows[self._start][0]
+        self._gaps = [
+            token for token, word in enumerate(words) if word and not word.strip(b"\n") and token not in answer
+        ]
+        if thinking.opened:
+            self.least_tokens = closing
+
+    def start(self, max_tokens: int) -> State:
+        place = self._thinking if self._marks.opened else self._opening
+        return super().start(max_tokens)._replace(place=place)
+
+    def next(self, state: State, token: int) -> State | None:
+        place = state.place
+        behind = None
+        if place == self._thinking and token not in self._ends:
+            behind = self._behind if token == self._marks.closes else self._thinking
+        elif place == self._opening and token == self._marks.opens:
+            behind = self._thinking
+        elif place == self._behind and token in self._gaps:
+            behind = self._start
+        if behind is not None:
+            return state._replace(place=behind, left=state.left - 1)
+        if place == self._thinking:
+            return None
+        return super().next(self._in_answer(state), token)
+
+    def _find(self, state: State, left: int) -> Allowed:
+        closing = self._shortest + 1
+        if state.place == self._thinking:
+            mask = np.full(len(self._words), left > closing)
+            mask[list(self._ends)] = False
+            mask[self._marks.closes] = True
+            mask.flags.writeable = False
+            only = self._marks.closes if left <= closing else None
+            return Allowed(mask, only, only)
+        found = super()._find(self._in_answer(state), left)
+        more = {self._opening: [self._marks.opens], self._behind: self._gaps}.get(state.place, [])
+        if not more or left <= (closing if state.place == self._opening else self._shortest):
+            return found
+        mask = found.mask.copy()
+        mask[more] = True
+        mask.flags.writeable = False
+        return Allowed(mask, None, None)
+
+    def _in_answer(self, state: State) -> State:
+        """Return the state as that of the grammar alone, which knows no thinking."""
+        return state._replace(place=self._start) if state.place in (self._opening, self._behind) else state
+
+
 class _Table(NamedTuple):
     """An automaton as arrays: where it starts, where an answer may be complete, and for every place its tokens,
     ascending, and where they lead."""
@@ -448,21 +514,21 @@ class Grammars:
         """`vocabulary` is len(tokenizer). Raises ValueError, in a sentence, for a tokenizer that is not byte-level."""
         self._words = _words(tokenizer, vocabulary)
 
-    def of(self, name: Grammar, ends: Sequence[int]) -> Automaton:
-        """Return the automaton of a grammar whose answers end with one of these tokens.
+    def of(self, name: Grammar, ends: Sequence[int], thinking: Thinking | None = None) -> Automaton:
+        """Return the automaton of a grammar whose answers end with one of these tokens, and begin behind `thinking`.
 
         About 6 s for a new one over 150,000 tokens, milliseconds over 500. Raises ValueError as that does.
         """
         with _compiling:
-            return _automaton(name, self._words, tuple(ends))
+            return _automaton(name, self._words, tuple(ends), thinking)
 
 
 _compiling = threading.Lock()
 
 
 @lru_cache(maxsize=64)
-def _automaton(name: Grammar, words: tuple[bytes, ...], ends: tuple[int, ...]) -> Automaton:
-    return Automaton(name, words, ends)
+def _automaton(name: Grammar, words: tuple[bytes, ...], ends: tuple[int, ...], thinking: Thinking | None) -> Automaton:
+    return Automaton(name, words, ends) if thinking is None else ThinkingAutomaton(name, words, ends, thinking)
 
 
 def _words(tokenizer: Any, vocabulary: int) -> tuple[bytes, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate, groupby, pairwise, takewhile
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from speculation.language.thinking import MAX_SHOWN_CHARS, UNFINISHED, split_thinking
 from speculation.wire import MAX_WORDS, Word
 
 FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
@@ -195,15 +196,33 @@ class ParsedAnswer:
     reasoning: str
     action: NavigationAction | None
     problem: str = ""
+    thinking: str = ""
+    """What the model thought before it answered."""
+
+    @property
+    def shown(self) -> str:
+        """What people are shown: the end of the thinking, and the reasoning."""
+        thought = self.thinking
+        if len(thought) > MAX_SHOWN_CHARS:
+            thought = f"... {thought[-MAX_SHOWN_CHARS:]}"
+        return "\n".join(part for part in (thought, self.reasoning) if part)
 
 
 def parse_answer(text: str) -> ParsedAnswer:
-    """Split a model's answer at its 'Action:' marks. Each mark names what stands on its line; all else is reasoning.
+    """Split a model's answer, behind what it thought first, at its 'Action:' marks.
 
+    Each mark names what stands on its line; all else is reasoning.
     The first mark that names a known action counts, and a stop at any mark wins over every motion. A mark that begins
     with 'stop' and goes on leaves an answer without a readable stop unreadable. A robot that cannot read its answer
     must stand, so nothing is guessed, snapped or searched for.
     """
+    thinking, said = split_thinking(text)
+    if thinking and not said.strip():
+        return ParsedAnswer("", None, UNFINISHED, thinking)
+    return replace(_parse(said), thinking=thinking)
+
+
+def _parse(text: str) -> ParsedAnswer:
     before, *marked = text.split(ACTION_MARK)
     if not marked:
         return ParsedAnswer(text.strip(), None, f"no '{ACTION_MARK}' in the answer {text.strip()!r}")
@@ -228,9 +247,10 @@ def committed_action(text: str) -> tuple[ActionKind, ActionSize | None] | None:
 
     However the answer goes on, `parse_answer` of all of it finds this action, a stop or nothing at all, unless it goes
     on so that this function takes the action back: it then returns something else for the longer text. None: nothing
-    is settled, also while the answer could still turn into a stop. A stop is settled as soon as a mark begins with one.
+    is settled, also while the model thinks, or the answer could still turn into a stop. A stop is settled as soon as a
+    mark begins with one.
     """
-    marked = text.split(ACTION_MARK)[1:]
+    marked = split_thinking(text)[1].split(ACTION_MARK)[1:]
     if not marked:
         return None
     if any(_STOP_WORD.match(words) for words in marked):

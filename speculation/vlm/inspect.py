@@ -36,6 +36,7 @@ DTYPES = ("float32", "bfloat16")
 CAPACITY = 2048
 FRAME = (720, 1280)
 """Height and width of the frame whose image tokens are reported: the Go2's front camera."""
+NO_THINKING = "no"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class FolderReport:
     fingerprint: str
     tokenizer: str
     eos: tuple[int, ...]
+    thinking: str
+    """Whether the model thinks before it answers: `NO_THINKING`, or who begins that."""
     ignored: dict[str, Any]
     template: str
     image_tokens: int
@@ -138,6 +141,7 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
         fingerprint=model_fingerprint(config, files),
         tokenizer=tokenizer_fingerprint(tokenizer),
         eos=end_tokens(folder, tokenizer),
+        thinking=_thinking(processor),
         ignored=ignored_processors(folder),
         template=_template_name(processor),
         image_tokens=_image_tokens(processor),
@@ -182,6 +186,11 @@ def _notes(target: FolderReport, draft: FolderReport) -> tuple[str, ...]:
         notes.append(f"the target is stored quantised ({target.quantisation}): answers are exactly its own")
     if target.eos != draft.eos:
         notes.append(f"they end answers with other tokens ({target.eos} and {draft.eos}); the target's decide")
+    if target.thinking != draft.thinking:
+        notes.append(
+            f"they do not think alike before they answer (target: {target.thinking}; draft: {draft.thinking}), which "
+            "lowers acceptance; take both of one kind"
+        )
     if target.template != draft.template:
         notes.append("their chat templates differ; each reads the prompt in its own, which may lower acceptance")
     if target.image_tokens != draft.image_tokens:
@@ -190,6 +199,13 @@ def _notes(target: FolderReport, draft: FolderReport) -> tuple[str, ...]:
             "them see the same"
         )
     return tuple(notes)
+
+
+def _thinking(processor: Processor) -> str:
+    thinking = processor.thinking
+    if thinking is None:
+        return NO_THINKING
+    return "yes, its chat template begins it" if thinking.opened else "where the model begins it"
 
 
 def _template_name(processor: Processor) -> str:
@@ -254,6 +270,7 @@ def _column(report: FolderReport, free: Mapping[str, int]) -> dict[str, str]:
         "fingerprint": report.fingerprint,
         "tokenizer": report.tokenizer,
         "ends with": ", ".join(map(str, report.eos)),
+        "thinks first": report.thinking,
         "chat template": report.template,
         f"frame {FRAME[1]} x {FRAME[0]}": f"{report.image_tokens} tokens" if report.sees_images else "-",
     }

@@ -128,6 +128,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
+        thinking=processor.thinking,
     )
     # While transformers' own forward still runs, see `_take_over`.
     expected = expected_logits(vlm) if settings.load_check else None

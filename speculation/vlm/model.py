@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from speculation.language.thinking import begun, reader
 from speculation.vlm.families import Family
 from speculation.vlm.folder import model_name
 from speculation.vlm.memory import head_width
 from speculation.vlm.placement import Span, spans_of
 from speculation.vlm.processing import Processor
+from speculation.wire import Thinking
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Vlm:
     folder: Path
     quantisation: str = "none"
     """What its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method."""
+    thinking: Thinking | None = None
+    """How it thinks before it answers; None: it does not."""
 
     @property
     def name(self) -> str:
@@ -49,6 +54,10 @@ class Vlm:
     def tokenizer(self) -> Any:
         """The folder's tokenizer."""
         return self.processor.tokenizer
+
+    def read(self, tokens: Sequence[int]) -> str:
+        """Return the text of an answer's tokens, without those that only mark its end."""
+        return begun(self.thinking) + reader(self.tokenizer)(tokens)
 
     @property
     def text(self) -> Any:

@@ -12,10 +12,12 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from speculation.language.prompts import chat
+from speculation.language.thinking import OPENS, thinking_of
 from speculation.vlm.families import Family, FrameProcessor, family_of
 from speculation.vlm.families.qwen_vl import QwenFrames, QwenVL
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.positions import Ints
+from speculation.wire import Thinking
 
 PATCH = 14
 MERGE = 2
@@ -92,12 +94,7 @@ class Processor:
         for special in self.tokenizer.get_added_vocab():
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
-        text = self.tokenizer.apply_chat_template(
-            chat(prompt, len(images)),
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        text = self._render(prompt, len(images))
         parts = text.split(self.frames.place) if self.frames is not None else [text]
         if len(parts) != len(images) + 1:
             needed = {0: "none is", 1: "one is"}.get(len(images), f"{len(images)} are")
@@ -105,16 +102,38 @@ class Processor:
         text = "".join(part + image for part, image in zip(parts, [*images, ""], strict=True))
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
 
+    @property
+    def thinking(self) -> Thinking | None:
+        """How the model thinks before it answers. Raises ValueError where nobody could tell its answer from that."""
+        if OPENS not in self.template:
+            return None
+        return thinking_of(self.tokenizer, self.template, self._render("?", int(self.frames is not None)))
+
+    def _render(self, prompt: str, images: int) -> str:
+        """Return the text of the chat around `prompt`, up to where the answer begins."""
+        text = self.tokenizer.apply_chat_template(
+            chat(prompt, images),
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        return str(text)
+
 
 def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
     """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
     try:
-        return Processor.load(folder, family_of(config["model_type"]), config)
+        processor = Processor.load(folder, family_of(config["model_type"]), config)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
+    try:
+        _ = processor.thinking
+    except ValueError as error:
+        raise ModelFolderError(f"model folder {folder}: {error}") from None
+    return processor
 
 
 def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLATE) -> Processor:

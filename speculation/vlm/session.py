@@ -6,16 +6,20 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculation.cancellation import Stop
+from speculation.cancellation import Abandoned, Stop
 from speculation.frames import Frame
 from speculation.language.grammar import Automaton, masked
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import Chunk, Logits, forward, prefill
+from speculation.vlm.forward import Chunk, Logits, forward, forward_layers, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.model import Vlm
 from speculation.vlm.speed import synchronise
 from speculation.wire import ROOT, Jpegs
+
+MOST_PENDING = 128
+"""Committed tokens that ride in front of a forward at most: each gets a row of logits, and an answer that is taken up
+again may have thousands."""
 
 
 class VlmSession:
@@ -27,8 +31,10 @@ class VlmSession:
     there are no nodes.
     """
 
-    def __init__(self, vlm: Vlm, capacity: int) -> None:
+    def __init__(self, vlm: Vlm, capacity: int, reserved: int = 0) -> None:
+        """`reserved`: slots behind a prompt that its answer may need; a prompt that leaves fewer is refused."""
         self.vlm = vlm
+        self._reserved = reserved
         self._cache = KVCache(vlm, 1, capacity)
         self._pending: list[int] = []
         self._tokens: list[int] = []
@@ -56,6 +62,11 @@ class VlmSession:
         for token in committed:
             self._check_token(token)
         inputs = prepare(self.vlm, prompt, image)
+        if self._reserved and len(inputs.ids) + self._reserved > self._cache.capacity:
+            raise ValueError(
+                f"frames and prompt of {len(inputs.ids)} tokens and an answer of {self._reserved} do not fit the "
+                f"{self._cache.capacity} cache slots of {self.vlm.name}; raise capacity, or lower max_tokens"
+            )
         self._set_nodes([], [], [])
         self._pending, self._root = [], None
         root = prefill(self.vlm, self._cache, 0, inputs, stop)
@@ -174,13 +185,15 @@ class VlmSession:
         first = list[int](self.vlm.tokenizer.encode(begun, add_special_tokens=False)) if begun else []
         how = (prompt, image, limit, GREEDY, 0, grammar, first)
         tokens = first + [token for token, _ in self.sampled(*how)]
-        return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
+        return self.vlm.read(tokens)
 
     def _feed(self, tokens: list[int], parents: list[int], stop: Stop | None = None) -> Logits:
         if self._root is None and not self._pending:
             raise RuntimeError("the session has no step yet; call begin first")
         if not tokens and not self._pending:
             return np.empty((0, self.vlm.vocabulary), dtype=np.float32)
+        while len(self._pending) > MOST_PENDING:
+            self._feed_pending(stop)
         cache, waiting = self._cache, len(self._pending)
         first = cache.length[0] + waiting
         chain = cache.chain(0, waiting)
@@ -193,6 +206,17 @@ class VlmSession:
         new = logits[waiting:]
         self._set_nodes([*self._tokens, *tokens], [*self._parents, *parents], [*self._logits, *new])
         return new
+
+    def _feed_pending(self, stop: Stop | None) -> None:
+        """Feed the first MOST_PENDING of the pending tokens, whose logits nobody needs."""
+        cache = self._cache
+        first = cache.length[0]
+        chunk = Chunk(0, self._pending[:MOST_PENDING], cache.chain(0, MOST_PENDING))
+        for output in forward_layers(self.vlm, cache, [chunk]):
+            if stop is not None and output.layer < self.vlm.num_layers - 1 and stop():
+                raise Abandoned
+        cache.keep(0, range(first, first + MOST_PENDING))
+        del self._pending[:MOST_PENDING]
 
     def _set_nodes(self, tokens: list[int], parents: list[int], logits: list[Logits]) -> None:
         self._tokens, self._parents, self._logits = tokens, parents, logits

@@ -16,7 +16,7 @@ from cloud_verifier.serving import find_cost
 from cloud_verifier.sessions import check_welcome
 from speculation.cost_profile import COST_FILE
 from speculation.language.prompts import Vocabulary
-from speculation.wire import MAX_END_TOKENS
+from speculation.wire import MAX_END_TOKENS, Thinking
 from tests.speculation.test_cost_profile import PROFILE
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def test_a_verifier_that_no_robot_could_read_does_not_start() -> None:
     for changes, named in (
         ({"eos": tuple(range(MAX_END_TOKENS + 1))}, r"Welcome.eos: .*length <= 64\); change that of me/tiny"),
         ({"eos": (100,)}, r"Welcome.eos: token 100 is outside the vocabulary 0..99"),
+        ({"thinking": Thinking(7, 100, True)}, r"Welcome.thinking: token 100 is outside the vocabulary 0..99"),
         ({"objects": Vocabulary(("red",), ("x" * 41,))}, "Welcome.classes"),
     ):
         with pytest.raises(ValueError, match=f"no robot could read what this verifier is .{named}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,21 +16,26 @@ from edge_drafter.link import LinkState
 from edge_drafter.question import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from speculation.exits import ExitHeads, Reliability
-from speculation.language.prompts import VOCABULARY_FILE, Vocabulary
+from speculation.language.grammar import Grammars, grammar_for
+from speculation.language.prompts import VOCABULARY_FILE, Vocabulary, parse_answer
+from speculation.language.thinking import CLOSES, OPENS
 from speculation.links import Blackout, LinkConditions, WayConditions, load_link
-from speculation.sampling import Coupled, question_key
+from speculation.sampling import GREEDY, Coupled, question_key
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
+from speculation.vlm.processing import CHAT_TEMPLATE
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot, Serve
 from tests.edge_drafter.waiting import wait_for
-from tests.models import tiny_model, tiny_text_model
+from tests.models import THINKING_TEMPLATE, tiny_model, tiny_text_model
 from tests.speculation.test_predictor import network
 
 PROMPT = "find the silver bottle"
 ANSWER = 20
+NO_THINKING = "{# <think> #}"
+"""Makes the marks of thinking tokens of a tiny model that does not think."""
 
 
 def greedy(folder: Path, images: list[bytes]) -> list[list[int]]:
@@ -115,6 +121,44 @@ def test_a_text_pair_is_asked_in_words(tmp_path: Path, tiny_draft: Path, robot: 
         robot(server.address, tiny_draft, text_only=True)
     with pytest.raises(ValueError, match="draft model small is a language model alone; choose one that sees"):
         robot(server.address, small)
+
+
+def test_a_target_that_thinks_is_drafted_for_and_its_text_says_what_is_thought(
+    tmp_path: Path, robot: Robot, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The verifier says how, whatever the draft model does, and marks are read that the tokenizer calls special."""
+    big, thinking, quick = (
+        tiny_model(tmp_path / str(number), layers=layers, template=template, special=True)
+        for number, (layers, template) in enumerate(
+            ((4, THINKING_TEMPLATE), (2, THINKING_TEMPLATE), (2, CHAT_TEMPLATE + NO_THINKING))
+        )
+    )
+    target = load_vlm(big, dtype="float64")
+    grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(PROMPT), target.eos, target.thinking)
+    constrained = VlmSession(target, 512).sampled(PROMPT, jpeg(0), 40, GREEDY, grammar=grammar)
+    truth = tuple(token for token, _ in constrained)
+    server = serve(big)
+    for folder in (thinking, quick):
+        edge = robot(server.address, folder, answers="constrained", max_tokens=40)
+        question, seen = edge.ask(PROMPT, jpeg(0), 60.0), set[str]()
+        while not question.done:
+            seen.add(question.committed)
+            time.sleep(0.01)
+        text = question.result().text
+        assert text == target.read(truth) and parse_answer(text).action is not None
+        assert text.startswith(OPENS) and text.count(CLOSES) == 1
+        assert all(text.startswith(each) and (each.startswith(OPENS) or not each) for each in seen)
+        assert edge.decode(PROMPT, jpeg(0), 60.0, "cloud").tokens == truth
+        swapped = edge.swap_test(PROMPT, text, jpeg(0), jpeg(1))
+        assert swapped is not None and 0 < swapped.tokens <= 40
+        alone = edge.text(edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens)
+        assert (alone.startswith(OPENS) and CLOSES in alone) == (folder == thinking) and parse_answer(alone).action
+    assert "the target thinks before it answers; max_tokens 40 is for both" in caplog.text
+    free = robot(server.address, thinking, max_tokens=40)
+    text = free.text(free.decode(PROMPT, jpeg(1), 60.0).tokens)
+    assert text.startswith(OPENS)
+    with pytest.raises(ValueError, match="max_tokens is 4; a constrained answer takes at least"):
+        robot(server.address, thinking, answers="constrained", max_tokens=4)
 
 
 # Both sides of `full` read it at the same time, and the first that cannot ends the step.

@@ -35,6 +35,7 @@ from speculation.language.prompts import (
     format_answer,
     parse_answer,
 )
+from speculation.language.thinking import MAX_SHOWN_CHARS
 from speculation.wire import Jpegs, frames_of
 
 CONFIG = NavigatorConfig(guide=Guidance.NEVER, act_early=False, look_ahead=False)
@@ -609,6 +610,30 @@ def test_an_answer_that_takes_its_action_back_holds_the_robot_at_once(
     assert begun[0] == (0, "turn left small", False) and not any(complete for _, _, complete in begun)
     assert world.published[len(begun) : len(begun) + 2] == after
     assert world.acted_at[len(begun)] < world.asked_at[0][0] + 4.0, "not with the whole answer"
+
+
+THOUGHT = "<think>\nAction: forward large would hit the chair.\nAction: stop is too early. So left.\n</think>\n\n"
+
+
+@pytest.mark.parametrize("kept", [THOUGHT, THOUGHT.replace("So", "So " + "on and on " * 400)])
+def test_no_action_is_begun_or_taken_out_of_thinking(kept: str) -> None:
+    """What the model thinks names other actions; the robot shows it, bounded, and does what stands behind it."""
+    world = World([kept + first(LEFT_LARGE), kept + first(STOP)], config=EARLY, answer_s=8.0)
+    result = world.run()
+    assert result.end is End.STOPPED and world.texts == ["turn left large", "stop"]
+    assert {text for _, text, _ in world.published} <= {"turn left small", "turn left large", "stop"}
+    assert not world.decisions[0].complete, "and it still begins before the answer's end"
+    asked, acted = world.asked_at[0][0], world.acted_at[0]
+    assert acted - asked >= 8.0 * len(kept) / len(kept + first(LEFT_LARGE))
+    assert any("forward large" in text for text, _ in world.written)
+    assert max(len(text) for text, _ in world.written) < MAX_SHOWN_CHARS + 200
+
+
+def test_an_answer_that_ends_while_it_is_thought_is_no_action() -> None:
+    world = World([THOUGHT.partition("</think>")[0], first(STOP)], config=EARLY)
+    assert world.run().end is End.STOPPED
+    assert world.published[0] == (0, "hold", True)
+    assert any("nothing stands behind the thinking; raise max_tokens" in reason for _, reason in world.reports)
 
 
 @pytest.mark.parametrize("failure", [VerifierLost("gone"), AnswerLate("30 s"), ValueError("no image")])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spec_vlm_nav.client import STOPPED, GoalEnd, Outcome, Progress
 from spec_vlm_nav.transcript import DIM, Transcript, closing_words, printable
+from speculation.language.thinking import shortened
 
 LEFT = "turn left large"
 
@@ -43,6 +44,18 @@ def test_an_action_that_began_early_is_one_line_and_its_reasons_another() -> Non
     lines += transcript.take(replace(early, answer="", complete=True, reasoning="The ball is to the left."))
     lines += transcript.take(replace(early, answer="The", complete=True, reasoning="The ball is to the left."))
     assert [line.split()[0] for line in lines] == ["0", "The"]
+
+
+def test_long_thinking_is_one_answer_of_which_the_newest_is_shown() -> None:
+    transcript, lines = Transcript(), list[str]()
+    answer = f"<think>{'hmm, ' * 1000}left.</think>\n\nAction: turn left large"
+    for end in range(1, len(answer) + 1, 50):
+        lines += transcript.take(Progress(answer=shortened(answer[:end])))
+        assert len(transcript.live(80)) < 120
+    done = Progress(answer=shortened(answer), step=0, action=LEFT, source="verified", reasoning="hmm, left.")
+    lines += transcript.take(done)
+    assert [line.strip() for line in lines] == ["hmm, left.", "0  turn left large  (verified)"]
+    assert transcript.take(replace(done, answer="<think>A", step=1, complete=False))[0].split()[0] == "1"
 
 
 @settings(deadline=None)

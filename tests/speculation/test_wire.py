@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from speculation import wire
 from speculation.wire import (
+    MAX_ANSWER_TOKENS,
     MAX_DRAFT_TOKENS,
     MAX_FEATURE_BYTES,
     MAX_FRAMES,
@@ -38,6 +39,7 @@ from speculation.wire import (
     Pong,
     Redirect,
     Sight,
+    Thinking,
     Welcome,
     WireError,
     begin_digest,
@@ -58,6 +60,7 @@ names = st.text(max_size=50)
 shown = st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))
 words = st.lists(st.text(shown, min_size=1, max_size=40), max_size=256)
 steps = st.integers(0, 2**32 - 1)
+positions = st.integers(0, MAX_ANSWER_TOKENS)
 chains = st.lists(tokens, max_size=MAX_DRAFT_TOKENS)
 frames = st.binary(max_size=200) | st.lists(st.binary(min_size=1, max_size=60), min_size=2, max_size=MAX_FRAMES).map(
     tuple
@@ -70,14 +73,14 @@ sights = st.builds(Sight, st.integers(1, MAX_FRAMES), st.integers(1, 1024), pixe
 def drafts(draw: st.DrawFn) -> Draft:
     drawn = draw(chains)
     parents = draw(st.none() | st.tuples(*(st.integers(ROOT, node - 1) for node in range(len(drawn)))).map(list))
-    return Draft(draw(steps), draw(st.integers(1, 2**32 - 1)), draw(st.integers(0, 512)), draw(digests), drawn, parents)
+    return Draft(draw(steps), draw(st.integers(1, 2**32 - 1)), draw(positions), draw(digests), drawn, parents)
 
 
 @st.composite
 def featured(draw: st.DrawFn) -> Features:
     known = draw(st.lists(tokens, min_size=1, max_size=20))
     each = draw(st.integers(1, MAX_FEATURE_BYTES))
-    return Features(draw(steps), draw(st.integers(0, 512)), known, bytes(len(known) * each))
+    return Features(draw(steps), draw(positions), known, bytes(len(known) * each))
 
 
 messages = st.one_of(
@@ -105,6 +108,7 @@ messages = st.one_of(
         colours=words,
         classes=words,
         sight=st.none() | sights,
+        thinking=st.none() | st.builds(Thinking, tokens, tokens, st.booleans()),
     ),
     st.builds(
         BeginStep,
@@ -112,7 +116,7 @@ messages = st.one_of(
         prompt=st.text(min_size=1, max_size=200),
         jpeg=frames,
         committed=st.lists(tokens, max_size=20),
-        max_tokens=st.integers(1, 512),
+        max_tokens=st.integers(1, MAX_ANSWER_TOKENS),
         idle=st.sampled_from(Idle),
         time_left=st.floats(0, 86400),
         hints=st.lists(chains, max_size=8),
@@ -125,7 +129,7 @@ messages = st.one_of(
         EarlyTokens,
         step=steps,
         round=steps,
-        start=st.integers(0, 512),
+        start=positions,
         node=st.integers(ROOT, MAX_DRAFT_TOKENS - 1),
         token=tokens,
         layer=st.integers(0, 1023),
@@ -135,7 +139,7 @@ messages = st.one_of(
         Commit,
         step=steps,
         round=steps,
-        start=st.integers(0, 512),
+        start=positions,
         tokens=st.lists(tokens, max_size=MAX_DRAFT_TOKENS + 1),
         digest=digests,
         done=st.booleans(),
@@ -149,7 +153,7 @@ messages = st.one_of(
             tail=st.floats(0, 1),
         ),
     ),
-    st.builds(Fetch, step=steps, start=st.integers(0, 512), digest=digests),
+    st.builds(Fetch, step=steps, start=positions, digest=digests),
     st.builds(EndStep, step=steps, reason=names),
     st.builds(Ping, st.integers(0, 2**63 - 1)),
     st.builds(Pong, st.integers(0, 2**63 - 1)),
@@ -188,7 +192,7 @@ def test_a_broken_message_is_a_message_or_a_wire_error(message: wire.AnyMessage,
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ([4, 1, 1, 600, DIGEST, []], r"Draft\.start: Expected int <= 512"),
+        ([4, 1, 1, 5000, DIGEST, []], r"Draft\.start: Expected int <= 4096"),
         ([4, 1, 0, 6, DIGEST, []], r"Draft\.round: Expected int >= 1"),
         ([4, 1, 1, 6, b"1234567", []], r"Draft\.digest: Expected bytes of length >= 8"),
         ([4, 1, 1, 6, DIGEST, [1, 2**20]], r"Draft\.tokens\[1\]: Expected int <= 1048575"),
@@ -204,8 +208,8 @@ def test_a_broken_message_is_a_message_or_a_wire_error(message: wire.AnyMessage,
         ([6, 1, 1, 0, [], DIGEST, False, 1, 0.0, 0.0, 0.0, None, bytes(4)], r"Commit\.features has 4 bytes for 0"),
         ([6, 1, 1, 0, [5], DIGEST, False, 1, 0.0, 0.0, 0.0, None, bytes(257)], r"as many for each, at most 256"),
         ([13, 1, 0, [], b""], r"Features\.tokens: Expected array of length >= 1"),
-        ([13, 1, 0, [5] * 577, bytes(577)], r"Features\.tokens: Expected array of length <= 576"),
-        ([13, 1, 513, [5], bytes(8)], r"Features\.position: Expected int <= 512"),
+        ([13, 1, 0, [5] * 4161, bytes(4161)], r"of 8332 bytes: Expected array of length <= 4160"),
+        ([13, 1, 4097, [5], bytes(8)], r"Features\.position: Expected int <= 4096"),
         ([13, 1, 0, [5, 6], b""], r"Features\.features has 0 bytes for 2 tokens"),
         ([10, 99, "x"], r"Fault\.code: Invalid enum value 99"),
         ([77, 1], rf"unknown tag '77'; known are 1 to {len(get_args(wire.AnyMessage))}"),
@@ -251,7 +255,8 @@ def test_prompts_that_begin_alike_have_one_prefix() -> None:
 
 
 def test_four_draft_tokens_fit_fifty_five_bytes_at_most() -> None:
-    assert len(encode(Draft(2**32 - 1, 2**32 - 1, 512, DIGEST, [2**20 - 1] * 4, draft_ms=3_600_000))) <= 55
+    draft = Draft(2**32 - 1, 2**32 - 1, MAX_ANSWER_TOKENS, DIGEST, [2**20 - 1] * 4, draft_ms=3_600_000)
+    assert len(encode(draft)) <= 55
 
 
 def begin(jpeg: Jpegs) -> BeginStep:

@@ -94,8 +94,7 @@ class Timelines:
 
     def _timeline(self, tokens: Any, arrivals: Any, stats: DecodingStats) -> AnswerTimeline:
         texts, count = [], 0
-        decode = self._models.target.tokenizer.decode
         for seconds, more in arrivals:
             count = min(count + more, len(tokens))
-            texts.append((seconds, str(decode(list(tokens[:count]), skip_special_tokens=True))))
+            texts.append((seconds, self._models.target.read(tokens[:count])))
         return AnswerTimeline(tuple(texts), stats)

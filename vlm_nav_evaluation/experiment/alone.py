@@ -56,7 +56,7 @@ class ModelAlone:
     def text(self, question: Question) -> str:
         """Return the answer's text. Raises ValueError as `decode`."""
         tokens = self.decode(question).tokens
-        return str(self._session.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
+        return self._session.vlm.read(tokens)
 
     def arm(self, name: str = TARGET) -> Arm[Question]:
         """Return the arm that every exact arm is compared with."""
@@ -77,10 +77,11 @@ class ModelAlone:
         return found
 
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
-        jpeg = as_sent(self._session.vlm, question.jpeg)
+        vlm = self._session.vlm
+        jpeg = as_sent(vlm, question.jpeg)
         if self._grammars is None:
             return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
-        grammar = self._grammars.of(grammar_for(question.prompt), self._session.vlm.eos)
+        grammar = self._grammars.of(grammar_for(question.prompt), vlm.eos, vlm.thinking)
         alone = self._session.sampled(question.prompt, jpeg, self._max_tokens, GREEDY, grammar=grammar)
         found, state = list[tuple[int, npt.NDArray[Any]]](), grammar.start(self._max_tokens)
         for token, logits in alone:

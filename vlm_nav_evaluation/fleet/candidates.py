@@ -12,12 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from speculation.wire import MAX_ANSWER_TOKENS
 from vlm_nav_evaluation.fleet.trees import Shape, best_tree, expected_tokens
 from vlm_nav_evaluation.fleet.workload import Workload
 
-ANSWERS = 24
-"""Answers over which tokens a verification are averaged."""
+ANSWERS, ANSWER_TOKENS = 24, 512
+"""Answers, of so many tokens, over which tokens a verification are averaged."""
 MOST_POWER = 16.0
 
 
@@ -66,8 +65,8 @@ def tokens_of(candidates: Candidates, size: int, depth: int) -> float:
     """Return the tokens that a verification of the best trees commits on average, the target's own included."""
     found: list[float] = []
     for number in range(ANSWERS):
-        request, position = candidates.workload(MAX_ANSWER_TOKENS).request(0, number), 0
-        while position + depth < MAX_ANSWER_TOKENS:
+        request, position = candidates.workload(ANSWER_TOKENS).request(0, number), 0
+        while position + depth < ANSWER_TOKENS:
             levels = tuple(candidates.kinds[kind] for kind in request.kinds[position : position + depth])
             shape, expected = _tree(levels, size)
             found.append(expected)

@@ -221,7 +221,8 @@ class _Recorder:
         question = replace(question, jpeg=as_sent(self._models.target, question.jpeg))
         grammar = None
         if self._grammars is not None:
-            grammar = self._grammars.of(grammar_for(question.prompt), self._models.target.eos)
+            target = self._models.target
+            grammar = self._grammars.of(grammar_for(question.prompt), target.eos, target.thinking)
         how = (self._max_tokens, self._sampling, self._key, grammar)
         tokens = [token for token, _ in self._target.sampled(question.prompt, question.jpeg, *how)]
         masks: list[Mask | None] = [None] * len(tokens)

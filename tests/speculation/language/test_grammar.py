@@ -18,6 +18,7 @@ from speculation.language.grammar import (
     Constraint,
     Grammars,
     State,
+    ThinkingAutomaton,
     _compiled,
     _table,
     actions_of,
@@ -41,8 +42,9 @@ from speculation.language.prompts import (
     parse_answer,
     recent,
 )
+from speculation.language.thinking import CLOSES, OPENS, begun, reader
 from speculation.vlm.model import Vlm
-from speculation.wire import PRINTABLE, ROOT, Grammar
+from speculation.wire import PRINTABLE, ROOT, Grammar, Thinking
 from tests.models import tiny_tokenizer
 
 BOTH = (Grammar.REASON_FIRST, Grammar.ACTION_FIRST)
@@ -56,6 +58,7 @@ PIECES = [
 
 
 TOKENIZER = tiny_tokenizer()
+THINKS = tiny_tokenizer(thinks=True)
 END = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
 
 
@@ -357,6 +360,114 @@ def test_every_formatted_answer_is_one_of_the_grammar_in_any_spelling(order: Res
                 assert after is not None
                 state = after
             assert known.allowed(state).mask[END]
+
+
+def thinking(opened: bool) -> Thinking:
+    opens, closes = THINKS.convert_tokens_to_ids([OPENS, CLOSES])
+    return Thinking(opens, closes, opened)
+
+
+@lru_cache
+def thinks(grammar: Grammar, opened: bool) -> Automaton:
+    """Return a grammar behind thinking, over the tokens of the tiny models that think."""
+    return Grammars(THINKS, len(THINKS)).of(
+        grammar, (END, THINKS.convert_tokens_to_ids("<|endoftext|>")), thinking(opened)
+    )
+
+
+KINDS = [(grammar, opened) for grammar in (*BOTH, Grammar.REASON_FIRST_NO_FORWARD_LEFT) for opened in (False, True)]
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_every_answer_behind_thinking_ends_readable_in_time(data: st.DataObject) -> None:
+    """Whatever is thought, and wherever the answer is taken up again."""
+    grammar, opened = data.draw(st.sampled_from(KINDS))
+    known, plain, marks = thinks(grammar, opened), Grammars(THINKS, len(THINKS)).of(grammar, (END,)), thinking(opened)
+    assert known.least_tokens == plain.least_tokens + opened
+    limit = data.draw(st.integers(known.least_tokens, 60))
+    dice = np.random.default_rng(data.draw(st.integers(0, 999)))
+    likely = data.draw(st.sampled_from([0.0, 0.3]))
+    state: State | None = known.start(limit)
+    tokens, places = list[int](), list[State | None]()
+    while state is not None and len(tokens) < limit:
+        mask = known.allowed(state).mask
+        token = int(dice.choice(np.flatnonzero(mask)))
+        for mark in (marks.opens, marks.closes):
+            token = mark if mask[mark] and dice.random() < likely else token
+        tokens.append(token)
+        places.append(state)
+        state = known.next(state, token)
+    assert places == [known.after(tokens[:count], limit) for count in range(len(tokens))]
+    began = opened or tokens[0] == marks.opens
+    ends = [place for place, token in enumerate(tokens) if token in known._ends]
+    assert ends in ([], [len(tokens) - 1]), "thinking never ends the answer"
+    assert not began or marks.closes in tokens
+    last = max((place for place, token in enumerate(tokens) if token == marks.closes), default=-1)
+    answer = THINKS.decode(tokens[last + 1 :], skip_special_tokens=True)
+    said = answer.removeprefix("\n") if began and grammar.action_first else answer
+    assert re.fullmatch(expression(grammar), said), "and nothing but thinking stands before it"
+    parsed = parse_answer(begun(marks) + reader(THINKS)(tokens))
+    assert parsed.action in actions_of(grammar) and not parsed.problem
+    if began:
+        closed = places[last]
+        assert closed is not None and closed.left > plain.least_tokens
+        for place in places[:last]:
+            assert place is not None
+            found = known.allowed(place)
+            assert (found.only == marks.closes) == (place.left == plain.least_tokens + 1)
+
+
+@pytest.mark.parametrize(("grammar", "opened"), KINDS)
+def test_thinking_is_closed_at_the_last_moment(grammar: Grammar, opened: bool) -> None:
+    known, marks = thinks(grammar, opened), thinking(opened)
+    word = THINKS("a", add_special_tokens=False)["input_ids"][0]
+    least = known.least_tokens + (0 if opened else 2)
+    for limit in range(least, least + 4):
+        tokens = [] if opened else [marks.opens]
+        free = limit - least
+        for count in range(free + 1):
+            state = known.after([*tokens, *[word] * count], limit)
+            assert state is not None
+            found = known.allowed(state)
+            assert found.mask[marks.closes] and not found.mask[END]
+            assert (found.only, found.spelled) == ((marks.closes,) * 2 if count == free else (None, None))
+            assert (np.count_nonzero(found.mask) == 1) == (count == free)
+        closed = known.after([*tokens, *[word] * free, marks.closes], limit)
+        assert closed is not None
+        plain = Grammars(THINKS, len(THINKS)).of(grammar, known._ends)
+        behind = known.allowed(closed).mask
+        assert (behind == plain.allowed(plain.start(limit - len(tokens) - free - 1)).mask).all()
+    assert known.after([*([] if opened else [marks.opens]), word, END], 60) is None
+
+
+def test_a_model_that_may_think_need_not() -> None:
+    for grammar in BOTH:
+        known, plain = thinks(grammar, False), Grammars(THINKS, len(THINKS)).of(grammar, (END,))
+        first = known.allowed(known.start(60)).mask
+        marks = thinking(False)
+        assert first[marks.opens] and not first[marks.closes]
+        first = first.copy()
+        first[marks.opens] = False
+        assert (first == plain.allowed(plain.start(60)).mask).all()
+        tight = known.allowed(known.start(plain.least_tokens + 1)).mask
+        assert not tight[marks.opens], "there is no room to think"
+
+
+def test_newlines_may_stand_behind_thinking_where_they_begin_no_answer() -> None:
+    words = (b"", b"", b"\n", b"\n\n", b"\n\n\n", *(bytes([byte]) for byte in range(256)))
+    for grammar in BOTH:
+        known = ThinkingAutomaton(grammar, words, (0,), Thinking(1, 1, opened=True))
+        behind = known.after([1], 100)
+        assert behind is not None and known.allowed(behind).mask[2:5].all()
+        for lines in (2, 3, 4):
+            gap = known.after([1, lines], 100)
+            assert gap is not None
+            ends_reasons = lines == 2 and not grammar.action_first
+            assert known.allowed(gap).mask[2] == (not ends_reasons and not grammar.action_first)
+            assert not known.allowed(gap).mask[3:5].any(), "one token is enough"
+        tight = known.after([1], known.least_tokens)
+        assert tight is not None and not known.allowed(tight).mask[3:5].any(), "no token is left for it"
 
 
 def test_what_is_settled_is_named() -> None:

@@ -32,6 +32,7 @@ from speculation.language.prompts import (
     parse_answer,
     to_past,
 )
+from speculation.language.thinking import MAX_SHOWN_CHARS, UNFINISHED
 from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
 
 WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
@@ -278,3 +279,38 @@ def test_an_unknown_form_of_prompts_is_refused(tmp_path: Path) -> None:
     (tmp_path / VOCABULARY_FILE).write_text(json.dumps({"colours": ["red"], "classes": ["ball"], "form": 3}))
     with pytest.raises(ValueError, match=r"form is 3; known forms of prompts are 1, 2"):
         Vocabulary.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said", ["Action: turn left small", "A ball.\nAction: turn left small", "Action: turn left small\nA ball."]
+)
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "<think>\nI could say Action: forward large\nor Action: stop. The ball is left.\n</think>\n\n",
+        "The prompt has begun this. Action: forward large\n</think>\n\n",
+        "<think>Action: stop</think>Action: stop<think>\nNo.</think>\n",
+    ],
+)
+def test_an_action_is_read_behind_thinking_alone(thought: str, said: str) -> None:
+    parsed = parse_answer(thought + said)
+    assert parsed.action == NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
+    assert parsed.reasoning == ("A ball." if "ball" in said else "")
+    assert "Action:" in parsed.thinking and parsed.shown.startswith(parsed.thinking)
+    if thought.startswith("<think>"):
+        for end in range(len(thought) + 1):
+            settled = committed_action(thought[:end])
+            assert settled is None or (thought.startswith("<think>Action: stop</think>") and end > 26)
+    assert committed_action(thought + said) == (ActionKind.TURN_LEFT, ActionSize.SMALL)
+
+
+def test_thinking_that_did_not_end_is_no_answer() -> None:
+    parsed = parse_answer("<think>\nAction: forward large\n")
+    assert (parsed.action, parsed.problem) == (None, UNFINISHED) and "max_tokens" in parsed.problem
+    assert parsed.thinking == "Action: forward large" and parsed.reasoning == ""
+
+
+def test_what_is_shown_of_long_thinking_is_its_end() -> None:
+    parsed = parse_answer(f"<think>{'a' * 5000} so left.</think>\n\nA ball.\nAction: stop")
+    assert parsed.shown.endswith(" so left.\nA ball.") and parsed.shown.startswith("... a")
+    assert len(parsed.shown) == MAX_SHOWN_CHARS + len("... ") + len("\nA ball.")

@@ -14,9 +14,10 @@ from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
 from speculation.vlm.inspect import FRAME, inspect_folder, inspect_pair, table
-from speculation.vlm.load import load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes
-from tests.models import tiny_model, tiny_text_model
+from speculation.vlm.processing import CHAT_TEMPLATE
+from tests.models import HYBRID_TEMPLATE, THINKING_TEMPLATE, tiny_model, tiny_text_model
 
 
 def test_report_is_what_loading_finds(tiny_target: Path) -> None:
@@ -51,6 +52,27 @@ def test_what_is_no_pair_says_why(tiny_target: Path, tmp_path: Path) -> None:
     assert "their tokenizers differ" in tokens
     (blind,) = inspect_pair(target, inspect_folder(tiny_text_model(tmp_path / "blind"))).problems
     assert "blind is a language model alone" in blind
+
+
+def test_whether_a_model_thinks_first_is_said(tiny_target: Path, tmp_path: Path) -> None:
+    thinks, may, quick = (
+        inspect_folder(tiny_model(tmp_path / str(number), layers=number, template=template))
+        for number, template in ((3, THINKING_TEMPLATE), (2, HYBRID_TEMPLATE), (1, CHAT_TEMPLATE + "{# <think> #}"))
+    )
+    assert inspect_folder(tiny_target).thinking == quick.thinking == "no"
+    assert "template" in thinks.thinking and "model" in may.thinking
+    for draft in (may, quick):
+        pair = inspect_pair(thinks, draft)
+        assert not pair.problems and any("do not think alike" in note for note in pair.notes)
+    assert not any("think" in note for note in inspect_pair(thinks, thinks).notes)
+
+
+def test_a_chat_that_thinks_without_its_tokens_is_refused(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path)
+    (folder / "chat_template.jinja").write_text(THINKING_TEMPLATE)
+    for read in (inspect_folder, load_vlm):
+        with pytest.raises(ModelFolderError, match=f"{folder}: the chat template begins to think .* add them to it"):
+            read(folder)
 
 
 def test_a_text_pair_is_a_pair_for_text(tmp_path: Path) -> None:

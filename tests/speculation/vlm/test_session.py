@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from speculation.cancellation import Stop
+from speculation.cancellation import Abandoned, Stop
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
 from speculation.vlm import session as session_module
@@ -201,3 +201,25 @@ class SessionMachine(RuleBasedStateMachine):
 def test_any_sequence_of_extends_and_commits_is_exact(target: Vlm) -> None:
     SessionMachine.vlm = target
     run_state_machine_as_test(SessionMachine, settings=settings(max_examples=30, stateful_step_count=10, deadline=None))
+
+
+def test_a_long_answer_is_taken_up_in_pieces(target: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No forward makes logits of thousands of tokens, and one that is abandoned in between goes on later."""
+    committed, tree = list(range(5, 25)), ([7, 8, 9], [ROOT, 0, ROOT])
+    whole, pieces = VlmSession(target, 128), VlmSession(target, 128)
+    whole.begin(PROMPT, frame(0), committed)
+    expected = whole.extend(*tree)
+    monkeypatch.setattr(session_module, "MOST_PENDING", 6)
+    pieces.begin(PROMPT, frame(0), committed)
+    looks = iter([False] * 4)
+    with pytest.raises(Abandoned):
+        pieces.extend(*tree, lambda: next(looks, True))
+    np.testing.assert_allclose(pieces.extend(*tree), expected, atol=EXACT)
+    np.testing.assert_allclose(pieces.root_logits(), whole.root_logits(), atol=EXACT)
+
+
+def test_a_prompt_that_leaves_no_room_for_the_answer_is_refused(target: Vlm) -> None:
+    tokens = len(prepare(target, PROMPT, frame(0)).ids)
+    VlmSession(target, tokens + 50, 50).begin(PROMPT, frame(0))
+    with pytest.raises(ValueError, match=f"of {tokens} tokens and an answer of 50 do not fit .* raise capacity"):
+        VlmSession(target, tokens + 49, 50).begin(PROMPT, frame(0))

@@ -26,6 +26,7 @@ from speculation.language.prompts import (
     compose,
     nearest_action,
 )
+from speculation.language.thinking import split_thinking
 from speculation.wire import Jpegs, jpeg_of
 
 HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
@@ -165,7 +166,7 @@ class NavigationGoal:
         """Note the prompt's frame, and what the answer says of it, as searched."""
         if prompt.memory is not None and prompt.vocabulary is not None:
             wanted = self._wanted[prompt.vocabulary]
-            prompt.memory.read(answer, wanted.colour, wanted.object_class)
+            prompt.memory.read(split_thinking(answer)[1], wanted.colour, wanted.object_class)
             self._memory = prompt.memory
 
     def moved(self, action: NavigationAction, execution: Execution | None) -> None:

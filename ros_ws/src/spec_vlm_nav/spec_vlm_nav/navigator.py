@@ -38,6 +38,7 @@ from speculation.language.prompts import (
     committed_action,
     parse_answer,
 )
+from speculation.language.thinking import shortened
 from speculation.settings import check
 
 SETTLE_S = 0.15
@@ -233,13 +234,13 @@ class Navigator:
         reply = self._reply(asked)
         if reply is None:
             return None
-        self._body.writing(reply.text, "")
+        self._body.writing(shortened(reply.text), "")
         return self._act(asked, reply, None if doubted else motion)
 
     def _watch(self, asked: Asked) -> None:
         """Show what is committed of a running answer, and note when it settles its action."""
         question = asked.question
-        self._body.writing(question.committed, question.guess)
+        self._body.writing(shortened(question.committed), question.guess)
         if asked.known_s is None and committed_action(question.committed) is not None:
             asked.known_s = self._clock() - asked.at
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spec_vlm_nav.client import STOPPED, GoalEnd, Outcome, Progress
+from speculation.language.thinking import goes_on
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -29,7 +30,7 @@ class Transcript:
         if progress.understood and progress.understood != last.understood:
             lines.append(f"Understood: {printable(progress.understood)}")
         if progress.answer and progress.answer != self._text:
-            if not progress.answer.startswith(self._text):
+            if not goes_on(self._text, progress.answer):
                 lines += self._answer(self._text)
             self._text, self._written = progress.answer, False
         decision = (progress.step, progress.action, progress.complete)

@@ -58,7 +58,7 @@ def to_message(goal: int, decision: Decision) -> NavigationAction:
         message.header = decision.frame.stamp
         message.source = NavigationAction.EDGE_ONLY if decision.alone else NavigationAction.CLOUD_VERIFIED
     if decision.reply is not None:
-        message.reasoning = parse_answer(decision.reply.text).reasoning
+        message.reasoning = parse_answer(decision.reply.text).shown
     return message
 
 
