@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spec_vlm_nav.lifecycle import (
@@ -203,6 +203,9 @@ EVENTS = st.lists(
 
 @settings(deadline=None)
 @given(EVENTS, st.integers(0, 2**16))
+@example(
+    [("wait", "vlm_nav", 5.0), ("refuse", "vlm_nav", 0.0), ("die", "vlm_nav", 3.0), ("restart", "vlm_nav", 3.0)], 0
+)
 def test_no_order_of_events_activates_too_early_and_the_end_is_all_active_or_all_down(
     events: list[tuple[str, str, float]], seed: int
 ) -> None:
