@@ -217,7 +217,7 @@ def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_mod
 def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as out:
-        words = command(turning_model, f"verifier:={free_address()}", "autostart:=true")
+        words = command(turning_model, f"verifier:={free_address()}", "welcome_s:=3600.0", "autostart:=true")
         process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
     try:
         until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log")
