@@ -74,11 +74,15 @@ class RayCamera:
         self._pyramids = {int(texture): _pyramid(model, int(texture)) for texture in np.unique(textures[textures >= 0])}
         self._textures = {int(geom): int(textures[geom]) for geom in np.flatnonzero(textures >= 0)}
         self._eye, self._axes, self._fovy = np.zeros(3), np.eye(3), 45.0
-        self._data: Any = None
+        self._data = mujoco.MjData(model)
 
     def aim(self, data: Any, camera: str | View) -> None:
-        """Look through a named camera of the model, or from outside as a `View`."""
-        self._data = data
+        """Look through a named camera of the model, or from outside as a `View`, at everything as it is now.
+
+        It is copied: while the rays are cast another thread may move the robot, which sets every place anew, step by
+        step.
+        """
+        mujoco.mj_copyData(self._data, self._model, data)
         if isinstance(camera, str):
             index = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
             self._eye, self._axes = data.cam_xpos[index].copy(), data.cam_xmat[index].reshape(3, 3).copy()

@@ -321,7 +321,7 @@ class SlowEngine(FakeEngine):
     def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
         if jpeg.startswith(b"jpeg slow"):
             self.entered.set()
-            assert self.gate.wait(20.0)
+            assert self.gate.wait(120.0)
         return super().prepare(prompt, jpeg)
 
 
@@ -332,9 +332,9 @@ def test_a_frame_that_is_slow_to_decode_holds_nobody_up() -> None:
     bench.welcome(b"b")
     bench.send(b"a", BeginStep(1, "long", b"jpeg slow", max_tokens=4, idle=Idle.DECODE))
     bench.turns(2)
-    assert engine.entered.wait(20.0)
+    assert engine.entered.wait(60.0)
     bench.send(b"b", begin(max_tokens=4, idle=Idle.DECODE))
-    until = time.monotonic() + 20.0
+    until = time.monotonic() + 60.0
     while len(tokens_of(bench.received(b"b"))) < 4 and time.monotonic() < until:
         bench.server.turn()
         # The threads' turn: the clock of this server is virtual, they are not.

@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 import weakref
@@ -19,11 +18,12 @@ import pytest
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
 from edge_drafter.question import AnswerLate, Cancelled, Question, VerifierLost, VerifierRefused
+from spec_vlm_nav.runner import free_address
 from speculation.cancellation import Abandoned, Stop
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot, Serve
-from tests.edge_drafter.test_decoder import PROMPT, greedy
+from tests.edge_drafter.test_decoder import PROMPT, cut_short, greedy
 from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
 CANCELLED = "ended by the edge: the question was cancelled"
@@ -175,7 +175,7 @@ def test_a_cancel_ends_the_wait_for_a_commit(
         expect_exact(edge, truths, "edge")
     finally:
         verifier.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: ended(verifier) == known + 1)
+    wait_for(lambda: ended(verifier) > known)
     expect_exact(edge, truths, mode)
 
 
@@ -198,10 +198,7 @@ def test_a_cancel_ends_the_wait_to_take_up_an_answer_again(
     """The verifier dies in the middle of the answer; the declared 62 ms a token leave it the time."""
     server = serve(tiny_target, "--profile", "go2_a100_scaled")
     edge = robot(server.address, profile="go2_a100_scaled", silence_s=0.3, resume_s=60.0)
-    question = edge.ask(PROMPT, jpeg(1), 60.0, "cloud")
-    wait_for(lambda: question.committed != "")
-    server.stop(signal.SIGKILL)
-    wait_for(lambda: edge.link is not None and edge.link.state is LinkState.SILENT)
+    question = cut_short(edge, server)
     assert not question.done
     question.cancel()
     expect_cancelled(question)
@@ -242,9 +239,7 @@ def test_a_question_ends_in_the_reasons_that_an_answer_does(
 
 def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(verifier: Verifier, robot: Robot) -> None:
     """Not only `resume_s`: a verifier that is loading its model is waited for."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nobody = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    nobody = free_address()
     assert robot(verifier.address, resume_s=0.0).connect(LIMIT_S).model
     for address, changes, limit_s, why in (
         (verifier.address, {"target": "not-this-one"}, LIMIT_S, "refuses: .*not-this-one"),
@@ -307,7 +302,7 @@ def test_many_questions_leave_nothing_behind(edge: EdgeDecoder, truths: dict[str
         question.cancel()
         assert question.done
     expect_exact(edge, truths, "full")
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (handles, threads)
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= handles and threading.active_count() <= threads)
 
 
 def test_a_decoder_prints_nothing(

@@ -19,6 +19,7 @@ from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot
 from tests.edge_drafter.test_decoder import PROMPT
 from tests.edge_drafter.test_link import TinyVerifier
+from tests.edge_drafter.waiting import LIMIT_S
 
 ANSWER = [5, 6, 7, 9]
 """What the fake verifier commits, the last one ends it."""
@@ -105,7 +106,7 @@ def test_a_step_that_is_turned_away_is_answered(
 def test_a_deadline_ends_the_wait_for_a_full_verifier(full: Callable[..., FullVerifier], robot: Robot) -> None:
     verifier = full(steps=1, retry_s=1000.0)
     edge = robot(verifier.address, mode="cloud", resume_s=60.0)
-    edge.connect(20.0)
+    edge.connect(LIMIT_S)
     with pytest.raises((VerifierLost, AnswerLate), match=r"is full|deadline of 0\.4 s"):
         edge.decode(PROMPT, jpeg(0), 0.4)
     assert len(verifier.begun) == 1
@@ -130,7 +131,7 @@ def test_patience_begins_anew_where_the_answer_grows_and_is_longer_where_another
     """A gateway may send the robot twice to one that is frozen, which takes the robot's silence each time."""
     verifier = full(each=each, steps=steps, pass_s=pass_s)
     edge = robot(verifier.address + others, mode="cloud", resume_s=resume_s)
-    edge.connect(20.0)
+    edge.connect(LIMIT_S)
     if is_answered:
         assert list(edge.decode(PROMPT, jpeg(0), 600.0).tokens) == ANSWER
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.question import VerifierLost
+from edge_drafter.question import Question, VerifierLost
 from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav.runner import free_address
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import VOCABULARY_FILE, Vocabulary, parse_answer
@@ -45,7 +46,8 @@ def greedy(folder: Path, images: list[bytes]) -> list[list[int]]:
 
 
 def config(draft: Path, address: str, **changes: object) -> EdgeConfig:
-    settings = {"dtype": "float64", "max_tokens": ANSWER, "silence_s": 1.5, **changes}
+    """Return settings with which a busy machine is not taken for a verifier that is gone."""
+    settings = {"dtype": "float64", "max_tokens": ANSWER, "silence_s": 60.0, **changes}
     return EdgeConfig.flat(draft, verifier=address, **settings)
 
 
@@ -247,26 +249,35 @@ def test_a_rounded_draft_of_another_padding_changes_no_token(
     assert result.stats.drafted > 0
 
 
+def cut_short(edge: EdgeDecoder, server: Verifier) -> Question:
+    """Ask until a part of the answer has come and no more, and kill the verifier, of which silence is noticed."""
+    while True:
+        question = edge.ask(PROMPT, jpeg(1), 600.0, "cloud")
+        wait_for(lambda question=question: question.committed != "")  # type: ignore[misc]
+        server.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: edge.link is not None and edge.link.state is LinkState.SILENT)
+        if not question.done:
+            server.stop(signal.SIGKILL)
+            return question
+        server.process.send_signal(signal.SIGCONT)
+
+
 def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, robot: Robot, serve: Serve) -> None:
     """Killed in the middle of an answer and started again: the answer goes on. Killed for good: a sentence says so."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     # The profile's 62 ms a token leave a second between the first commit and the last.
     flags = ("--bind", address, "--profile", "go2_a100_scaled")
     first = serve(tiny_target, *flags)
-    edge = robot(address, profile="go2_a100_scaled", resume_s=60.0)
+    edge = robot(address, profile="go2_a100_scaled", resume_s=60.0, silence_s=1.0)
     truth = greedy(tiny_target, [jpeg(1)])[0]
     link = edge.link
     assert link is not None
-    question = edge.ask(PROMPT, jpeg(1), 120.0, "cloud")
-    wait_for(lambda: link.bytes_down > 0)
-    first.stop(signal.SIGKILL)
+    question = cut_short(edge, first)
     second = serve(tiny_target, *flags)
     reply = question.result()
     stats = reply.stats
     assert reply.text == edge.text(tuple(truth))
-    assert stats.interruptions == 1 and stats.tokens == len(truth)
+    assert stats.interruptions >= 1 and stats.tokens == len(truth)
     assert stats.first_commit_s is not None and stats.first_commit_s < stats.total_s
     second.stop(signal.SIGKILL)
     wait_for(lambda: link.state is not LinkState.NOMINAL)

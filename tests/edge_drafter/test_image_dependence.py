@@ -97,8 +97,7 @@ def test_it_gives_way_to_a_question_whose_answer_is_none_the_worse(
     def until_stopped(*arguments: object) -> SwapTest:
         *_, stop = arguments
         running.set()
-        end = time.monotonic() + 60.0
-        while not stop() and time.monotonic() < end:  # type: ignore[operator]
+        while not stop():  # type: ignore[operator]
             time.sleep(0.001)
         raise Abandoned
 
@@ -106,12 +105,11 @@ def test_it_gives_way_to_a_question_whose_answer_is_none_the_worse(
     with monkeypatch.context() as patch:
         patch.setattr(decoder, "swap_test", until_stopped)
         test = threading.Thread(target=lambda: found.append(edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1))))
-        began = time.monotonic()
         test.start()
         assert running.wait(60.0)
         assert edge.decode(PROMPT, jpeg(0), 60.0).tokens == expected
         test.join(60.0)
-    assert found == [None] and time.monotonic() - began < 60.0
+    assert found == [None]
     with pytest.raises(ValueError, match="does not decode"):
         edge.swap_test(PROMPT, "I see it.", b"no image", jpeg(1))
     assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1)) is not None

@@ -138,7 +138,7 @@ def connect() -> Iterator[Callable[..., ZmqLink]]:
     links: list[ZmqLink] = []
 
     def make(address: str, clock: Callable[[], float] = time.monotonic, **changes: object) -> ZmqLink:
-        settings: dict[str, object] = {"ping_s": 0.02, "silent_s": 0.6, "hello_s": 0.1, **changes}
+        settings: dict[str, object] = {"ping_s": 0.02, "silent_s": LIMIT_S, "hello_s": 0.1, **changes}
         links.append(ZmqLink(LinkConfig(address, HELLO, **settings), clock))  # type: ignore[arg-type]
         return links[-1]
 
@@ -216,8 +216,13 @@ def test_a_verifier_that_is_away_is_silent_once(
     link = connect(first.address, silent_s=0.1, hello_s=0.05)
     assert link.wait_nominal(LIMIT_S)
     first.stop()
-    wait_for(lambda: len(opened) >= 4)
-    assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
+    # Before that, a busy machine may have been silent for as long.
+    wait_for(lambda: link.state is LinkState.SILENT)
+    before = len(opened)
+    wait_for(lambda: f"link silent: {link.why}" in caplog.text)
+    silences = caplog.text.count("link silent")
+    wait_for(lambda: len(opened) >= before + 3)
+    assert caplog.text.count("link silent") == silences and "connecting" not in caplog.text
     assert link.state is LinkState.SILENT and f"link silent: {link.why}" in caplog.text
     listen(first.address)
     assert link.wait_nominal(LIMIT_S)
@@ -242,7 +247,7 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
     listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink]
 ) -> None:
     first = listen()
-    link = connect(first.address)
+    link = connect(first.address, silent_s=2.0)
     assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     first.stop()
@@ -261,7 +266,11 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
     assert link.receive(0.0) is None
 
 
-def test_a_mute_verifier_is_silent_although_the_connection_stands(verifier: TinyVerifier, link: ZmqLink) -> None:
+def test_a_mute_verifier_is_silent_although_the_connection_stands(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(verifier.address, silent_s=0.6)
+    wait_for(lambda: link.state is LinkState.NOMINAL)
     verifier.mute = True
     wait_for(lambda: link.state is LinkState.SILENT)
     verifier.mute = False
@@ -344,9 +353,16 @@ def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
     with pytest.raises(LinkLost, match="is full"):
         link.send(BEGIN)
     clock.more_s = 900.0
-    assert not link.wait_nominal(0.3), "it may be waited for: a refusal is not final"
+    assert not link.wait_nominal(0.01), "it may be waited for: a refusal is not final"
+
+    def is_left_alone() -> bool:
+        before = len(verifier.hellos)
+        assert not link.wait_nominal(0.3)
+        return len(verifier.hellos) == before
+
+    wait_for(is_left_alone)  # those that were on their way when its answer came have arrived
     greetings = len(verifier.hellos)
-    assert greetings <= 5 and opened == [], "those that were on their way when its answer came"
+    assert opened == []
     verifier.refuse = None
     clock.more_s = 1001.0
     assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
@@ -428,9 +444,7 @@ def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
     monkeypatch.setattr("edge_drafter.link_socket.resolve", resolve)
     port = verifier.address.rpartition(":")[2]
     link = connect(f"tcp://robot-server:{port}", silent_s=0.3, allow_plain=True)
-    began = time.monotonic()
-    assert not link.wait_nominal(LIMIT_S) and time.monotonic() - began < LIMIT_S / 2
-    assert link.state is LinkState.REFUSED
+    assert not link.wait_nominal(100 * LIMIT_S) and link.state is LinkState.REFUSED
     assert "the name robot-server does not resolve: check its spelling or DNS" in link.why
     # The first of its numbers leads nowhere.
     known += ["127.0.0.9", "127.0.0.1"]
@@ -549,9 +563,9 @@ def test_verifiers_that_send_a_robot_round_in_circles_are_asked_now_and_then(
     pause_s = 0.4
     monkeypatch.setattr("edge_drafter.route.HOPS_S", pause_s)
     verifier.refuse, others[0].refuse = Redirect(others[0].address), Redirect(verifier.address)
+    began = time.monotonic()
     link = connect(verifier.address, silent_s=60.0)
     wait_for(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
-    began = time.monotonic()
     time.sleep(pause_s / 2)
     asked = len(verifier.hellos) + len(others[0].hellos)
     assert asked <= (2 + (time.monotonic() - began) / pause_s) * MOST_HOPS and link.state is LinkState.CONNECTING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 def wait_for(condition: Callable[[], object], seconds: float = LIMIT_S) -> None:

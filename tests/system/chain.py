@@ -14,7 +14,7 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.runner import Line, Runner, arguments_of, free_address
 from tests.forked import SUBPROCESS
-from tests.system.conftest import until
+from tests.system.conftest import LIMIT_S, until
 from vlm_nav_evaluation.nodes.observer import Observer
 
 TURN_LEFT = 2
@@ -64,13 +64,13 @@ class Robot:
         """Start again what a test has ended; wait until all nodes are active and the robot stands."""
         ended = [name for name in self.names if not self.runner.alive(name)]
         if MANAGED & set(ended):
-            self.runner.wait_until(lambda: not self.observer.active, "the manager misses a node", 60.0)
+            self.runner.wait_until(lambda: not self.observer.active, "the manager misses a node", LIMIT_S)
         if ended:
             self.runner.start(*ended)
-        self.runner.wait_until(lambda: self.observer.ready() and self.stands, "all nodes ready again", 120.0)
+        self.runner.wait_until(lambda: self.observer.ready() and self.stands, "all nodes ready again", LIMIT_S)
         if "vlm_nav" in ended:
             # A goal that comes before both ends have found each other is lost: ask for nothing until that is refused.
-            until(lambda: self.observer.send(" ").wait(1.0) is not None, "goals arrive", 60.0)
+            until(lambda: self.observer.send(" ").wait(1.0) is not None, "goals arrive")
 
     def change(self, mode: str) -> None:
         """Start vlm_nav again, in another mode."""
@@ -108,10 +108,10 @@ def simulated(model: Path, line: Line, mode: str = "fsd", **more: str) -> Iterat
     ):
         patch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
         runner.start()
-        runner.wait_until(observer.ready, "all nodes ready", 120.0)
+        runner.wait_until(observer.ready, "all nodes ready", LIMIT_S)
         yield Robot(runner, observer, record, arguments)
 
 
-def finish(robot: Robot, goal: Any, limit: float = 60.0) -> Any:
-    until(lambda: goal.wait(0.05) is not None, "goal ends", limit)
+def finish(robot: Robot, goal: Any) -> Any:
+    until(lambda: goal.wait(0.05) is not None, "goal ends")
     return goal.wait(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +17,29 @@ pytest.importorskip("spec_vlm_nav_interfaces", reason="the workspace is not buil
 from tests.forked import SUBPROCESS
 
 DOMAINS = range(1, 100)
+LIMIT_S = 120.0
+
+
+def reserved() -> tuple[socket.socket, int]:
+    """Return a domain that no other run on this machine has, and what keeps it until it is closed or the run ends."""
+    for place in range(len(DOMAINS)):
+        domain = DOMAINS[(os.getpid() + place) % len(DOMAINS)]
+        keeper = socket.socket(socket.AF_UNIX)
+        try:
+            keeper.bind(f"\0spec_vlm_nav.tests.domain.{domain}")
+        except OSError:
+            keeper.close()
+        else:
+            return keeper, domain
+    raise RuntimeError("all ROS domains of the tests are taken")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_domain() -> Iterator[None]:
     """Keep several runs of the tests on one machine from hearing each other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROS_DOMAIN_ID", str(DOMAINS[os.getpid() % len(DOMAINS)]))
+    keeper, domain = reserved()
+    with keeper, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(domain))
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
@@ -70,7 +87,7 @@ def lines() -> Iterator[Lines]:
         print(f"[{name}] {line}")
 
 
-def until(condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+def until(condition: Callable[[], bool], what: str, limit: float = LIMIT_S) -> None:
     """Wait for something that must come; the limit only ends a test that has failed already."""
     end = time.monotonic() + limit
     while not condition():

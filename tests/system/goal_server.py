@@ -2,8 +2,9 @@
 
 It prints one JSON line for each goal that it takes, and `cancelled` when one was. Instructions: "... ball" is found
 after three steps, "... wall" goes on until it is cancelled, "... void" is not found, "... ghost" not here, "... door"
-is refused. Started with the word "inactive" it refuses its first goal, as a node that is not active yet. It also stands
-in for the camera and for go2_bridge's emergency stop, of which it prints what arrives.
+is refused. Started with the word "inactive" it refuses its first goal, as a node that is not active yet; with "endless"
+every goal goes on. It also stands in for the camera and for go2_bridge's emergency stop, of which it prints what
+arrives.
 """
 
 from __future__ import annotations
@@ -83,13 +84,15 @@ class Server(Node):
                 handle.canceled()
                 return RESULT(error_code=RESULT.CANCELLED, error_msg="cancelled", actions_executed=step)
             feedback.done = [*feedback.done, "turn left large"]
-            if step == 2 and request.instruction.endswith("ball"):
+            if step != 2 or "endless" in sys.argv:
+                continue
+            if request.instruction.endswith("ball"):
                 handle.succeed()
                 return RESULT(actions_executed=3, distance_travelled=1.5)
-            if step == 2 and request.instruction.endswith("void"):
+            if request.instruction.endswith("void"):
                 handle.abort()
                 return RESULT(error_code=RESULT.TIMEOUT, error_msg="time is up", actions_executed=3)
-            if step == 2 and request.instruction.endswith("ghost"):
+            if request.instruction.endswith("ghost"):
                 handle.abort()
                 return RESULT(error_code=RESULT.NOT_FOUND, error_msg="I looked everywhere", actions_executed=3)
         raise AssertionError

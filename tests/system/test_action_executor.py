@@ -17,6 +17,7 @@ import pytest
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import GetState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
@@ -29,7 +30,7 @@ from spec_vlm_nav.nodes import action_executor, conversions, process
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.nodes.topics import COMMAND_QOS
-from tests.system.conftest import until
+from tests.system.conftest import LIMIT_S, until
 from tests.system.spinning import Spinning
 
 NAMES = ("vlm_nav", "go2_bridge")
@@ -63,7 +64,7 @@ class Surroundings:
     def close(self) -> None:
         self.spinning.close()
 
-    def until(self, condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
 
         def asked() -> bool:
@@ -76,7 +77,7 @@ class Surroundings:
             self.ask(self.step)
             return condition()
 
-        until(asked, what, limit)
+        until(asked, what)
 
     def ask(self, step: int) -> None:
         kind, size = NavigationAction.FORWARD, NavigationAction.LARGE
@@ -90,6 +91,12 @@ class Surroundings:
         return (
             status is not None and status.outcome == outcome and words in status.message and status.progress > progress
         )
+
+    def rolled(self, before: ActionStatus, distance: float) -> bool:
+        """Whether that was measured since `before`, of its action or, where that has ended, of the next one."""
+        status = self.status
+        covered = before.progress if status is not None and status.step == before.step else 0.0
+        return status is not None and status.progress > covered + distance
 
     def _live(self) -> None:
         now = time.monotonic()
@@ -125,7 +132,7 @@ def executor(*options: str, stamped: bool = False) -> Iterator[Surroundings]:
         yield surroundings
     finally:
         process.terminate()
-        status = process.wait(30.0)
+        status = process.wait(LIMIT_S)
         surroundings.close()
         rclpy.shutdown()
     assert status == 0
@@ -142,7 +149,7 @@ def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None
         around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock")
         around.silent.add("odom")
         until(lambda: not around.moves(), "a stop without odometry")
-        until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status")
+        around.until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status")
 
 
 def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on() -> None:
@@ -152,10 +159,9 @@ def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on() -
             around.silent.add(name)
             around.until(partial(around.reports, ActionStatus.RUNNING, f"{name} silent"), "the status names it")
             until(lambda: not around.moves(), "a stop")
-            covered = 0.0 if around.status is None else around.status.progress
-            around.rolls = True
-            held = partial(around.reports, ActionStatus.RUNNING, name, covered + 0.1)
-            around.until(held, "progress while it is held")
+            assert around.status is not None
+            before, around.rolls = around.status, True
+            around.until(partial(around.rolled, before, 0.1), "progress while it is held")
             assert not around.moves()
             around.rolls = False
             around.silent.clear()
@@ -254,7 +260,7 @@ def test_ticks_that_fail_end_the_process(node: ActionExecutor, monkeypatch: pyte
     monkeypatch.setattr(process, "_failed", failed := threading.Event())
     monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
     node.configure()
-    assert ended.wait(60.0) and failed.is_set()
+    assert ended.wait(LIMIT_S) and failed.is_set()
     node.cleanup()
 
 
@@ -262,7 +268,7 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
     node: ActionExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends both at once: without this the goal's client is told that the stop was not confirmed."""
-    monkeypatch.setattr(action_executor, "LINGER_S", 60.0)
+    monkeypatch.setattr(action_executor, "LINGER_S", 4 * LIMIT_S)
     around = Surroundings()
     try:
         node.configure()
@@ -280,7 +286,7 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
         around.ask(8)
         assert ending.is_alive() and around.status is not None and around.status.step == 7
         around.node.destroy_publisher(around.actions)
-        ending.join(30.0)
+        ending.join(LIMIT_S)
         assert not ending.is_alive()
     finally:
         around.close()
@@ -294,6 +300,8 @@ def test_a_deactivated_node_has_stopped_and_moves_only_on_a_newer_action() -> No
         until(lambda: around.reports(ActionStatus.IDLE, "deactivated", 0.02), "status")
         count = len(around.twists)
         around.ask(around.step + 1)
+        # Its answer shows that it has had the message before, while it was not active.
+        around.spinning.service(GetState, "action_executor/get_state")
         assert around.spinning.change("action_executor", Transition.TRANSITION_ACTIVATE)
         until(lambda: len(around.twists) > count + 5, "heartbeats")
         assert not around.moves(), "what came while it was not active is forgotten"

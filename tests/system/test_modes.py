@@ -34,10 +34,10 @@ def test_a_model_that_says_stop_ends_the_goal_in_every_mode(
     answers = steps(load(trace))
     assert end.succeeded and end.actions == 0
     assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
-    assert stopping.observer.last["instruction"].data == FIND
+    last = stopping.observer.last
+    until(lambda: "instruction" in last and last["instruction"].data == FIND, "the instruction on its topic")
     room = {"seed": 3, "difficulty": "middle", "target": "silver bottle", "layout": "room"}
     assert stopping.observer.truth["room"] == room
-    last = stopping.observer.last
     until(lambda: "decoding_stats" in last and last["decoding_stats"].mode == mode, "figures of the mode")
     # What the grammar of readable answers wants behind it are the parrot's reasons.
     assert last["decoding_stats"].answer.partition("\n")[0] == "Action: stop"

@@ -29,7 +29,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from spec_vlm_nav.annotate import AMBER, BAR, GREEN, RED
 from spec_vlm_nav.nodes.nav_view import FEEDBACK, LATCHED
-from tests.system.conftest import until
+from tests.system.conftest import LIMIT_S, until
 
 FRAME = bytes(cv2.imencode(".jpg", np.full((224, 224, 3), 90, np.uint8))[1])
 GOAL = 7
@@ -152,9 +152,9 @@ def view() -> Iterator[View]:
         yield View(robot, process)
     finally:
         process.terminate()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=LIMIT_S)
         rclpy.shutdown()
-        thread.join(10.0)
+        thread.join(LIMIT_S)
         assert process.returncode == 0, errors
 
 
@@ -199,7 +199,7 @@ def test_a_goal_is_seen_from_decision_to_hold_and_by_one_who_comes_late(view: Vi
         navigation_state=held, feedback=feedback,
     )  # fmt: skip
     until(lambda: view.shows(AMBER, left_bar), "the hold on the image")
-    until(lambda: "path" in robot.last and len(robot.last["path"].poses) > 10, "the path")
+    until(lambda: "path" in robot.last and len(robot.last["path"].poses) > 10 and "/tf" in robot.last, "the path")
     (transform,) = robot.last["/tf"].transforms
     assert (transform.header.frame_id, transform.child_frame_id) == ("dog1/odom", "base_link")
     assert 0.0 < transform.transform.translation.x <= 1.0 and transform.transform.rotation.w == 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from spec_vlm_nav.graph import GRAPHS, SIM_GRAPH
 from spec_vlm_nav.runner import Runner, free_address
 from tests.system.chain import FIND, Record, Robot, finish
-from tests.system.conftest import Lines, until
+from tests.system.conftest import LIMIT_S, Lines, until
 from vlm_nav_evaluation.nodes.observer import Observer
 
 
@@ -29,16 +29,17 @@ def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_bridge_that_died_c
     ):
         simulator.start("verifier", "sim_go2")
         runner.start()
-        runner.wait_until(lambda: observer.active, "all nodes active", 120.0)
+        runner.wait_until(lambda: observer.active, "all nodes active", LIMIT_S)
         robot = Robot(runner, observer, record, given)
-        goal = observer.send(FIND, 240.0)
+        goal = observer.send(FIND, 1200.0)
         # The second turn begins when the first one has been measured by odometry.
-        until(lambda: robot.turns() > 1, "the robot turns", 60.0)
+        until(lambda: robot.turns() > 1, "the robot turns")
 
-        os.kill(runner.pid("go2_bridge"), signal.SIGKILL)
-        runner.wait_until(lambda: not observer.active, "missed", 30.0)
-        runner.wait_until(lambda: observer.active, "all nodes active again", 60.0)
+        died = runner.pid("go2_bridge")
+        os.kill(died, signal.SIGKILL)
+        runner.wait_until(lambda: runner.pid("go2_bridge") != died, "started again", LIMIT_S)
         turned = robot.turns()
-        until(lambda: robot.turns() > turned + 1, "the goal goes on", 60.0)
+        # A turn is followed by another one when odometry has shown it, so the new bridge drives the robot.
+        until(lambda: robot.turns() > turned + 3, "the goal goes on")
         goal.cancel()
         assert finish(robot, goal).cancelled

@@ -38,7 +38,7 @@ def test_odometry_and_state_do_not_wait_for_a_frame(monkeypatch: pytest.MonkeyPa
     listener.create_subscription(SportModeState, "sportmodestate", states.append, qos_profile_sensor_data)
     spinning, simulated = Spinning(listener), SimGo2()
     try:
-        assert rendering.wait(60.0)
+        assert rendering.wait(120.0)
         before = len(poses), len(states)
         until(lambda: len(poses) > before[0] + 5 and len(states) > before[1] + 5, "messages while a frame is rendered")
     finally:

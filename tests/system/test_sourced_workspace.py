@@ -68,7 +68,7 @@ class Ros:
     def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; `more` are environment variables."""
         environment = {**self.environment, **more}
-        return subprocess.run(command, env=environment, cwd="/", text=True, capture_output=True, timeout=120)
+        return subprocess.run(command, env=environment, cwd="/", text=True, capture_output=True, timeout=300)
 
 
 class Workspace:

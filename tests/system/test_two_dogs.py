@@ -16,10 +16,10 @@ def test_two_dogs_share_a_verifier_and_nothing_else(turning_model: Path, lines: 
         simulated(turning_model, other, namespace="dog2", verifier=verifier, start_verifier="false", seed="4") as two,
     ):
         assert not two.runner.alive("verifier")
-        goal = one.observer.send(FIND, 60.0)
+        goal = one.observer.send(FIND, 1200.0)
         until(lambda: one.turns() > 1 and one.observer.speed > 0.1, "the first dog turns")
         assert two.turns() == 0 and two.stands
-        second = two.observer.send(FIND, 60.0)
+        second = two.observer.send(FIND, 1200.0)
         until(lambda: two.turns() > 1 and two.observer.speed > 0.1, "the second dog turns")
         goal.cancel()
         assert finish(one, goal).cancelled

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from std_srvs.srv import Trigger
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
 from tests.forked import Forked, run
-from tests.system.conftest import until
+from tests.system.conftest import LIMIT_S, until
 from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
 
@@ -67,6 +66,10 @@ class Client:
     def close(self) -> None:
         self._spinning.close()
         rclpy.shutdown()
+
+    def turns(self) -> list[NavigationAction]:
+        """Return the decisions that are no HOLD."""
+        return [decision for decision in list(self.decisions) if decision.kind != NavigationAction.HOLD]
 
     def ready(self) -> bool:
         return bool(self._goals.server_is_ready())
@@ -116,7 +119,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
     with log.open("w") as out:
         process = Forked(command(turning_model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
     try:
-        until(client.ready, "vlm_nav is there", 60.0)
+        until(client.ready, "vlm_nav is there")
         early = client.result(client.send())
         assert early.error_code == CODES.NOT_ACTIVE
         assert "not active (not configured yet); see ros2 lifecycle get /vlm_nav" in early.error_msg
@@ -135,38 +138,41 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         client.decisions.clear()
 
         running = client.send(dry_run=True, done=["forward large"])
-        until(lambda: len(client.decisions) >= 2, "decisions of a dry run, with the clock of the camera off")
-        assert {decision.source for decision in client.decisions} == {NavigationAction.EDGE_ONLY}
-        until(lambda: any(each.answer for each in client.feedback), "feedback with the answer as it is written")
-        assert client.feedback[-1].link_state == "nominal" and client.feedback[-1].done == ["forward large"]
+        until(lambda: len(client.turns()) >= 2, "decisions of a dry run, with the clock of the camera off")
+        assert {decision.source for decision in client.turns()} == {NavigationAction.EDGE_ONLY}
 
+        def written() -> bool:
+            return any(each.answer and each.done == ["forward large"] for each in client.feedback)
+
+        until(written, "feedback with the answer as it is written")
+        assert client.feedback[-1].link_state == "nominal"
+
+        until(lambda: client.figures()["answers"] >= 1, "figures of an answer")
         figures = client.figures()
-        assert figures["answers"] >= 1 and figures["tokens"] >= figures["answers"] and figures["mode"] == "edge"
+        assert figures["tokens"] >= figures["answers"] and figures["mode"] == "edge"
         assert figures["acceptance"] is None and figures["link"] == {
             "state": "none", "mode": "nominal", "round_trip_s": None,
         }  # fmt: skip
         lines = {f"vlm_nav: {line}" for line in ("lifecycle", "camera", "link", "decoding", "goal")}
         until(lambda: lines <= client.reported.keys(), "the lines of /diagnostics")
         skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")
-        assert float(skew) == pytest.approx(CLOCK_OFF_S, abs=0.5)
+        assert float(skew) == pytest.approx(CLOCK_OFF_S, abs=0.9)
 
-        before = time.monotonic()
         assert client.change(Transition.TRANSITION_DEACTIVATE)
-        ended = client.result(running)
-        assert ended.error_code == CODES.SHUTDOWN and time.monotonic() - before < 30.0
-        assert client.decisions[-1].kind == NavigationAction.HOLD
+        assert client.result(running).error_code == CODES.SHUTDOWN
+        until(lambda: client.decisions[-1].kind == NavigationAction.HOLD, "a HOLD as the last decision")
         assert client.result(client.send()).error_code == CODES.NOT_ACTIVE
         assert client.change(Transition.TRANSITION_CLEANUP)
         for transition in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
             assert client.change(transition), "a second time"
         again = client.send(dry_run=True)
-        decided = len(client.decisions)
-        until(lambda: len(client.decisions) > decided, "decisions again")
+        decided = len(client.turns())
+        until(lambda: len(client.turns()) > decided, "decisions again")
         client._spinning.result(again.cancel_goal_async)
         assert client.result(again).error_code == CODES.CANCELLED
     finally:
         process.terminate()
-        assert process.wait(30.0) == 0
+        assert process.wait(LIMIT_S) == 0
     text = log.read_text()
     assert "[vlm_nav]: edge_drafter.decoder: " in text, "libraries log through the node's logger"
     assert text.count("the camera's clock is 5.") == 1
@@ -182,19 +188,20 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
         gone = parrot(tmp_path / "gone", NOT_HERE, form=2)
         process = Forked(command(gone, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
     try:
-        until(client.ready, "vlm_nav is there", 60.0)
+        until(client.ready, "vlm_nav is there")
         assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
         ended = client.result(client.send(done=["forward large blocked"]))
         assert (ended.error_code, ended.actions_executed) == (CODES.NOT_FOUND, 0)
         assert ended.error_msg.partition(":")[0] == "the model says that the object is not here"
         until(lambda: bool(client.decisions and prompts), "the decision and its prompt")
-        assert [decision.kind for decision in client.decisions] == [NavigationAction.NOT_HERE]
+        assert [decision.kind for decision in client.turns()] == [NavigationAction.NOT_HERE]
         asked = json.loads(prompts[0])["prompt"].split("\n")
         assert asked[:3] == [FIND, "Done: forward large blocked", "Seen: here 1/8"]
+        until(lambda: bool(client.feedback), "feedback")
         assert client.feedback[-1].done == ["forward large blocked"]
     finally:
         process.terminate()
-        assert process.wait(30.0) == 0
+        assert process.wait(LIMIT_S) == 0
 
 
 def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:
@@ -210,12 +217,12 @@ def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_mod
 def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as out:
-        words = command(turning_model, f"verifier:={free_address()}", "autostart:=true")
+        words = command(turning_model, f"verifier:={free_address()}", "welcome_s:=3600.0", "autostart:=true")
         process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
     try:
-        until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log", 90.0)
+        until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log")
     finally:
         process.terminate()
-        # Far less than it would wait for.
-        process.wait(30.0)
+        # Less than it would wait for.
+        process.wait(LIMIT_S)
     assert "Traceback" not in log.read_text()

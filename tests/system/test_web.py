@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.conftest import until
+from tests.system.conftest import LIMIT_S, until
 from tests.system.test_find import SERVER, Process, find, started
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -52,6 +52,7 @@ def browser() -> Iterator[Any]:
 def page(node: Process, browser: Any) -> Iterator[Any]:
     address = next(found[1] for line in node.lines if (found := re.search(r"page: (\S+)", line)))
     page = browser.new_page(viewport=PHONE)
+    page.set_default_timeout(1e3 * LIMIT_S)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     # What the page's content security policy refuses is an error on the console, as is a node that has ended.
@@ -81,7 +82,7 @@ def test_an_instruction_is_typed_its_answer_is_read_and_stop_cancels_it(
     wait_for(page, "decisions", "turn left large")
     wait_for(page, "link", "nominal")
     page.wait_for_function("() => document.getElementById('frames').naturalWidth == 320")
-    assert server.goals()[-1]["instruction"] == "find the wall"
+    until(lambda: server.goals()[-1]["instruction"] == "find the wall", "the goal that the server took")
     assert page.is_disabled("#start") and page.is_enabled("#stop")
     page.set_viewport_size(LOW)
     below = page.locator("#e_stop").bounding_box()

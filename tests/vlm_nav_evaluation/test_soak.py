@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-import threading
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -38,22 +37,31 @@ def test_too_few_samples_are_refused() -> None:
         growth("x", [Sample(1, 1, 1)] * 2)
 
 
+GROWING = """
+import mmap, os, sys, threading
+print("begun", flush=True)
+sys.stdin.readline()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+pipe = os.pipe()
+ballast = mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+ballast.write(b"x" * len(ballast))
+print("grown", flush=True)
+sys.stdin.readline()
+"""
+"""By a thread, two files and pages of its own: an allocator may have as much to spare."""
+
+
 def test_a_process_is_read_as_it_is() -> None:
-    before = sample(os.getpid())
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait, daemon=True)
-    thread.start()
-    read, write = os.pipe()
-    ballast = mmap.mmap(
-        -1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # pages of its own: an allocator may have as much to spare
-    ballast.write(b"x" * len(ballast))
-    after = sample(os.getpid())
-    end.set()
-    os.close(read)
-    os.close(write)
+    command = [sys.executable, "-c", GROWING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        before = sample(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "grown\n"
+        after = sample(process.pid)
     assert after.threads == before.threads + 1 and after.files == before.files + 2
     assert after.memory_mb - before.memory_mb > 4
-    ballast.close()
     with pytest.raises(OSError):
         sample(2**22 + 1)

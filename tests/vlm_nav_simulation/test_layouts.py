@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from vlm_nav_simulation.dataset import sample_frames
 from vlm_nav_simulation.episode import oracle_policy, run_episode
 from vlm_nav_simulation.geometry import TURN_RADIUS, Obstacles
-from vlm_nav_simulation.ground_truth import bearing_and_distance
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.oracle import Reason
 from vlm_nav_simulation.scene import MAX_SEED, REACHED_GAP, Difficulty, make_scene
@@ -69,15 +68,11 @@ def test_the_oracle_finds_targets_beyond_doorways(layout: Layout) -> None:
 
 
 def test_the_oracle_names_the_wall_that_it_goes_around() -> None:
-    scene = make_scene(700, Difficulty.HARD, layout=Layout.TWO_ROOMS)
-    frames = sample_frames(700, Difficulty.HARD, 30, layout=Layout.TWO_ROOMS)
+    frames = sample_frames(700, Difficulty.HARD, 12, layout=Layout.TWO_ROOMS)
     decisions = [q.decision for f in frames for q in f.questions if q.object_index is not None]
     around = [d for d in decisions if d.reason is Reason.DETOUR and d.blocker == "wall"]
     assert around
     assert {d.way for d in around} <= {"left", "right"}
-    bearing, distance = bearing_and_distance(scene.start, scene.objects[scene.target_index])
-    assert distance > 0
-    assert np.isfinite(bearing)
 
 
 @pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])

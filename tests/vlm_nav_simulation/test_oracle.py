@@ -157,7 +157,7 @@ def test_it_finds_the_target(difficulty: Difficulty, needed: int) -> None:
     results = []
     for seed in range(500, 510):
         scene = make_scene(seed, difficulty)
-        results.append(run_episode(scene, oracle_policy(scene)))
+        results.append(run_episode(scene, oracle_policy(scene), size=112))
     assert sum(result.success for result in results) >= needed
     assert all((result.outcome is Outcome.FOUND) == result.success for result in results)
     assert all(result.final_gap <= REACHED_GAP for result in results if result.success)

@@ -14,7 +14,7 @@ from cloud_verifier.security import AUTHORIZED, make_keys, make_next_key, switch
 from cloud_verifier.start_error import StartError
 
 LOOPBACK = "tcp://127.0.0.1:*"
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from edge_drafter.protocols import Link
 from edge_drafter.step import StepResult
 from tests.cloud_verifier.process import Verifier, frontends_of, start
 from tests.cloud_verifier.test_engine import jpeg
-from tests.edge_drafter.test_decoder import PROMPT, config, greedy, wait_for
+from tests.edge_drafter.test_decoder import PROMPT, config, greedy
+from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
 KILLS = 3
 
@@ -39,7 +40,7 @@ def logged(verifier: Verifier, words: str, times: int) -> bool:
 
 def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draft: Path) -> None:
     verifier = start(tiny_target, "--dtype", "float64", "--profile", "go2_a100_scaled")
-    edge = EdgeDecoder(config(tiny_draft, verifier.address, profile="go2_a100_scaled", resume_s=60.0))
+    edge = EdgeDecoder(config(tiny_draft, verifier.address, profile="go2_a100_scaled", resume_s=60.0, silence_s=1.5))
     images = [jpeg(number) for number in range(2)]
     truths = greedy(tiny_target, images)
     results: list[StepResult] = []
@@ -53,7 +54,7 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
     link, rng = edge.link, random.Random(18)
     assert link is not None
     try:
-        assert link.wait_nominal(30.0)
+        assert link.wait_nominal(LIMIT_S)
         thread.start()
         for kill in range(1, KILLS + 1):
             wait_for(partial(received, link, link.bytes_down + rng.randrange(1, 200)))
@@ -62,7 +63,7 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
             wait_for(partial(logged, verifier, "starting another", kill))
             wait_for(partial(logged, verifier, "resumed", kill))
         over.set()
-        thread.join(60.0)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
         assert [list(result.tokens) for result in results] == [truths[n % 2] for n in range(len(results))]
         assert sum(result.stats.interruptions for result in results) >= 1

@@ -46,7 +46,7 @@ def ok(_: str) -> Answer:
 def get(server: HttpServer, path: str, accept: str = "") -> tuple[int, str, str]:
     """Return status, body and content type."""
     try:
-        with urlopen(Request(server.url + path, headers={"Accept": accept}), timeout=10) as reply:
+        with urlopen(Request(server.url + path, headers={"Accept": accept}), timeout=60) as reply:
             return reply.status, reply.read().decode(), reply.headers["Content-Type"]
     except HTTPError as error:
         with error:
@@ -77,7 +77,7 @@ def test_unknown_pages_name_the_known_ones_and_nothing_is_written_to(server: Htt
     status, body, _ = get(server, "/")
     assert status == HTTPStatus.NOT_FOUND and "/metrics, /health, /ready, /load, /version" in body
     with pytest.raises(HTTPError, match="501"):
-        urlopen(Request(server.url + "/load", data=b"x"), timeout=10)
+        urlopen(Request(server.url + "/load", data=b"x"), timeout=60)
 
 
 def test_metrics_hold_every_series_of_the_catalogue_and_only_numbers_of_the_server() -> None:
@@ -127,10 +127,10 @@ def test_slow_clients_take_a_bounded_number_of_places_for_a_bounded_time(monkeyp
     monkeypatch.setattr(http_server, "MOST_REQUESTS", 2)
     monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
     server = HttpServer("127.0.0.1", 0, {"/ok": ok})
-    slow = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(3)]
+    slow = [socket.create_connection(("127.0.0.1", server.port), 60) for _ in range(3)]
     try:
         with pytest.raises(OSError):  # one that goes on sending, a byte at a time
-            for _ in range(200):
+            while True:
                 slow[0].sendall(b"G")
                 time.sleep(0.01)
         assert [each.recv(1) for each in slow[1:]] == [b""] * 2, "one was silent, and one had no place"
@@ -150,10 +150,10 @@ def test_pages_are_served_meanwhile_and_only_where_they_are_asked_for(
         assert not caplog.text
     with pages_served(Monitoring(http=0), health):
         url = caplog.messages[-1].split()[2].removesuffix(":")
-        with urlopen(f"{url}/health", timeout=10.0) as answer:
+        with urlopen(f"{url}/health", timeout=60) as answer:
             assert answer.status == HTTPStatus.OK
     with pytest.raises(URLError):
-        urlopen(f"{url}/health", timeout=10.0)
+        urlopen(f"{url}/health", timeout=60)
 
 
 def test_a_port_that_is_taken_is_refused_by_its_flag(server: HttpServer) -> None:
@@ -168,7 +168,7 @@ def test_a_port_that_is_taken_is_refused_by_its_flag(server: HttpServer) -> None
 def test_pages_are_served_at_ipv6_addresses_too(address: str, at: str) -> None:
     server = HttpServer(address, 0, {"/ok": ok})
     try:
-        with urlopen(f"http://{at}:{server.port}/ok", timeout=20) as answer:
+        with urlopen(f"http://{at}:{server.port}/ok", timeout=60) as answer:
             assert answer.read() == b"ok\n"
     finally:
         server.close()

@@ -20,7 +20,7 @@ def jpeg(number: int = 0) -> bytes:
 class Service:
     """Answers from a thread of its own, as a middleware does; `silent` loses the next so many calls."""
 
-    def __init__(self, max_hz: float = 60.0, timeout_s: float = 0.3) -> None:
+    def __init__(self, max_hz: float = 60.0, timeout_s: float = 60.0) -> None:
         self.asked: list[int] = []
         self.silent, self.code = 0, 0
         self.answer = jpeg()
@@ -43,18 +43,18 @@ def test_every_call_brings_a_frame() -> None:
 
 
 def test_a_call_that_is_lost_is_given_up_and_another_is_made() -> None:
-    service = Service()
+    service = Service(timeout_s=0.3)
     service.silent = 2
     source = service.hub.open()
     while len(service.asked) < 2:
         assert not source.grab()
     assert "not answered within 0.3 s" in source.waiting
     assert_is_frame(first(source))
-    assert len(service.asked) == 3
+    assert len(service.asked) >= 3
 
 
 def test_one_call_is_in_flight() -> None:
-    service = Service(timeout_s=10.0)
+    service = Service()
     service.silent = 99
     source = service.hub.open()
     for _ in range(3):

@@ -118,13 +118,6 @@ def test_prompts_are_picked_over_the_whole_file() -> None:
         pick(prompts, 13)
 
 
-def test_the_sample_has_short_prompts_of_many_kinds() -> None:
-    sample = load_prompts(SAMPLE)
-    assert len({prompt.text for prompt in sample}) == len(sample) == 12
-    assert len({prompt.category for prompt in sample}) >= 8
-    assert all(len(prompt.text) < 500 for prompt in sample)
-
-
 def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
     known = {prompt.text for prompt in load_prompts(SAMPLE)}
     asked = questions("text", 5)

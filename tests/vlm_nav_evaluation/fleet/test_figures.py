@@ -52,7 +52,7 @@ def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
     kept = {}
     for name in ("fcfs, ahead", "full_budget"):
         setting = Setting(systems()[name], times, workload, CLASSES)
-        kept[name] = run(setting, 64, 0, Window(4.0, 8.0))
+        kept[name] = run(setting, 64, 0, Window(3.0, 5.0))
     assert kept["full_budget"].violations < 0.5 * kept["fcfs, ahead"].violations
 
 

@@ -41,7 +41,7 @@ def test_two_cohorts_keep_the_verifier_busy() -> None:
 
 def test_no_edge_passes_the_ceiling_and_ours_reaches_more_of_it_than_one_path() -> None:
     pair, model = specedge.PAIRS["Qwen3 32B/1.7B"], MODELS["embedded"]
-    window = Window(5.0, 45.0)
+    window = Window(5.0, 25.0)
     found = {
         name: specedge.cell(*specedge.edge_run(pair, model, 1, name), 0, window)["tokens_per_s"]
         for name in ("none", specedge.SPECEDGE, *specedge.OURS)
@@ -57,7 +57,7 @@ def test_early_exits_that_are_always_right_and_free_are_worth_their_lead(monkeyp
     found = []
     for right in (0.0, 1.0):
         run_of = specedge.edge_run(pair, model, 1, specedge.OURS[1], (Exit(2, 0.2, right),))
-        found.append(specedge.cell(*run_of, 0, Window(5.0, 45.0))["tau"])
+        found.append(specedge.cell(*run_of, 0, Window(5.0, 25.0))["tau"])
     levels = specedge.depth_of(0.8 * pair.verify_s, 0.0)
     deeper = tokens_of(model, specedge.TREE, 7 + levels) - tokens_of(model, specedge.TREE, 7)
     assert found[1] - found[0] > 0.5 * deeper

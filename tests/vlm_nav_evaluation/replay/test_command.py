@@ -85,6 +85,7 @@ def test_two_runs_agree_and_a_third_goes_on(
         assert picture is not None and picture.std() > 5.0
         assert f"{name}.png" in (one / "report.html").read_text()
 
+    modes = ("--modes", "fsd,edge", "--rtt-ms", "0")
     assert replay(two, [bag], tiny_draft, verifier, *modes) == 0
     again = report(two)
     for label, arm in again["arms"].items():

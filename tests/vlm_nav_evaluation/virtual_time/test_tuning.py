@@ -84,7 +84,10 @@ def test_the_search_finds_the_fastest_of_all(mode: str, monkeypatch: pytest.Monk
     assert seconds[best] <= 1.03 * min(seconds.values()) and seconds[best] < seconds[""]
 
 
-def test_a_draft_that_costs_more_than_a_pass_leaves_sd_with_its_shortest_drafts() -> None:
+def test_a_draft_that_costs_more_than_a_pass_leaves_sd_with_its_shortest_drafts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "RUNGS", ((1, 8), (2, 1)))
     recording = Synthetic(tokens=6).draw(2)
     slow = replace(load_timings("go2"), draft_s=1.0)
     assert read_changes(tune("sd", recording, slow))["gamma"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import random
@@ -26,7 +27,10 @@ POLL_S = 0.05
 ERRORS = ("[ERROR]", "[FATAL]", "error:", "Error:")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+PORTS = range(20_000, 30_000)
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
+READ_S = 1.0
+"""How long the last output of a process that has ended is waited for; its own children may hold the pipe open."""
 Line = Callable[[str, str], None]
 
 
@@ -92,6 +96,12 @@ class Running:
     """The last line that a logger, or a program that gave up, marks as an error."""
     again_at: float | None = None
     """When it is started again, after it died."""
+    reader: threading.Thread | None = None
+
+    def read_out(self) -> None:
+        """Wait until all that the process wrote was taken, once it has ended."""
+        if self.reader is not None:
+            self.reader.join(READ_S)
 
 
 class Runner:
@@ -144,7 +154,8 @@ class Runner:
         self._running[name] = running
         output = process.stdout
         if output is not None:
-            threading.Thread(target=self._read, args=(name, running, output), daemon=True).start()
+            running.reader = threading.Thread(target=self._read, args=(name, running, output), daemon=True)
+            running.reader.start()
 
     def wait_until(self, ready: Callable[[], bool], what: str, limit: float) -> None:
         """Wait for `ready`. Raises StartError after `limit` seconds, or as `check` does."""
@@ -169,6 +180,7 @@ class Runner:
                 try:
                     running.policy.should_respawn(code)
                 except RuntimeError as error:
+                    running.read_out()
                     raise StartError(
                         f"{error}: {running.last_error or running.last_line or 'it printed nothing'}"
                     ) from None
@@ -194,6 +206,8 @@ class Runner:
         managed = [running for running in chosen if _is_managed(running.spec)]
         for wave in (managed, [running for running in chosen if running not in managed]):
             self._end(wave)
+            for running in wave:
+                running.read_out()
 
     @staticmethod
     def _end(chosen: Sequence[Running]) -> None:
@@ -239,10 +253,15 @@ class Runner:
 
 
 def free_address() -> str:
-    """Return a loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    """Return a loopback address that nobody listens on.
+
+    Its port is none of those that the system gives to others, who might get it before it is listened on.
+    """
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return f"tcp://127.0.0.1:{port}"
+    raise OSError(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
 
 class Log:
