@@ -36,7 +36,7 @@ class Choice:
     """Most levels of that draft; 0 makes it a chain."""
     drafting_s: float | None = None
     """Seconds that the draft model is expected to take for it without its prefill; None: as long as for all levels."""
-    rate: float = 0.0
+    min_tokens_per_s: float = 0.0
     """Tokens per second that one more level of that draft must bring."""
     gain: float = 1.0
     """Tokens that it is expected to commit."""

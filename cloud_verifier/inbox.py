@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from cloud_verifier.events import Begun, Events
-from cloud_verifier.memory import NoRoom
+from cloud_verifier.kv_admission import NoRoom
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler

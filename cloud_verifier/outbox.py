@@ -8,9 +8,9 @@ from collections.abc import Callable
 from cloud_verifier.events import Deferred, Ended, Events
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.interfaces import Post
+from cloud_verifier.kv_admission import NoRoom
 from cloud_verifier.limits import Allowance
 from cloud_verifier.logs import event
-from cloud_verifier.memory import NoRoom
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.service import INTERACTIVE, ServiceClass
+from speculation.service_classes import INTERACTIVE, ServiceClass
 from speculation.wire import TRACE_BYTES, BeginStep, Idle, begin_digest
 
 

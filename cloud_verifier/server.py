@@ -20,11 +20,11 @@ from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.image_decoding import ImageDecoding
 from cloud_verifier.inbox import Inbox
 from cloud_verifier.interfaces import Post
+from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.machine import Machine
-from cloud_verifier.memory import Admission
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures, Phase
-from cloud_verifier.monitoring.sessions import figures_of
+from cloud_verifier.monitoring.session_states import figures_of
 from cloud_verifier.monitoring.spans import Spans
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
@@ -74,7 +74,7 @@ class Server:
         limits = config.limits
         self._sessions = SessionTable(limits.max_sessions, limits.idle_s)
         self._scheduler = Scheduler(machine.serves(limits), config.scheduling, limits, machine.costs())
-        self._memory = Admission(machine.engine.blocks)
+        self._memory = KvAdmission(machine.engine.blocks)
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)

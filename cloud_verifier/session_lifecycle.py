@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.interfaces import Post
+from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.logs import event
 from cloud_verifier.machine import Machine
-from cloud_verifier.memory import Admission
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.sessions import SILENT_S, Session, SessionTable, refusal, welcome
 from cloud_verifier.slo import Membership
@@ -33,7 +33,7 @@ class SessionLifecycle:
         config: ServerConfig,
         mailbox: Post,
         sessions: SessionTable,
-        memory: Admission,
+        memory: KvAdmission,
         outbox: Outbox,
         membership: Membership | None,
         clock: Callable[[], float],

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from cloud_verifier.interfaces import ModelInfo
 from speculation.language.prompts import asked_form
-from speculation.machine import machine_id
+from speculation.machine_info import machine_id
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.service import INTERACTIVE, service_class
+from speculation.service_classes import INTERACTIVE, service_class
 from speculation.wire import (
     PROTOCOL,
     Fault,

@@ -1,6 +1,6 @@
 """Says why the verifier does not start; a file of its own, because the frontend's process imports no settings."""
 
-from speculation import extras
+from speculation import optional_packages
 
 
 class StartError(ValueError):
@@ -10,6 +10,6 @@ class StartError(ValueError):
 def need(extra: str, *modules: str) -> None:
     """Raise StartError where the packages of an extra are not installed."""
     try:
-        extras.need(extra, *modules)
+        optional_packages.need(extra, *modules)
     except ImportError as error:
         raise StartError(str(error)) from None

@@ -9,8 +9,8 @@ from cloud_verifier.config import Limits
 from cloud_verifier.executor import Executor
 from cloud_verifier.image_decoding import ImageDecoding, Prepared
 from cloud_verifier.interfaces import CapacityError
+from cloud_verifier.kv_admission import KvAdmission, NoRoom
 from cloud_verifier.machine import Machine
-from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
@@ -55,7 +55,7 @@ class StepAdmission:
         max_draft: int,
         decoding: ImageDecoding[Inputs],
         scheduler: Scheduler,
-        memory: Admission,
+        memory: KvAdmission,
         outbox: Outbox,
         executor: Executor,
         clock: Callable[[], float],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from edge_drafter.effort import Effort
+from edge_drafter.draft_effort import Effort
 from edge_drafter.settings import AUTO, BALANCE, DraftingConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Rerooting

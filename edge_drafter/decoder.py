@@ -29,7 +29,7 @@ from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.language.prompts import Vocabulary
 from speculation.links import LinkConditions, declared_name, load_link
-from speculation.machine import machine_id
+from speculation.machine_info import machine_id
 from speculation.profiles import load_profile
 from speculation.sampling import question_key
 from speculation.trace import Trace

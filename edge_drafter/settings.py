@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.route import check_verifier
+from edge_drafter.verifier_route import check_verifier
 from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO as PREDICTOR_OF_DRAFT
 from speculation.predictor import OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
-from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class
+from speculation.service_classes import INTERACTIVE, SERVICE_CLASSES, service_class
 from speculation.settings import Field, check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS, MAX_FRAMES, Idle

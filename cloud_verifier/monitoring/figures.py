@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from cloud_verifier.choice import Act
-from cloud_verifier.events import Begun, Committed, Deferred, Ended, Event, ExitJudged, Fed, Granted, Worked
+from cloud_verifier.events import Begun, Committed, Deferred, Ended, Event, ExitJudged, Granted, Prefilled, Worked
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
 from cloud_verifier.monitoring.store import SeriesStore
@@ -157,8 +157,8 @@ class Figures(SeriesStore):
                 self._records[event.step.index] = record
             case Granted():
                 self._granted(event)
-            case Fed():
-                self._fed(event)
+            case Prefilled():
+                self._prefilled(event)
             case ExitJudged():
                 self._judged(event)
             case Committed():
@@ -183,7 +183,7 @@ class Figures(SeriesStore):
         self.count(s.CACHE_QUERIES, event.prompt)
         self.count(s.CACHE_HITS, max(0, event.prompt - event.computed))
 
-    def _fed(self, event: Fed) -> None:
+    def _prefilled(self, event: Prefilled) -> None:
         """Count a prefill where it is done."""
         step = event.step
         if step.pending:

@@ -19,7 +19,7 @@ class Budget:
     """Steps in one forward."""
     tokens: int
     """Tokens of verifications and decodes in one forward, each step's root among them. Memory is no part of it: what a
-    step may come to hold is reserved when it begins, see `cloud_verifier.memory`."""
+    step may come to hold is reserved when it begins, see `cloud_verifier.kv_admission`."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
     chunk: int = 0
@@ -47,7 +47,7 @@ class Batch:
     again: float | None = None
     """Time at which there will be work without any further message, None for never; it counts where the batch is
     empty."""
-    level_rate: float = 0.0
+    min_tokens_per_s: float = 0.0
     """Tokens per second that one more level of the drafts that are made for it must bring."""
 
     def __bool__(self) -> bool:

@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from speculation.extras import broken_package
+from speculation.optional_packages import broken_package
 from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.folder import (
     INT8_GROUPS,

@@ -29,7 +29,7 @@ from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
 from adapters_training.sources import LeftOut
-from spec_vlm_nav.body import State
+from spec_vlm_nav.navigator_interfaces import State
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run

@@ -21,10 +21,10 @@ from spec_vlm_nav.action_publisher import (
     StartedMotion,
     has_ended,
 )
-from spec_vlm_nav.body import Body, Decoder, Execution, Frame, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, GoalEnded, GoalResult, NavigationGoal
+from spec_vlm_nav.navigator_interfaces import Decoder, Execution, Frame, RobotInterface, State
 from spec_vlm_nav.question_asker import EDGE, Asked, QuestionAsker
 from speculation.language.prompts import (
     NOT_HERE,
@@ -107,7 +107,7 @@ class Navigator:
         self,
         goal: NavigationGoal,
         decoder: Decoder,
-        body: Body,
+        body: RobotInterface,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         over: Callable[[], End | None],

@@ -17,9 +17,9 @@ from speculation.settings import check
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.scene import scene_of as scene_of
-from vlm_nav_simulation.sight import ranges
 from vlm_nav_simulation.sport import ModeState, MotionServices, Posture, Velocity
 from vlm_nav_simulation.walking import WalkingWorld
 from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.language.memory import (
+from speculation.language.prompts import compose
+from speculation.language.search_memory import (
     GO2_CAMERA,
     SEARCHED_FRAMES,
     SECTORS,
@@ -18,7 +19,6 @@ from speculation.language.memory import (
     mirrored,
     searched_long,
 )
-from speculation.language.prompts import compose
 
 FLOATS = st.floats(-6.0, 6.0)
 VIEWS = st.lists(st.tuples(FLOATS, FLOATS, st.floats(-math.pi, math.pi)), min_size=1, max_size=12)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_drafter.effort import SELDOM, Effort
+from edge_drafter.draft_effort import SELDOM, Effort
 from edge_drafter.tree import Forward, Node, Origin, Proposed
 from vlm_nav_evaluation.virtual_time import Synthetic, Timings, decode, drafting
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from speculation.processes import terminable, worker_pool
+from speculation.worker_processes import terminable, worker_pool
 
 COMMAND = """
 import os, sys, time
 from pathlib import Path
-from speculation.processes import terminable, worker_pool
+from speculation.worker_processes import terminable, worker_pool
 
 def work(out):
     (Path(out) / str(os.getpid())).touch()

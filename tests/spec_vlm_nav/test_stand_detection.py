@@ -10,7 +10,7 @@ import pytest
 from spec_vlm_nav.robot import Answer, Posture
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.robots.go2 import SportApi
-from spec_vlm_nav.standing import STAND_RETRY_S, STATE_WAIT_S, STILL, StandUp, Stillness
+from spec_vlm_nav.stand_detection import STAND_RETRY_S, STATE_WAIT_S, STILL, StandUp, Stillness
 
 
 def test_it_waits_a_little_for_the_state_before_it_asks_a_robot_to_stand_up() -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
-from speculation import early_end
+from speculation import program_exit
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    early_end.over()
+    program_exit.release_signals()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -124,7 +124,7 @@ class Decoder(Protocol):
         """Begin to answer a question about one frame or several, and return at once."""
 
 
-class Body(Protocol):
+class RobotInterface(Protocol):
     """What the navigator needs of the robot: frames, actions, reports."""
 
     def frame_after(self, moment: float) -> Frame | None:

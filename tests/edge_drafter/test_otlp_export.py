@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from edge_drafter import DraftingConfig
-from edge_drafter.exported import ExportedSteps
+from edge_drafter.otlp_export import ExportedSteps
 from speculation.otlp import Part, StepExporter, root_span
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import BeginStep

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from vlm_nav_evaluation.experiment.processor import Cores, described, placed, processor_s
+from vlm_nav_evaluation.experiment.cpu_cores import Cores, described, placed, processor_s
 
 SPIN = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from speculation.early_end import INTERRUPTED, SIGNALS, program, status_of
+from speculation.program_exit import INTERRUPTED, SIGNALS, program, status_of
 from tests.cloud_verifier.process import ROOT_FOLDER, command, frontends_of
 
 ROS = ROOT_FOLDER / "ros_ws/src/spec_vlm_nav/spec_vlm_nav"
@@ -114,11 +114,11 @@ def test_a_program_that_has_taken_its_signals_keeps_them() -> None:
     """Whatever package it imports later."""
     check = (
         "import sys, signal; sys.orig_argv = ['python', '-m', 'cloud_verifier']\n"
-        "import cloud_verifier; from speculation import early_end, processes\n"
-        "assert signal.getsignal(signal.SIGINT).__module__ == 'speculation.early_end'\n"
-        "with processes.terminable():\n"
-        "    import vlm_nav_simulation, spec_vlm_nav; early_end.begin()\n"
-        "    assert all(signal.getsignal(each) is signal.default_int_handler for each in early_end.SIGNALS)\n"
+        "import cloud_verifier; from speculation import program_exit, worker_processes\n"
+        "assert signal.getsignal(signal.SIGINT).__module__ == 'speculation.program_exit'\n"
+        "with worker_processes.terminable():\n"
+        "    import vlm_nav_simulation, spec_vlm_nav; program_exit.take_signals()\n"
+        "    assert all(signal.getsignal(each) is signal.default_int_handler for each in program_exit.SIGNALS)\n"
     )
     subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True, env=ENVIRONMENT)
 
@@ -129,7 +129,7 @@ def test_a_signal_that_is_ignored_stays_so_when_the_others_get_their_own_handler
     check = (
         f"import sys, signal; signal.signal({ignored:d}, signal.SIG_IGN)\n"
         "sys.orig_argv = ['python', '-m', 'cloud_verifier']\n"
-        "import cloud_verifier; from speculation import early_end; early_end.over()\n"
+        "import cloud_verifier; from speculation import program_exit; program_exit.release_signals()\n"
         "handlers = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}\n"
         f"handlers[signal.Signals({ignored:d})] = signal.SIG_IGN\n"
         "assert {number: signal.getsignal(number) for number in handlers} == handlers\n"

@@ -30,10 +30,10 @@ def unless_held_up(choices: Mapping[Step, Choice], now: float, costs: Costs) -> 
     return max(choices, others, key=lambda each: _tokens_per_s(each, costs, drafts))
 
 
-def level_rate(choices: Mapping[Step, Choice], costs: Costs) -> float:
+def min_tokens_per_s(choices: Mapping[Step, Choice], costs: Costs) -> float:
     """Return the tokens per second that one more level of the drafts that are made for a batch must bring."""
-    rate = sum(choice.rate for choice in choices.values())
-    return rate if costs.drafts is None or not rate else max(rate, _tokens_per_s(choices, costs, costs.drafts))
+    own = sum(choice.min_tokens_per_s for choice in choices.values())
+    return own if costs.drafts is None or not own else max(own, _tokens_per_s(choices, costs, costs.drafts))
 
 
 def _tokens_per_s(choices: Mapping[Step, Choice], costs: Costs, drafts: DraftCosts) -> float:

@@ -15,9 +15,9 @@ from vlm_nav_simulation.camera import Image, Labels
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import EpisodeResult, oracle_policy, run_episode
 from vlm_nav_simulation.ground_truth import Sighting, bearing_and_distance, observe, side_of
+from vlm_nav_simulation.mujoco_scene import top_reach
 from vlm_nav_simulation.randomisation import Randomisation
 from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.stage import top_reach
 from vlm_nav_simulation.world import World
 
 _PIXELS = 448

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_drafter.route import HOPS_S, KEY_CHARS, MOST_HOPS, Place, RedirectRefused, Route
+from edge_drafter.verifier_route import HOPS_S, KEY_CHARS, MOST_HOPS, Place, RedirectRefused, Route
 from speculation.wire import Redirect
 
 KEY, OTHER = "k" * KEY_CHARS, "o" * KEY_CHARS

@@ -1,8 +1,8 @@
 """Ends a program of this project by one line where it is ended, or cannot go on, before it has handlers of its own.
 
 Imports and models take seconds, in which Python would print a traceback and end with the signal, which a launch reports
-as a process that has died. So every package that has a program calls `begin` before it imports what takes time. In
-other people's programs, tests among them, that does nothing. A library that is installed but does not load ends a
+as a process that has died. So every package that has a program calls `take_signals` before it imports what takes time.
+In other people's programs, tests among them, that does nothing. A library that is installed but does not load ends a
 program by one line, too.
 """
 
@@ -56,10 +56,11 @@ def status_of(name: str) -> int:
     return INTERRUPTED if batch and not rest.startswith("nodes.") else STATUS
 
 
-def begin() -> None:
-    """Take the signals of this process, if it is a program of ours, until it takes them itself or calls `over`.
+def take_signals() -> None:
+    """Take the signals of this process, if it is a program of ours.
 
-    Once: packages are also imported while a program runs.
+    They are taken until the program takes them itself or calls `release_signals`, and once: packages are also imported
+    while a program runs.
     """
     global _begun
     name = program(sys.orig_argv)
@@ -102,7 +103,7 @@ def _explain(name: str) -> None:
     other = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        from speculation.extras import broken_package
+        from speculation.optional_packages import broken_package
 
         if sentence := broken_package(error, PACKAGES):
             print(f"{name}: {sentence}", file=sys.stderr)
@@ -112,7 +113,7 @@ def _explain(name: str) -> None:
     sys.excepthook = hook
 
 
-def over() -> None:
+def release_signals() -> None:
     """Let the signals do what they do in Python: KeyboardInterrupt, and a sudden end."""
     # One that whoever started the program has asked to be ignored was never taken.
     for number, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):

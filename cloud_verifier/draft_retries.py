@@ -5,7 +5,7 @@ from __future__ import annotations
 _SELDOM, _MOST = 16, 256
 
 
-class Tries:
+class DraftRetries:
     """Counts the drafts of one source that were left alone: what is never verified shows no recovery, so a try is due
     now and then, and more rarely after each one that failed."""
 

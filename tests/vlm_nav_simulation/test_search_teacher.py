@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from speculation.language.memory import SearchMemory
 from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction, Past
+from speculation.language.search_memory import SearchMemory
 from vlm_nav_simulation.episode import execute
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import doorways, observe
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
 from vlm_nav_simulation.scene import Difficulty, make_scene
-from vlm_nav_simulation.searching import LARGE_TURNS, Searcher
+from vlm_nav_simulation.search_teacher import LARGE_TURNS, Searcher
 from vlm_nav_simulation.world import World
 
 LIMIT = 70

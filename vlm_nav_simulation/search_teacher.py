@@ -1,9 +1,9 @@
 """The teacher of searches: it knows walls and furniture, but an object only where the camera has looked.
 
 The oracle walks straight to what it cannot have seen, and a model that imitates it learns to guess. This one decides
-from what the robot has looked at, of which the prompt's memory (`speculation.language.memory`) holds a summary: while
-turning here shows new floor, turn on, left at first; then walk to the next place that shows some; where all floor was
-seen, the object is not here. A whole turn at a place is enough, whatever furniture hides from there. For what is in
+from what the robot has looked at, of which the prompt's memory (`speculation.language.search_memory`) holds a summary:
+while turning here shows new floor, turn on, left at first; then walk to the next place that shows some; where all floor
+was seen, the object is not here. A whole turn at a place is enough, whatever furniture hides from there. For what is in
 view the oracle decides.
 """
 
@@ -16,14 +16,14 @@ from functools import cached_property
 
 import numpy as np
 
-from speculation.language.memory import SECTORS
 from speculation.language.prompts import NOT_HERE, ActionKind, ActionSize, Blocked, NavigationAction, Past
+from speculation.language.search_memory import SECTORS
 from vlm_nav_simulation.geometry import Array, Obstacles, Pose, nose_of, wrap
 from vlm_nav_simulation.ground_truth import Sighting
+from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.oracle import HALF_VIEW, SEARCH_TURN, Decision, Oracle, Reason, undoes
 from vlm_nav_simulation.paths import Mask
 from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.sight import ranges
 
 SEEN_METRES = 3.0
 """As far as this, floor that the camera shows counts as searched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from speculation.service import SERVICE_CLASSES, service_class
+from speculation.service_classes import SERVICE_CLASSES, service_class
 from speculation.wire import Hello
 
 

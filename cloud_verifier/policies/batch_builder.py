@@ -44,7 +44,7 @@ class Candidate:
             return max(1.0, self.accepted)
         if self.choice.act is Act.SELF:
             return max(1.0, self.choice.gain)
-        acceptance = self.step.ledger.stats.of(self.choice.act)
+        acceptance = self.step.ledger.stats.acceptance_of(self.choice.act)
         return 1.0 if acceptance is None else max(1.0, acceptance.share * len(self.choice.tree.tokens))
 
     @cached_property
@@ -119,7 +119,7 @@ def overdue(rows: Sequence[Row], now: float, budget: Budget) -> tuple[list[Row],
     return list(rows[:count]), list(rows[count:])
 
 
-class Admission:
+class BatchBuilder:
     """A batch of rows as it grows."""
 
     def __init__(self, now: float, estimates: Estimates, budget: Budget, sessions: int = 1) -> None:

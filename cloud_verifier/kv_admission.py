@@ -56,7 +56,7 @@ class _Refused:
     """When its robot is expected no more."""
 
 
-class Admission:
+class KvAdmission:
     """Shares `blocks` of memory among sessions that are named by their row. Times are seconds on any clock.
 
     The sum of what is held never exceeds `blocks`.

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.policies.admission import Admission, Candidate, cut
+from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate, cut
 from speculation.pass_cost import Load
 
 DECODE = Choice(Act.DECODE)
@@ -17,13 +17,13 @@ HOPELESS = 0.1
 """Share of what a pass commits per second below which a draft token only holds up the other robots."""
 
 
-def leave_out_hopeless(rows: Sequence[Candidate], batch: Admission) -> Sequence[Candidate]:
+def leave_out_hopeless(rows: Sequence[Candidate], batch: BatchBuilder) -> Sequence[Candidate]:
     """Return the rows without draft tokens that are `HOPELESS`, so that a robot whose drafts are long and wrong costs
     the others little more than one that decodes. Where there are no others, all that was drafted."""
     return spend(rows, batch, HOPELESS) if batch.sessions > 1 else rows
 
 
-def spend(rows: Sequence[Candidate], batch: Admission, share: float = 1.0) -> list[Candidate]:
+def spend(rows: Sequence[Candidate], batch: BatchBuilder, share: float = 1.0) -> list[Candidate]:
     """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
     commit most tokens per second.
 
@@ -64,7 +64,7 @@ def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
 
     Its tokens are taken to cost the same; a later one only reads the earlier ones, besides.
     """
-    acceptance, tree = row.step.ledger.stats.of(row.choice.act), row.choice.tree
+    acceptance, tree = row.step.ledger.stats.acceptance_of(row.choice.act), row.choice.tree
     if acceptance is None or not tree.tokens:
         return []
     price = row.estimates.seconds(roots + row.load - row.step.load(DECODE)) - roots_s

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from vlm_nav_evaluation.page import Section, embedded, png, thumbnail, write_page
+from vlm_nav_evaluation.html_page import Section, embedded, png, thumbnail, write_page
 
 
 def test_text_is_never_markup(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Admission on a virtual clock: never above the memory, nobody waits for ever, and a share is a share."""
+"""KvAdmission on a virtual clock: never above the memory, nobody waits for ever, and a share is a share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.memory import LEAST_WAIT_S, MOST_WAIT_S, Admission, NoRoom
+from cloud_verifier.kv_admission import LEAST_WAIT_S, MOST_WAIT_S, KvAdmission, NoRoom
 
 BLOCKS = 20
 
@@ -19,7 +19,7 @@ BLOCKS = 20
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, BLOCKS), st.floats(0.0, 3.0)), max_size=40), st.data())
 def test_what_is_held_never_exceeds_the_memory(acts: list[tuple[int, int, float]], data: st.DataObject) -> None:
     """Any order of requests, grants and releases; who is evicted was idle, and is the first that could help."""
-    memory, now = Admission(BLOCKS), 0.0
+    memory, now = KvAdmission(BLOCKS), 0.0
     held, asked = dict[int, int](), dict[int, int]()
     for index, blocks, passes in acts:
         now += passes
@@ -54,7 +54,7 @@ class Robots:
     """Robots that begin a step when the last one is done, each of so many blocks and seconds, and obey Busy."""
 
     def __init__(self, needs: list[tuple[int, float]], seed: int = 0, pause: float = 0.5) -> None:
-        self.memory, self.dice = Admission(BLOCKS, seed), random.Random(seed)
+        self.memory, self.dice = KvAdmission(BLOCKS, seed), random.Random(seed)
         self.needs, self.pause = needs, pause
         self.block_seconds: dict[int, float] = defaultdict(float)
         self.steps: dict[int, int] = defaultdict(int)
@@ -95,9 +95,9 @@ def test_at_ten_times_what_fits_nobody_starves_and_the_memory_is_used(seed: int)
     assert sum(robots.block_seconds.values()) > 0.9 * BLOCKS * 600.0
 
 
-def full(blocks: int = BLOCKS) -> Admission:
+def full(blocks: int = BLOCKS) -> KvAdmission:
     """Return a memory that is taken, with a line as long as it."""
-    memory = Admission(BLOCKS)
+    memory = KvAdmission(BLOCKS)
     for index in (100, 101):
         memory.ask(index, blocks, 0.0)
         memory.grant(0.0)
@@ -115,7 +115,7 @@ def test_wrong_requests_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("decoding_s", [0.0, 1.0, 2.1, 5.0])
 def test_who_was_refused_for_long_enough_gets_into_the_line_however_long_its_frame_takes(decoding_s: float) -> None:
-    memory = Admission(10)
+    memory = KvAdmission(10)
     for index in (0, 1):
         memory.ask(index, 10, 0.0)
         memory.grant(0.0)

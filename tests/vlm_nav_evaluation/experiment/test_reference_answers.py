@@ -8,8 +8,8 @@ import pytest
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import parse_answer
 from speculation.vlm.load import Vlm
-from vlm_nav_evaluation.experiment.alone import TARGET, Flip, ModelAlone, bugs, first_flip, margins
 from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, first_flip, margins
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 
 

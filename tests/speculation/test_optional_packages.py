@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from speculation.early_end import PACKAGES
-from speculation.extras import broken_package, need
+from speculation.optional_packages import broken_package, need
+from speculation.program_exit import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 
