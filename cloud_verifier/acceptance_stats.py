@@ -1,5 +1,5 @@
-"""What a session's passes and drafts have shown: which draft tokens the target accepts, when drafts come, how fast the
-answer grows. A step reports to it once per event; the ledger and the policies read it.
+"""Statistics of a session's passes and drafts show which draft tokens the target accepts, when drafts come and how fast
+the answer grows. A step reports to them once per event; the ledger and the policies read them.
 
 Times are seconds on one clock that is given.
 """
@@ -199,7 +199,7 @@ class DraftDelays:
 
 
 class Throughput:
-    """Tokens per second from commit to commit, waits and others' passes included."""
+    """Measures tokens per second from commit to commit, waits and others' passes included."""
 
     _KEPT = 0.97
     _LENT = 8.0

@@ -1,4 +1,4 @@
-"""What a step may do next, and the choice of one of it."""
+"""Defines what a step may do next, and the choice that a policy makes of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloud_verifier.tree import NOTHING, Tree
 
 
 class Act(str, Enum):
-    """What to do with a step."""
+    """An act is one thing that may be done with a step."""
 
     VERIFY = "verify"
     """Verify a draft of the edge."""
@@ -25,7 +25,7 @@ class Act(str, Enum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a step does next."""
+    """A choice is what a step does next."""
 
     act: Act
     tree: Tree = NOTHING

@@ -1,4 +1,4 @@
-"""When a source of drafts that does not pay is tried again."""
+"""Decides when a source of drafts that does not pay is tried again."""
 
 from __future__ import annotations
 

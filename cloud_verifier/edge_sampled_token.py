@@ -1,4 +1,4 @@
-"""The answer's next token, where a verdict left it to the edge: the answer waits for the draft that brings it.
+"""Takes the answer's next token from the edge where a verdict left it to it: the answer waits for the draft with it.
 
 Sampling schemes that reject by the draft's own distribution do that (`speculation.acceptance.Rest`); greedy and coupled
 steps never have an open token.

@@ -1,4 +1,4 @@
-"""What happens to steps, as those hear of it who keep figures, logs, promises and traces. Times are seconds on the
+"""Events tell those who keep figures, logs, promises and traces what happens to steps. Times are seconds on the
 server's clock."""
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.session_lifecycle import SessionLifecycle
-from cloud_verifier.sessions import Session, SessionTable
+from cloud_verifier.sessions import Session, SessionTable, message_of
 from cloud_verifier.step_admission import StepAdmission
 from speculation import wire
 
@@ -54,9 +54,7 @@ class Inbox:
             self.ignored += 1
             return
         try:
-            if len(frames) != 1:
-                raise wire.WireError("malformed message: more than one frame, expected 1")
-            message = wire.decode(frames[0])
+            message = message_of(frames)
         except wire.WireError as error:
             large = len(frames[0]) > wire.MAX_MESSAGE_BYTES
             code = wire.FaultCode.TOO_LARGE if large else wire.FaultCode.MALFORMED

@@ -1,4 +1,4 @@
-"""What computes for a verifier, and what is known of its times before anything ran."""
+"""Groups what computes for a verifier, and what is known of its times before anything ran."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
 
 
 class Outbox:
-    """The robots' ends of their sessions. `clock` gives seconds."""
+    """Sends to the robots of sessions, and takes note of those that are gone. `clock` gives seconds."""
 
     def __init__(
         self,

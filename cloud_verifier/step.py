@@ -49,7 +49,7 @@ MAX_COMMIT = MAX_DRAFT_TOKENS + 1
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What the verifier's settings make of every step."""
+    """These are what the verifier's settings make of every step."""
 
     hint_tokens: int = HINT_TOKENS
     """Most tokens of an earlier answer that are verified at once."""

@@ -47,7 +47,7 @@ def preparer(machine: Machine, limits: Limits) -> Callable[[BeginStep], Inputs]:
 
 
 class StepAdmission:
-    """The way of steps from their message to their prefill, and back out of the engine. `clock` gives seconds."""
+    """Takes steps from their message to their prefill, and back out of the engine. `clock` gives seconds."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from speculation.predictor import AUTO as PREDICTOR_OF_DRAFT
 from speculation.predictor import OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.service_classes import INTERACTIVE, SERVICE_CLASSES, service_class
-from speculation.settings import Field, check, fields_of, from_flags
+from speculation.settings import CheckedSettings, Field, check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS, MAX_FRAMES, Idle
 
@@ -424,7 +424,7 @@ class Decoding(msgspec.Struct, frozen=True):
         return DraftingConfig.of(mode, self.drafting, gamma=self.gamma, **more)
 
 
-class Draws(msgspec.Struct, frozen=True):
+class Draws(CheckedSettings, frozen=True):
     """How tokens are sampled."""
 
     sampling: Annotated[
@@ -434,9 +434,6 @@ class Draws(msgspec.Struct, frozen=True):
         int,
         Meta(ge=0, le=MAX_KEY, description="of sampled answers; two decoders of one seed sample the n-th answer alike"),
     ] = 0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def settings(self) -> SamplingScheme:

@@ -31,7 +31,7 @@ _OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
 
 
 class Phase(str, Enum):
-    """Says what the process is doing."""
+    """A phase is what the process is doing."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -40,7 +40,7 @@ class Phase(str, Enum):
 
 @dataclass
 class StepRecord:
-    """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
+    """A record is what was measured of the step of a row, from its `BeginStep` on. Times are on the server's clock."""
 
     step: Step
     session: int
@@ -66,7 +66,7 @@ class StepRecord:
 
 @dataclass
 class SessionTotals:
-    """What a session's drafts came to, and the speed of its latest answer."""
+    """The totals are what a session's drafts came to, and the speed of its latest answer."""
 
     levels: int = 0
     accepted: int = 0
@@ -100,7 +100,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What sessions were doing at a time on the server's clock."""
+    """A snapshot shows what sessions were doing at a time on the server's clock."""
 
     at: float
     sessions: Sequence[SessionFigures] = ()

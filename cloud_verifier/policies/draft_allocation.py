@@ -1,4 +1,4 @@
-"""Which draft tokens of many sessions are worth their seconds in a pass, by what was accepted of each session's."""
+"""Chooses which draft tokens of many sessions are worth their seconds in a pass, by what each session had accepted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spend(rows: Sequence[Candidate], batch: BatchBuilder, share: float = 1.0) ->
 
 
 class Part(NamedTuple):
-    """Tokens of a draft that come together."""
+    """A part is tokens of a draft that are taken together."""
 
     rate: float
     """Tokens per second."""

@@ -1,4 +1,4 @@
-"""One budget of draft tokens for all sessions."""
+"""Spends one budget of draft tokens on all sessions."""
 
 from __future__ import annotations
 

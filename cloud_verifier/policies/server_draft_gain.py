@@ -1,4 +1,4 @@
-"""What a batch gains and loses by drafts that are made for it beside the target: all of it waits for them."""
+"""Weighs what a batch gains by drafts that are made for it beside the target: all of it waits for them."""
 
 from __future__ import annotations
 

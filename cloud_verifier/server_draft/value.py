@@ -14,7 +14,7 @@ OWN_TOKENS, OWN_DEPTH = 32, 16
 
 
 class ServerDraftValue:
-    """What the verifier's own drafts are worth to a session, by the draft model's probabilities.
+    """Estimates what the verifier's own drafts are worth to a session, by the draft model's probabilities.
 
     A level's *mass* is the sum of the probabilities of its tokens' paths: how likely the answer is to go through it, if
     the draft model is right about itself. How far it is, each level's verdicts show: the ratio of accepted tokens to
