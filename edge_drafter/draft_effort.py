@@ -1,4 +1,4 @@
-"""The edge's ledger of effort: whether a draft forward, and drafting for a step at all, is worth its processor time.
+"""Decides whether a draft forward, and drafting for a step at all, is worth its processor time.
 
 A draft forward costs T_p seconds of the processor. It is of use where the answer passes through one of the leaves that
 it feeds and goes on with a token that was not there before. With R the chance that the answer passes through a leaf

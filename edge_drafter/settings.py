@@ -1,4 +1,4 @@
-"""The settings of the edge: how one step is decoded, the modes that are sets of these, and what one robot starts with.
+"""Declares how the edge decodes a step, the modes that are sets of these settings, and what one robot starts with.
 
 They are checked before anything is loaded.
 """
@@ -77,8 +77,8 @@ class Mode(str, Enum):
         return DraftingConfig.of(self).needs_link
 
 
-class QueuePolicy(str, Enum):
-    """Which branch is pre-drafted next (Early Exits, Algorithm 1 uses the priority)."""
+class BranchOrder(str, Enum):
+    """The order in which branches are pre-drafted (Early Exits, Algorithm 1 uses the priority)."""
 
     PRIORITY = "priority"
     FIFO = "fifo"
@@ -147,8 +147,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     branches: Annotated[
         int, Meta(ge=0, description="continuations pre-drafted per verification; best_first ignores it")
     ] = 1
-    queue_policy: Annotated[QueuePolicy, Meta(description="order of the branches; best_first ignores it")] = (
-        QueuePolicy.PRIORITY
+    queue_policy: Annotated[BranchOrder, Meta(description="order of the branches; best_first ignores it")] = (
+        BranchOrder.PRIORITY
     )
     ahead: Annotated[bool, Meta(description="a pre-draft is sent before the commit that it follows")] = False
     ahead_above: Annotated[float, Meta(ge=0, le=1, description="... once that commit is so likely")] = 0.05
@@ -425,7 +425,7 @@ class Decoding(msgspec.Struct, frozen=True):
 
 
 class Draws(CheckedSettings, frozen=True):
-    """How tokens are sampled."""
+    """These settings are how tokens are sampled."""
 
     sampling: Annotated[
         str, Meta(description="greedy, coupled(temperature=0.7,top_k=50,top_p=0.9) or another rule (docs/decoding.md)")

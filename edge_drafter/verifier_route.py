@@ -27,7 +27,7 @@ MOST_HOPS, HOPS_S = 8, 2.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a verifier is. `server_key` is its public key (z85), empty for plain text."""
+    """A place is where a verifier is. `server_key` is its public key (z85), empty for plain text."""
 
     address: str
     server_key: bytes = b""

@@ -1,4 +1,4 @@
-"""Which machine this is: for results, in words; for two processes, to find out that they share its processors.
+"""Describes this machine: for results, in words; for two processes, to find out that they share its processors.
 
 An address does not show that: behind 127.0.0.1 may be a tunnel to another machine, behind any other address this one.
 """

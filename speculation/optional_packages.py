@@ -1,4 +1,4 @@
-"""A sentence in place of a traceback where an extra (pyproject.toml) is not installed, or a package does not load."""
+"""Gives a sentence in place of a traceback where an extra is not installed, or a package does not load."""
 
 from __future__ import annotations
 

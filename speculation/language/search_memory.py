@@ -1,4 +1,4 @@
-"""What a robot has looked at in one search, in a few lines of a prompt: places, doorways, and where the object was.
+"""Remembers a search in a few lines of a prompt: what the robot has looked at, doorways, and where the object was.
 
 A model sees one frame and remembers nothing. The robot does: odometry gives the pose of every frame that was looked at,
 and the model's own answers give what stood there ("a doorway on the left, about 2 m away"). `SearchMemory` joins both

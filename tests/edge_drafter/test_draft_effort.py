@@ -1,4 +1,4 @@
-"""The edge's ledger of effort: what is worth a forward, what is left alone, and how rarely that is tried."""
+"""Effort of drafting: what is worth a forward, what is left alone, and how rarely that is tried."""
 
 from __future__ import annotations
 
