@@ -1,7 +1,7 @@
 """Training: the embedded draft/target pair and early-exit adapters for any target model."""
 
-from speculation.early_end import begin
-from speculation.extras import need
+from speculation.optional_packages import need
+from speculation.program_exit import take_signals
 
-begin()
+take_signals()
 need("train", "accelerate", "jinja2", "mujoco", "rosbags", "tensorboard", "tqdm", "yaml")

@@ -8,8 +8,8 @@ import sys
 from adapters_training.all_commands import COMMANDS
 from adapters_training.loss_monitor import TrainingFailed
 from adapters_training.recipe import run as recipe
-from speculation.early_end import INTERRUPTED
-from speculation.processes import terminable
+from speculation.program_exit import INTERRUPTED
+from speculation.worker_processes import terminable
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapters_training import answers, data, evaluate, exits, pair, shapes, store, text_draft, walk_answers
+from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft, walk_answers
 from adapters_training.command import Command, Group
 from adapters_training.exit_choice import measure, select
 from adapters_training.fed_head import training as fed_head
@@ -25,7 +25,7 @@ COMMANDS: tuple[Command[Any] | Group, ...] = (
     predictor.COMMAND,
     profile.COMMAND,
     evaluate.COMMAND,
-    store.COMMAND,
+    store_int8.COMMAND,
 )
 
 

@@ -21,8 +21,8 @@ from msgspec import Meta
 from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
 from speculation.language.prompts import in_vain, recent
-from speculation.processes import worker_pool
 from speculation.progress import progress
+from speculation.worker_processes import worker_pool
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
 from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.layouts import Layout

@@ -103,7 +103,7 @@ def machine(device: str = "cpu") -> str:
     """Return what the figures were measured on."""
     import torch
 
-    from speculation.machine import host
+    from speculation.machine_info import host
 
     gpu = f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
     return f"{host()} at the end{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads"

@@ -24,8 +24,8 @@ from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.records import Frame, Task, read_frames
 from speculation.language.grammar import CONSTRAINED, Grammars, grammar_for
-from speculation.language.memory import SIDE_PHRASES
 from speculation.language.prompts import ResponseOrder, parse_answer
+from speculation.language.search_memory import SIDE_PHRASES
 from speculation.language.words import RELATIONS
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm

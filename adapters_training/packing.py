@@ -20,11 +20,11 @@ from adapters_training import wording
 from adapters_training.attention import Layout, layout
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
 from adapters_training.tensors import TensorFields
-from speculation.language.memory import SIDE_PHRASES, mirrored
 from speculation.language.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
+from speculation.language.search_memory import SIDE_PHRASES, mirrored
 from speculation.vlm.processing import Processor
 from vlm_nav_simulation.oracle import Reason
-from vlm_nav_simulation.searching import LARGE_TURNS, search_turn
+from vlm_nav_simulation.search_teacher import LARGE_TURNS, search_turn
 
 IGNORE = -100
 PADDING = -1

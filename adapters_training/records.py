@@ -44,7 +44,8 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     """One instruction's truth for a frame: the object that is right, whether it is visible, the teacher's decision, and
     the actions done before, oldest first, as texts. Where a target was asked, `prompt` and `answer` hold the words.
 
-    `query` is the instruction; empty: "find the COLOUR CLASS". `memory` are the lines of `speculation.language.memory`.
+    `query` is the instruction; empty: "find the COLOUR CLASS". `memory` are the lines of a
+    `speculation.language.search_memory`.
     """
 
     colour: str

@@ -20,8 +20,8 @@ from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGen
 from adapters_training import wording
 from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task
-from speculation.language.memory import SIDE_PHRASES, SearchMemory
 from speculation.language.prompts import ACTIONS, MOTIONS, Vocabulary
+from speculation.language.search_memory import SIDE_PHRASES, SearchMemory
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 

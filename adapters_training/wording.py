@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters_training.records import Door, Frame, Seen, Task
-from speculation.language.memory import DOORWAY, SIDE_PHRASES, describe_distance
 from speculation.language.prompts import (
     PROMPT_FORMS,
     ActionKind,
@@ -24,6 +23,7 @@ from speculation.language.prompts import (
     to_navigation_action,
     to_past,
 )
+from speculation.language.search_memory import DOORWAY, SIDE_PHRASES, describe_distance
 
 ACTION_FIRST_SHARE = 0.5
 _ANY = "find something "
@@ -124,7 +124,7 @@ def sight(frame: Frame, task: Task, rng: random.Random) -> str:
             text = _choose(MISSING_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
         for door in frame.doors[:_DOORS]:
-            # Sides and distances are read back from answers: `speculation.language.memory`.
+            # Sides and distances are read back from answers: `speculation.language.search_memory`.
             distance = describe_distance(door.distance)
             parts.append(_choose(_DOOR, cue, rng).format(side=_where(door, rng), distance=distance))
     else:

@@ -1,5 +1,5 @@
 """Programs that make the tables and plots of docs/benchmarks.md."""
 
-from speculation.early_end import begin
+from speculation.program_exit import take_signals
 
-begin()
+take_signals()

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
-from speculation.early_end import INTERRUPTED
-from speculation.processes import terminable
+from speculation.program_exit import INTERRUPTED
+from speculation.worker_processes import terminable
 from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import OUT, add_outputs
 from vlm_nav_evaluation.tables import table

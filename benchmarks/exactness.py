@@ -16,10 +16,10 @@ from edge_drafter import Mode
 from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
 from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import asked_of
+from vlm_nav_evaluation.experiment.reference_answers import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.options import add_save
 

@@ -28,10 +28,10 @@ from speculation.links import load_link
 from speculation.predictor import OFF
 from speculation.profiles import DeviceProfile, load_profile
 from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.cpu_cores import add_cores
+from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
 from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
 from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
-from vlm_nav_evaluation.experiment.processor import add_cores
-from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import Edges, modes_as_arms, sockets

@@ -23,12 +23,12 @@ from speculation.settings import path_flag
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone, bugs, margins
+from vlm_nav_evaluation.experiment.cpu_cores import add_cores
+from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
 from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
 from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
-from vlm_nav_evaluation.experiment.processor import add_cores
-from vlm_nav_evaluation.experiment.processor import described as on_cores
 from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, bar_plot, keep

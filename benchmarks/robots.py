@@ -32,9 +32,9 @@ from edge_drafter.decoder import EdgeDecoder
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.alone import TARGET, Flip, ModelAlone, bugs, margins
-from vlm_nav_evaluation.experiment.processor import Cores, described, placed
+from vlm_nav_evaluation.experiment.cpu_cores import Cores, described, placed
 from vlm_nav_evaluation.experiment.questions import warmed_up
+from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread

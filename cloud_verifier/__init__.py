@@ -1,5 +1,5 @@
 """The verifier: one target model, many robots, one thread."""
 
-from speculation.early_end import begin
+from speculation.program_exit import take_signals
 
-begin()
+take_signals()

@@ -16,7 +16,7 @@ from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
 from cloud_verifier.serving import prepare_process, serve_model
 from cloud_verifier.start_error import need
-from speculation import early_end
+from speculation import program_exit
 from speculation.settings import add_flags, fields_of, from_flags, path_flag
 
 _log = logging.getLogger("cloud_verifier")
@@ -59,7 +59,7 @@ def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
 
     if not 0.1 <= interval_s <= 3600.0:
         raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
-    early_end.over()
+    program_exit.release_signals()
     show(urls, interval_s, once)
 
 

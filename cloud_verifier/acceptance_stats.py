@@ -1,5 +1,5 @@
-"""What a session's passes and drafts have shown: which draft tokens the target accepts, when drafts come, how fast the
-answer grows. A step reports to it once per event; the ledger and the policies read it.
+"""Statistics of a session's passes and drafts show which draft tokens the target accepts, when drafts come and how fast
+the answer grows. A step reports to them once per event; the ledger and the policies read them.
 
 Times are seconds on one clock that is given.
 """
@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cloud_verifier.choice import Act
+from cloud_verifier.draft_retries import DraftRetries
 from cloud_verifier.server_draft.value import ServerDraftValue
 from cloud_verifier.tree import NOTHING, Tree
-from cloud_verifier.tries import Tries
 from speculation.wire import ROOT
 
 _KEPT = 0.96
@@ -76,7 +76,7 @@ class TokenAcceptance:
     """
 
     def __init__(self) -> None:
-        self.tries = Tries()
+        self.tries = DraftRetries()
         self._places: dict[tuple[int, int], _Share] = {}
         self._ranks: dict[int, _Share] = {}
         self._drafted = _Share()
@@ -199,7 +199,7 @@ class DraftDelays:
 
 
 class Throughput:
-    """Tokens per second from commit to commit, waits and others' passes included."""
+    """Measures tokens per second from commit to commit, waits and others' passes included."""
 
     _KEPT = 0.97
     _LENT = 8.0
@@ -243,7 +243,7 @@ class AcceptanceStats:
         """Delays of the drafts that are awaited now."""
         return self._first_delays if self._is_first else self._delays
 
-    def of(self, act: Act) -> TokenAcceptance | None:
+    def acceptance_of(self, act: Act) -> TokenAcceptance | None:
         """Return what was seen of the drafts that an act verifies, None where these are the verifier's own or none."""
         return {Act.VERIFY: self.edge, Act.HINT: self.hints}.get(act)
 
@@ -270,12 +270,12 @@ class AcceptanceStats:
             # The edge may have waited for the first commit: when its draft comes then is not how long it takes.
             self._first_delays = DraftDelays()
         for each in declined:
-            acceptance = self.of(each)
+            acceptance = self.acceptance_of(each)
             (self.server_draft.tries if acceptance is None else acceptance).declined()
 
     def on_verdict(self, verdict: PassVerdict) -> None:
         """Enter the outcome of a pass."""
-        tree, acceptance = verdict.tree, self.of(verdict.act)
+        tree, acceptance = verdict.tree, self.acceptance_of(verdict.act)
         if acceptance is not None and tree.tokens:
             acceptance.judged(tree.parents, verdict.path)
         elif verdict.act is Act.SELF and tree.reach:  # a draft of a size that its robot has set may come without

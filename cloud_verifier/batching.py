@@ -1,4 +1,4 @@
-"""How many rows a forward takes and how long a ready one waits for company, by what passes are predicted to cost."""
+"""Chooses how many rows a forward takes and how long a ready one waits for company, by predicted costs of passes."""
 
 from __future__ import annotations
 

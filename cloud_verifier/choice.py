@@ -1,4 +1,4 @@
-"""What a step may do next, and the choice of one of it."""
+"""Defines what a step may do next, and the choice that a policy makes of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloud_verifier.tree import NOTHING, Tree
 
 
 class Act(str, Enum):
-    """What to do with a step."""
+    """An act is one thing that may be done with a step."""
 
     VERIFY = "verify"
     """Verify a draft of the edge."""
@@ -25,7 +25,7 @@ class Act(str, Enum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a step does next."""
+    """A choice is what a step does next."""
 
     act: Act
     tree: Tree = NOTHING
@@ -36,7 +36,7 @@ class Choice:
     """Most levels of that draft; 0 makes it a chain."""
     drafting_s: float | None = None
     """Seconds that the draft model is expected to take for it without its prefill; None: as long as for all levels."""
-    rate: float = 0.0
+    min_tokens_per_s: float = 0.0
     """Tokens per second that one more level of that draft must bring."""
     gain: float = 1.0
     """Tokens that it is expected to commit."""

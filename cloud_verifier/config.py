@@ -247,7 +247,7 @@ class Early(Settings, frozen=True):
 
 
 class Link(Settings, frozen=True):
-    """Says where the verifier is reached."""
+    """These settings are where the verifier is reached."""
 
     bind: Annotated[str, Meta(description="address, tcp://HOST:PORT; port * takes a free one")] = "tcp://127.0.0.1:5555"
     keys: Annotated[
@@ -280,7 +280,7 @@ class Quotas(Settings, frozen=True):
 
 
 class Monitoring(Settings, frozen=True):
-    """Says what the verifier shows and writes of what it does."""
+    """These settings are what the verifier shows and writes of what it does."""
 
     http: (
         Annotated[
@@ -324,7 +324,7 @@ class Monitoring(Settings, frozen=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
-    """Holds all settings. Raises StartError for a quantisation that cannot verify."""
+    """The configuration has all settings. Raises StartError for a quantisation that cannot verify."""
 
     target: Target
     model: ModelSettings = ModelSettings()

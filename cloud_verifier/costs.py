@@ -1,4 +1,4 @@
-"""What work is predicted to take on this machine."""
+"""Predicts what work takes on this machine."""
 
 from __future__ import annotations
 

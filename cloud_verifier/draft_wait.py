@@ -1,4 +1,4 @@
-"""How long an idle verifier waits for a robot's next draft: pure functions of what is expected of it.
+"""Computes how long an idle verifier waits for a robot's next draft: pure functions of what is expected of it.
 
 A *deadline* is the longest wait. Of all that remembered delays suggest the one is best that is worth most, and a
 deadline of 0 is going on at once. A draft that never comes counts as one more remembered delay.
@@ -15,7 +15,7 @@ _SLACK = 1e-9
 
 
 class Part(NamedTuple):
-    """What a pass over the first `size` tokens of a draft, or over a draft so deep, brings and takes."""
+    """A part is what a pass over the first `size` tokens of a draft, or over a draft so deep, brings and takes."""
 
     size: int
     tokens: float

@@ -138,7 +138,25 @@ def check_room(whose: str, prompt: int, answer: int, draft: int, capacity: int) 
         )
 
 
-class VlmEngine:
+class ReadsPrompts:
+    """Makes a model's inputs of prompt and frames, as `Engine` and `DraftEngine` say."""
+
+    _vlm: Vlm
+
+    def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
+        """See `Engine.prepare`."""
+        return prepare(self._vlm, prompt, jpeg)
+
+    def size(self, inputs: Inputs) -> int:
+        """See `Engine.size`."""
+        return len(inputs.ids)
+
+    def image_tokens(self, inputs: Inputs) -> int:
+        """See `Engine.image_tokens`."""
+        return len(image_places(self._vlm, inputs))
+
+
+class VlmEngine(ReadsPrompts):
     """One target model and `rows` rows of `capacity` cache slots; see `cloud_verifier.interfaces.Engine`."""
 
     def __init__(
@@ -210,18 +228,6 @@ class VlmEngine:
     def blocks(self) -> int:
         """See `Engine.blocks`."""
         return self._cache.blocks
-
-    def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
-        """See `Engine.prepare`."""
-        return prepare(self._vlm, prompt, jpeg)
-
-    def size(self, inputs: Inputs) -> int:
-        """See `Engine.size`."""
-        return len(inputs.ids)
-
-    def image_tokens(self, inputs: Inputs) -> int:
-        """See `Engine.image_tokens`."""
-        return len(image_places(self._vlm, inputs))
 
     def release(self, index: int) -> None:
         """See `Engine.release`."""

@@ -1,4 +1,4 @@
-"""What happens to steps, as those hear of it who keep figures, logs, promises and traces. Times are seconds on the
+"""Events tell those who keep figures, logs, promises and traces what happens to steps. Times are seconds on the
 server's clock."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Granted:
 
 
 @dataclass(frozen=True)
-class Fed:
+class Prefilled:
     """A part of a step's prefill was fed, or its image was encoded."""
 
     step: Step
@@ -102,7 +102,7 @@ class Worked:
     """What a trace says of it."""
 
 
-Event: TypeAlias = Begun | Granted | Fed | ExitJudged | Committed | Ended | Deferred | Worked
+Event: TypeAlias = Begun | Granted | Prefilled | ExitJudged | Committed | Ended | Deferred | Worked
 Emit: TypeAlias = Callable[[Event], None]
 
 

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from cloud_verifier.events import Committed, Events, ExitJudged, Fed, Granted, Worked
+from cloud_verifier.events import Committed, Events, ExitJudged, Granted, Prefilled, Worked
 from cloud_verifier.interfaces import CapacityError, LayerVerdicts, Row, RowFeatures
+from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.machine import Machine
-from cloud_verifier.memory import Admission
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
@@ -37,7 +37,7 @@ class Executor:
         self,
         machine: Machine,
         scheduler: Scheduler,
-        memory: Admission,
+        memory: KvAdmission,
         outbox: Outbox,
         events: Events,
         attend: Callable[[], object],
@@ -79,7 +79,7 @@ class Executor:
             self.cannot_prefill(step, error)
             return
         if prefill.encoded and not tokens:  # words that its row shares with others to the last
-            self.fed(step, 0, now)
+            self._prefilled(step, 0, now)
 
     def encode(self, step: Step) -> None:
         """Encode a step's image."""
@@ -97,7 +97,7 @@ class Executor:
         self._emit(Worked("encode", started, ended, about={"step": step.number}))
         self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
         step.prefill.encoded = True
-        self.fed(step, 0, started)
+        self._prefilled(step, 0, started)
 
     def run(self, batch: Batch) -> None:
         """Run one target forward, drafts for it first; exits leave as their layers are done, commits at the end.
@@ -148,9 +148,9 @@ class Executor:
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
         for step, tokens in batch.chunks.items():
             self._memory.prefilled(step.index, (now - started) * tokens / load.new, now)
-            self.fed(step, tokens, started, output.features.get(step.index))
+            self._prefilled(step, tokens, started, output.features.get(step.index))
 
-    def fed(self, step: Step, tokens: int, started: float, features: RowFeatures | None = None) -> None:
+    def _prefilled(self, step: Step, tokens: int, started: float, features: RowFeatures | None = None) -> None:
         """Note what was fed of a prefill; at its end the draft model beside the target begins to read the prompt."""
         if not self._scheduler.is_current(step):
             return
@@ -167,8 +167,8 @@ class Executor:
             self.cannot_prefill(step, error)
             return
         now = self._clock()
-        step.fed(tokens, now, now - started, features)
-        self._emit(Fed(step, tokens, started, now))
+        step.prefilled(tokens, now, now - started, features)
+        self._emit(Prefilled(step, tokens, started, now))
         if not step.pending:
             self._outbox.send_features(step, step.answer.position)
 

@@ -29,7 +29,7 @@ Inputs = TypeVar("Inputs")
 
 @dataclass(frozen=True)
 class Prepared(Generic[Inputs]):
-    """Holds what became of a step's prompt and frame: `inputs`, or the `error` that refuses them."""
+    """A prepared step has what became of its prompt and frame: `inputs`, or the `error` that refuses them."""
 
     step: Step
     inputs: Inputs | None

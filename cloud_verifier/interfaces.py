@@ -1,5 +1,7 @@
-"""What the server asks of an engine (rows in, verdicts out, layer by layer) and of a socket. No torch and no zmq here,
-so that any engine and any socket will do."""
+"""Defines what the server asks of an engine (rows in, verdicts out, layer by layer) and of a socket.
+
+There is no torch and no zmq here, so that any engine and any socket will do.
+"""
 
 from __future__ import annotations
 

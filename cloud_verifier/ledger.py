@@ -73,7 +73,7 @@ class Ledger:
         self._price = pass_price
         self._drafting, self._own_tokens = costs.drafts, own_tokens
         self.stats = AcceptanceStats()
-        self._rate = 0.0
+        self._min_tokens_per_s = 0.0
         """Price of a second of the pass under way, in tokens, where it drafts here."""
         self._usual = 0.0
         """Mean tokens of the session's answers."""
@@ -131,7 +131,7 @@ class Ledger:
         waited = self._waited(now)
         self.stats.on_start(choice.act, choice.declined, waited > 0.0)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
-        self._waiting_since, self._rate = None, choice.rate
+        self._waiting_since, self._min_tokens_per_s = None, choice.min_tokens_per_s
         return waited
 
     def charge(self, seconds: float) -> None:
@@ -151,7 +151,7 @@ class Ledger:
         )
         if spent_s + forward_s + then_s > self._limit(now) - self._own_tries_s:
             return 0.0
-        return self.stats.server_draft.further(tree) - self._rate * (then_s - now_s)
+        return self.stats.server_draft.further(tree) - self._min_tokens_per_s * (then_s - now_s)
 
     def drafting_s(self, levels: int) -> float | None:
         """Return the seconds that a draft of so many levels takes here; None where none was made yet."""
@@ -240,7 +240,7 @@ class Ledger:
         assert self._drafting is not None, "only a draft model drafts here"
         return Choice(
             Act.SELF, size=self._own_tokens, depth=min(room, OWN_DEPTH), gain=own.tokens, declined=declined,
-            drafting_s=self._drafting.forwards_s(own.size) or 0.0, rate=self._worth_of_a_second(own),
+            drafting_s=self._drafting.forwards_s(own.size) or 0.0, min_tokens_per_s=self._worth_of_a_second(own),
         )  # fmt: skip
 
     def _beats(self, part: Part, own: Part) -> bool:

@@ -1,12 +1,15 @@
-"""What computes for a verifier, and what is known of its times before anything ran."""
+"""Groups what computes for a verifier, and what is known of its times before anything ran."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
+
+from cloud_verifier.config import Limits
 from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.interfaces import DraftEngine, Engine
+from cloud_verifier.interfaces import DraftEngine, Engine, ModelInfo
 from cloud_verifier.server_draft.costs import DraftCosts
 from speculation.pass_cost import PassCost
 from speculation.profiles import RAW, DeviceProfile
@@ -24,6 +27,13 @@ class Machine:
     """Measured cost of target passes; None: it is learned while serving."""
     image_cost: PassCost | None = None
     """Measured cost of encoding images, over `Load.row(image tokens)`."""
+
+    def serves(self, limits: Limits) -> ModelInfo:
+        """Return the target as robots get it: with as many frames a question as the limits allow."""
+        model, frames = self.engine.model, limits.frames
+        if model.sight is None or not frames:
+            return model
+        return replace(model, sight=msgspec.structs.replace(model.sight, frames=frames))
 
     def costs(self) -> Costs:
         """Return what work is predicted to take before any was done."""

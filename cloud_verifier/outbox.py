@@ -1,4 +1,4 @@
-"""Sends messages to robots by their sessions."""
+"""Sends messages to robots by their sessions, and notes which robot is gone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from cloud_verifier.events import Deferred, Ended, Events
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.interfaces import Post
+from cloud_verifier.kv_admission import NoRoom
 from cloud_verifier.limits import Allowance
 from cloud_verifier.logs import event
-from cloud_verifier.memory import NoRoom
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler
@@ -26,7 +26,7 @@ REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
 
 
 class Outbox:
-    """The robots' ends of their sessions. `clock` gives seconds."""
+    """Sends to the robots of sessions, and takes note of those that are gone. `clock` gives seconds."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Outbox:
             session.last_seen = self._clock()
         else:
             _log.info("%s lost its edge", session.name, extra=event("session_lost", session))
-            self.count_lost(session)
+            self._count_lost(session)
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
@@ -62,8 +62,28 @@ class Outbox:
                 step.suspend()
             self._exits.overtake(session.index)
 
-    def count_lost(self, session: Session) -> None:
-        """Count that a session's robot was gone."""
+    def attach(self, session: Session, peer: bytes) -> None:
+        """Continue a session at `peer`, the new connection of its robot."""
+        if session.peer is not None and session.peer != peer:  # gone and back before anything was sent to it
+            self._count_lost(session)
+            self._mailbox.admit(session.peer, False)
+        self._sessions.attach(session, peer, self._clock())
+        _log.info("%s resumed", session.name, extra=event("session_resumed", session))
+        self._figures.count(series.RESUMED)
+
+    def close(self, session: Session, why: str) -> None:
+        """End a session and the step that it has under way; its row is free."""
+        self.end(self._scheduler.end(session.index), "lost", why)
+        self._figures.closed(session.number)
+        self._exits.close(session.index)
+        self._scheduler.forget(session.index)
+        if session.peer is not None:
+            self._mailbox.forget(session.peer)
+            self._mailbox.admit(session.peer, False)
+        self._sessions.close(session)
+        _log.info("%s closed: %s", session.name, why, extra=event("session_closed", session, why=why))
+
+    def _count_lost(self, session: Session) -> None:
         self._figures.count(series.LOST)
         self._figures.count(series.ROBOT_LOST, 1, self._figures.robot(session.client))
 
@@ -82,6 +102,10 @@ class Outbox:
     def queue_early(self, step: Step, early: wire.EarlyTokens) -> None:
         """Let an exit's verdict leave when it is its turn."""
         self._exits.push(step.index, early, self._clock())
+
+    def drop_early(self, index: int) -> None:
+        """Drop the early tokens of a row that have not left: they are of a step that is over."""
+        self._exits.overtake(index)
 
     def send_commit(self, step: Step, commit: wire.Commit) -> None:
         """Send a commit, which overtakes what exits said of its pass and may end the step."""

@@ -24,7 +24,7 @@ class Prefill:
         """Seconds that encoding the images is predicted to take."""
         self.encoded = False
         """Whether the images were encoded, or there are none: tokens may be fed."""
-        self.fed = 0
+        self.cached = 0
         """Tokens in the cache."""
         self.draft_inputs: object = None
         """What the draft model beside the target made of prompt and frames, until it has read them; None: nothing."""
@@ -44,11 +44,11 @@ class Prefill:
         self.image_tokens, self.encoded = image_tokens, not image_tokens
         self.left = tokens
         self.prompt_tokens = max(0, tokens + 1 - self._answered) if prompt_tokens is None else prompt_tokens
-        self.fed = max(0, self.prompt_tokens + self._answered - 1 - tokens)
+        self.cached = max(0, self.prompt_tokens + self._answered - 1 - tokens)
 
-    def feed(self, tokens: int) -> bool:
+    def advance(self, tokens: int) -> bool:
         """Note that so many tokens more were fed; return whether the prefill is done."""
-        self.fed += tokens
+        self.cached += tokens
         self.left -= tokens
         if self.left == 0:
             self.done, self.inputs = True, None
@@ -56,7 +56,7 @@ class Prefill:
 
     def load(self, tokens: int) -> Load:
         """Return what feeding so many tokens more computes."""
-        return Load.row(tokens, self.fed)
+        return Load.row(tokens, self.cached)
 
     def wanted_features(self, tokens: int) -> int:
         """Return of how many of the next `tokens` features are wanted, the last ones of them."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloud_verifier.config import Quotas as Settings
+from cloud_verifier.kv_admission import LEAST_WAIT_S, MOST_WAIT_S, NoRoom
 from cloud_verifier.limits import Rate
-from cloud_verifier.memory import LEAST_WAIT_S, MOST_WAIT_S, NoRoom
 
 BURST_S = 4.0
 """A client may use so many seconds' worth at once."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.service import INTERACTIVE, ServiceClass
+from speculation.service_classes import INTERACTIVE, ServiceClass
 from speculation.wire import TRACE_BYTES, BeginStep, Idle, begin_digest
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked, without prompt and frames. A robot that comes back asks again, so a step's request is replaced.
+    """A request is what was asked, without prompt and frames.
 
-    Times are seconds on the server's clock.
+    A robot that comes back asks again, so a step's request is replaced. Times are seconds on the server's clock.
     """
 
     number: int

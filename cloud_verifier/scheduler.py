@@ -26,8 +26,8 @@ from cloud_verifier.tree import ForeignDraft, Tree
 from speculation.language.grammar import Automaton
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.service import INTERACTIVE
-from speculation.service import service_class as class_named
+from speculation.service_classes import INTERACTIVE
+from speculation.service_classes import service_class as class_named
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Grammar, Idle
 
 WAITED_S = 6.0
@@ -64,7 +64,7 @@ class Scheduler:
         self.costs = costs or Costs()
         self._traffic = Traffic()
         self._budget = self._make_budget()
-        self._level_rate = 0.0
+        self._min_tokens_per_s = 0.0
         """Tokens per second that one more level of the drafts for the latest batch must bring."""
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
@@ -234,7 +234,7 @@ class Scheduler:
         together = Load.total(loads.values())
         for step, choice in batch.choices.items():
             step.start(choice, now, together - loads[step])
-        self._level_rate = batch.level_rate
+        self._min_tokens_per_s = batch.min_tokens_per_s
         self._traffic.ran([loads[step] for step in batch.choices], now)
         self._budget = self._make_budget()
         return batch
@@ -265,7 +265,8 @@ class Scheduler:
         if forward_s is None:
             return True
         steps = [(self._steps[row], tree) for row, tree in drafts.items() if row in self._steps]
-        return sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps) > self._level_rate * forward_s
+        further = sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps)
+        return further > self._min_tokens_per_s * forward_s
 
     # --- checks
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloud_verifier.interfaces import ModelInfo
 from speculation.language.prompts import asked_form
-from speculation.machine import machine_id
+from speculation.machine_info import machine_id
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.service import INTERACTIVE, service_class
+from speculation.service_classes import INTERACTIVE, service_class
 from speculation.wire import (
     PROTOCOL,
+    AnyMessage,
     Fault,
     FaultCode,
     Hello,
@@ -28,7 +30,7 @@ SILENT_S = 6.0
 
 @dataclass
 class Session:
-    """Holds what is known of one robot's connection. Times are seconds."""
+    """A session is one robot's connection, with what is known of it. Times are seconds."""
 
     number: int
     """Names it in logs."""
@@ -59,6 +61,13 @@ class Session:
     def user(self) -> str | int:
         """Return by what its quotas are counted: its client or, without keys, itself."""
         return self.client or self.number
+
+
+def message_of(frames: Sequence[bytes]) -> AnyMessage:
+    """Return the message that came in these frames. Raises WireError for more than one frame, or for no message."""
+    if len(frames) != 1:
+        raise WireError("malformed message: more than one frame, expected 1")
+    return decode(frames[0])
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
@@ -132,7 +141,7 @@ def check_welcome(model: ModelInfo, max_draft: int, profile: str) -> None:
 
 
 class SessionTable:
-    """Holds at most `limit` sessions, one a peer, each on its own engine row; idle ones expire after `idle_s`."""
+    """The table has at most `limit` sessions, one a peer, each on an engine row; idle ones expire after `idle_s`."""
 
     def __init__(self, limit: int, idle_s: float) -> None:
         self.limit = limit

@@ -17,7 +17,7 @@ _RATE = math.log(2.0) / HALF_LIFE_S
 
 @dataclass(frozen=True)
 class Standing:
-    """Says how loaded a verifier is."""
+    """A standing is how loaded a verifier is."""
 
     sessions: int
     """How many of them have a robot that is there."""

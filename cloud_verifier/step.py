@@ -17,10 +17,10 @@ from cloud_verifier.acceptance_stats import PassVerdict
 from cloud_verifier.answer import Answer
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.draft_buffer import DraftBuffer
+from cloud_verifier.edge_sampled_token import OpenToken
 from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.interfaces import Row, RowFeatures
 from cloud_verifier.ledger import Ledger
-from cloud_verifier.open_token import OpenToken
 from cloud_verifier.prefill import Prefill
 from cloud_verifier.request import Request
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree, continuation
@@ -49,7 +49,7 @@ MAX_COMMIT = MAX_DRAFT_TOKENS + 1
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What the verifier's settings make of every step."""
+    """These are what the verifier's settings make of every step."""
 
     hint_tokens: int = HINT_TOKENS
     """Most tokens of an earlier answer that are verified at once."""
@@ -173,7 +173,7 @@ class Step:
     @property
     def cached(self) -> int:
         """Tokens in the cache: of image and prompt, and of the answer all but the last, as far as they are fed."""
-        return self.prefill.fed if self.pending else max(0, self.prefill.prompt_tokens + self.answer.position - 1)
+        return self.prefill.cached if self.pending else max(0, self.prefill.prompt_tokens + self.answer.position - 1)
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
@@ -261,15 +261,15 @@ class Step:
         self.suspended = True
         self.ledger.pause()
 
-    def fed(self, tokens: int, now: float, seconds: float = 0.0, features: RowFeatures | None = None) -> None:
+    def prefilled(self, tokens: int, now: float, seconds: float = 0.0, features: RowFeatures | None = None) -> None:
         """Note that so many tokens more of its prefill are fed, or none and its image is encoded, which took so long.
 
         With the last one the prefill is done: the step may be verified from now on. `features` are those of the last
         ones, see `Prefill.wanted_features`.
         """
-        done, prefill = self.prefill.feed(tokens), self.prefill
+        done, prefill = self.prefill.advance(tokens), self.prefill
         if self._features is not None and features is not None:
-            self._features.add(prefill.fed + 1 - len(features.tokens) - prefill.prompt_tokens, features)
+            self._features.add(prefill.cached + 1 - len(features.tokens) - prefill.prompt_tokens, features)
         self.usage.prefill_s += seconds
         self.since = now
         if done:

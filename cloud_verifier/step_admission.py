@@ -9,8 +9,8 @@ from cloud_verifier.config import Limits
 from cloud_verifier.executor import Executor
 from cloud_verifier.image_decoding import ImageDecoding, Prepared
 from cloud_verifier.interfaces import CapacityError
+from cloud_verifier.kv_admission import KvAdmission, NoRoom
 from cloud_verifier.machine import Machine
-from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
@@ -47,7 +47,7 @@ def preparer(machine: Machine, limits: Limits) -> Callable[[BeginStep], Inputs]:
 
 
 class StepAdmission:
-    """The way of steps from their message to their prefill, and back out of the engine. `clock` gives seconds."""
+    """Takes steps from their message to their prefill, and back out of the engine. `clock` gives seconds."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StepAdmission:
         max_draft: int,
         decoding: ImageDecoding[Inputs],
         scheduler: Scheduler,
-        memory: Admission,
+        memory: KvAdmission,
         outbox: Outbox,
         executor: Executor,
         clock: Callable[[], float],

@@ -15,7 +15,7 @@ class ForeignDraft(ValueError):
 
 @dataclass(frozen=True)
 class Tree:
-    """What to verify after the answer's last token: a draft, or nothing (`round` 0, no tokens) to decode one token."""
+    """A tree is what to verify after the answer's last token: a draft, or nothing (`round` 0) to decode one token."""
 
     round: int = 0
     """The draft's round; 0 for what the verifier proposes by itself."""

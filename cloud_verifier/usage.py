@@ -9,7 +9,7 @@ from cloud_verifier.choice import Act
 
 @dataclass
 class Usage:
-    """Holds what a step, or several, cost."""
+    """A usage is what a step, or several, cost."""
 
     tokens: int = 0
     passes: int = 0

@@ -1,4 +1,4 @@
-"""What one drafter has learned from verdicts: acceptance, times, the exits' reliability, and what drafting is worth.
+"""Learns from verdicts what one drafter decides by: acceptance, times, the exits' reliability, what drafting is worth.
 
 It outlives the step. Every event is told to `AcceptanceStats` once; its parts decide with what it has learned.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from edge_drafter.effort import Effort
+from edge_drafter.draft_effort import Effort
 from edge_drafter.settings import AUTO, BALANCE, DraftingConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Rerooting
@@ -159,7 +159,7 @@ class Controller:
 
 
 class ExitQuestion(Enum):
-    """What is asked about an exit's verdict."""
+    """A question is what is asked about an exit's verdict."""
 
     LANDING = "landing"
     """Whether the answer goes on through the named token, which is in the tree."""
@@ -326,7 +326,7 @@ class Verdict:
 
 
 class AcceptanceStats:
-    """What one drafter has learned; its parts decide with it."""
+    """The statistics are what one drafter has learned; its parts decide with them."""
 
     def __init__(self, config: DraftingConfig, max_draft: int = MAX_DRAFT_TOKENS) -> None:
         """`max_draft` is the most tokens of a draft that the verifier takes."""

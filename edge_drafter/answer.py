@@ -1,4 +1,4 @@
-"""The committed answer of one step: the only tokens that the edge acts on.
+"""Keeps the committed answer of one step: the only tokens that the edge acts on.
 
 A digest covers a commit's tokens and nothing else of it. So the tokens alone decide where the answer ends.
 """

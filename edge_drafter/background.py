@@ -37,7 +37,7 @@ class Background:
     """Runs one piece of work at a time. `yields`: it leaves a processor that it has to share to others, see `run`.
 
     That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone. The
-    verifier names its machine itself, see `speculation.machine`; whether both meet on one processor is measured.
+    verifier names its machine itself, see `speculation.machine_info`; whether both meet on one processor is measured.
     """
 
     def __init__(

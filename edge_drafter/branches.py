@@ -1,4 +1,4 @@
-"""Which continuation of the draft in flight deserves the next draft forward."""
+"""Chooses which continuation of the draft in flight deserves the next draft forward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_drafter.settings import QueuePolicy
+from edge_drafter.settings import BranchOrder
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Branch:
 class BranchQueue:
     """Branches of one verification in the order of a policy (Early Exits, Appendix A: queue Q_p by confidence)."""
 
-    def __init__(self, policy: QueuePolicy, limit: int) -> None:
+    def __init__(self, policy: BranchOrder, limit: int) -> None:
         self._policy = policy
         self._limit = limit
         self._random = random.Random(0)
@@ -47,8 +47,8 @@ class BranchQueue:
     def best(self) -> list[Branch]:
         """Return the branches worth drafting, first the one to draft first; at most `limit`."""
         branches = list(self._branches.values())
-        if self._policy is QueuePolicy.PRIORITY:
+        if self._policy is BranchOrder.PRIORITY:
             branches.sort(key=lambda branch: -branch.score)
-        elif self._policy is QueuePolicy.RANDOM:
+        elif self._policy is BranchOrder.RANDOM:
             branches.sort(key=lambda branch: self._lots[branch.anchor])
         return branches[: self._limit]

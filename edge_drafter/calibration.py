@@ -1,4 +1,4 @@
-"""What a draft's probabilities are worth: how often the target went on with such tokens, learned from every commit.
+"""Learns from every commit what a draft's probabilities are worth: how often the target went on with such tokens.
 
 A draft's own probabilities order its tokens; how often these are right they need not show. Here every place is taken
 apart into questions with yes or no for an answer: is the first proposal right (q_1); where it is not, is the second

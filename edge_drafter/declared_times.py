@@ -1,4 +1,4 @@
-"""A draft model with declared times, for device profiles."""
+"""Gives a draft model declared times, for device profiles."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from speculation.connection import give_back_memory
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
 from speculation.links import LinkConditions, declared_name, load_link
-from speculation.machine import machine_id
+from speculation.machine_info import machine_id
 from speculation.profiles import load_profile
 from speculation.sampling import question_key
 from speculation.trace import Trace

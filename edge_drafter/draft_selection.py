@@ -1,4 +1,4 @@
-"""Which tokens behind a node make a draft, when it is full, and what it is worth."""
+"""Chooses which tokens behind a node make a draft, and knows when it is full and what it is worth."""
 
 from __future__ import annotations
 

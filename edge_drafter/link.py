@@ -1,9 +1,9 @@
 """The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
 It sends Hello until a verifier answers, pings, detects silence, opens a new connection and resumes the session. There
-may be several verifiers, and one may send the robot to another (`edge_drafter.route`): the link then opens a connection
-there, and a step under way begins again behind what was committed. A verifier that is full (`Busy`) is asked for
-nothing, neither a session nor a step, before the time that it names.
+may be several verifiers, and one may send the robot to another (`edge_drafter.verifier_route`): the link then opens a
+connection there, and a step under way begins again behind what was committed. A verifier that is full (`Busy`) is asked
+for nothing, neither a session nor a step, before the time that it names.
 It decodes small messages about the connection only; those of a step wait, bounded, for the thread that decodes it.
 Declared conditions (`speculation.links`) hold for every message, Hellos and pings too, each way.
 """
@@ -27,8 +27,8 @@ import zmq.auth
 from edge_drafter.emulated_link import EmulatedLinkSocket
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.protocols import Clock
-from edge_drafter.route import Place, RedirectRefused, Route, check_verifier
 from edge_drafter.step_exchange import LinkState, StepExchange
+from edge_drafter.verifier_route import Place, RedirectRefused, Route, check_verifier
 from speculation.address import addresses_of
 from speculation.language.prompts import PROMPT_FORMS
 from speculation.links import IDEAL, LinkConditions

@@ -1,4 +1,4 @@
-"""What to draft next, and what to send next and when: decisions only, nothing here runs a model or sends."""
+"""Decides what to draft next, and what to send next and when: nothing here runs a model or sends."""
 
 from __future__ import annotations
 

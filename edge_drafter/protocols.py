@@ -1,4 +1,4 @@
-"""What the drafter needs from the outside: a draft model and a link.
+"""Defines what the drafter needs from the outside: a draft model and a link.
 
 Both are protocols; nothing here knows torch or sockets.
 """

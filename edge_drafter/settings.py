@@ -1,4 +1,4 @@
-"""The settings of the edge: how one step is decoded, the modes that are sets of these, and what one robot starts with.
+"""Declares how the edge decodes a step, the modes that are sets of these settings, and what one robot starts with.
 
 They are checked before anything is loaded.
 """
@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.route import check_verifier
+from edge_drafter.verifier_route import check_verifier
 from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.predictor import AUTO as PREDICTOR_OF_DRAFT
 from speculation.predictor import OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
-from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class
-from speculation.settings import Field, check, fields_of, from_flags
+from speculation.service_classes import INTERACTIVE, SERVICE_CLASSES, service_class
+from speculation.settings import CheckedSettings, Field, check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS, MAX_FRAMES, Idle
 
@@ -77,8 +77,8 @@ class Mode(str, Enum):
         return DraftingConfig.of(self).needs_link
 
 
-class QueuePolicy(str, Enum):
-    """Which branch is pre-drafted next (Early Exits, Algorithm 1 uses the priority)."""
+class BranchOrder(str, Enum):
+    """The order in which branches are pre-drafted (Early Exits, Algorithm 1 uses the priority)."""
 
     PRIORITY = "priority"
     FIFO = "fifo"
@@ -147,8 +147,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     branches: Annotated[
         int, Meta(ge=0, description="continuations pre-drafted per verification; best_first ignores it")
     ] = 1
-    queue_policy: Annotated[QueuePolicy, Meta(description="order of the branches; best_first ignores it")] = (
-        QueuePolicy.PRIORITY
+    queue_policy: Annotated[BranchOrder, Meta(description="order of the branches; best_first ignores it")] = (
+        BranchOrder.PRIORITY
     )
     ahead: Annotated[bool, Meta(description="a pre-draft is sent before the commit that it follows")] = False
     ahead_above: Annotated[float, Meta(ge=0, le=1, description="... once that commit is so likely")] = 0.05
@@ -426,8 +426,8 @@ class Decoding(msgspec.Struct, frozen=True):
         return DraftingConfig.of(mode, self.drafting, gamma=self.gamma, **more)
 
 
-class Draws(msgspec.Struct, frozen=True):
-    """How tokens are sampled."""
+class Draws(CheckedSettings, frozen=True):
+    """These settings are how tokens are sampled."""
 
     sampling: Annotated[
         str, Meta(description="greedy, coupled(temperature=0.7,top_k=50,top_p=0.9) or another rule (docs/decoding.md)")
@@ -436,9 +436,6 @@ class Draws(msgspec.Struct, frozen=True):
         int,
         Meta(ge=0, le=MAX_KEY, description="of sampled answers; two decoders of one seed sample the n-th answer alike"),
     ] = 0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def settings(self) -> SamplingScheme:

@@ -1,4 +1,4 @@
-"""What one step costs and where its time goes."""
+"""Measures what one step costs and where its time goes."""
 
 from __future__ import annotations
 

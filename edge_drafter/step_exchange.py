@@ -1,4 +1,4 @@
-"""What passes between the thread that decodes a step and the link's own: messages each way, and how the link is."""
+"""Passes messages between the thread that decodes a step and the link's own, and tells how the link is."""
 
 from __future__ import annotations
 

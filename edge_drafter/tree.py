@@ -1,4 +1,4 @@
-"""Everything the edge knows about the future: one token tree behind the last committed token."""
+"""Keeps everything the edge knows about the future: one token tree behind the last committed token."""
 
 from __future__ import annotations
 

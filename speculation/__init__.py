@@ -1,5 +1,5 @@
-"""What edge and cloud must agree on. No ROS, no ZeroMQ, no drafting policy."""
+"""Edge and cloud must agree on what is here. It knows no ROS, no ZeroMQ and no drafting policy."""
 
-from speculation.early_end import begin
+from speculation.program_exit import take_signals
 
-begin()
+take_signals()

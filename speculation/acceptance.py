@@ -1,4 +1,4 @@
-"""Which draft tokens stand, and what follows them: the walk that makes the target the only author (numpy).
+"""Decides which draft tokens stand, and what follows them: the walk that makes the target the only author (numpy).
 
 How a token is sampled after a node is its scheme's own, see `speculation.sampling`.
 """
@@ -36,7 +36,7 @@ class Rest(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the target makes of a draft: the accepted nodes `path`, root first, and the `token` after them.
+    """A verdict is what the target makes of a draft: the accepted nodes `path`, root first, and the `token` after them.
 
     `confidence` is the probability of the whole verdict: the softmax score of one token (Fast and Cost-effective
     Speculative Edge-Cloud Decoding with Early Exits, Eq. 4), multiplied over the tokens on the path and `token`.

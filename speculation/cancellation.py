@@ -1,4 +1,4 @@
-"""How a forward pass is given up between two layers, in any model: by the draft's policy, or for a cancelled step."""
+"""Gives a forward pass up between two layers, in any model: by the draft's policy, or for a cancelled step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one TCP connection has received and not yet delivered as whole messages, counted by the kernel.
+"""Counts, by the kernel, what one TCP connection has received and not yet delivered as whole messages.
 
 ZeroMQ bounds the size of a frame, but neither how many frames a message has nor how many messages wait for a reader:
 what a peer never completes is kept for ever. The kernel's count of received bytes (TCP_INFO, Linux 4.2 and newer) shows

@@ -1,4 +1,4 @@
-"""What `adapters_training profile-verifier` measured of a target, as a file beside the model."""
+"""Reads and writes what `adapters_training profile-verifier` measured of a target, a file beside the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target's features of tokens as bytes: int8 with one scale a token, the same on both sides (numpy, no torch).
+"""Packs the target's features of tokens as bytes: int8 with a scale a token, the same on both sides (numpy, no torch).
 
 A token takes SCALE_BYTES of scale, float32, little endian, and one byte a number; all of it at most
 `wire.MAX_FEATURE_BYTES`. What the numbers are is the business of a fed head (`speculation.fed`).

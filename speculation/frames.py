@@ -1,4 +1,4 @@
-"""Camera frames: JPEG -> RGB pixels, with bounds on what an encoder may ask of its reader."""
+"""Decodes camera frames, JPEG -> RGB pixels, with bounds on what an encoder may ask of its reader."""
 
 from __future__ import annotations
 

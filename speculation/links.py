@@ -1,4 +1,4 @@
-"""Emulated links: delay, jitter, loss, rate and blackouts, declared by name, without root privileges.
+"""Emulates links: delay, jitter, loss, rate and blackouts, declared by name, without root privileges.
 
 Data: `LinkConditions` declare what each way does, `EmulatedWay` holds messages until they would have arrived. It has no
 clock of its own, so sockets on real time and an engine on virtual time share it.

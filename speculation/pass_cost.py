@@ -1,4 +1,4 @@
-"""What one target forward computes, and what that costs: the additive model of WISP (Sec. 4.4, Eq. 18 and 19).
+"""Models what one target forward computes, and what that costs, as a sum (WISP, Sec. 4.4, Eq. 18 and 19).
 
 No torch: a scheduler predicts with it, virtual time waits for it, a command measures it.
 """

@@ -1,4 +1,4 @@
-"""Will the target accept this draft token? A tiny network on features of the draft's logits (numpy, no torch).
+"""Predicts whether the target accepts a draft token: a tiny network on features of its logits (numpy, no torch).
 
 The edge stops drafting where it answers no, and takes its probability for the reach of a node: WISP, Sec. 4.1 and
 Appendix B. `python -m adapters_training predictor` makes the two files that are loaded here.

@@ -1,4 +1,4 @@
-"""The one place that makes progress bars."""
+"""Makes progress bars; nothing else does."""
 
 from __future__ import annotations
 

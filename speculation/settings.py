@@ -2,7 +2,7 @@
 
 One declaration is the home of a setting:
 
-    class Batching(msgspec.Struct, frozen=True):
+    class Batching(CheckedSettings, frozen=True):
         max_batch: Annotated[int, Meta(ge=1, le=256, description="robots in one forward")] = 8
 
 Command lines (`add_flags`, `from_flags`), ROS parameters and documentation are made from it, and `check` holds a value
@@ -148,6 +148,13 @@ def check(settings: msgspec.Struct) -> None:
     for field in fields_of(type(settings)):
         if field.name in nested and (problem := field.problem(nested[field.name])):
             raise ValueError(f"{field.name} {problem}")
+
+
+class CheckedSettings(msgspec.Struct, frozen=True):
+    """Settings that are held against their limits when they are made; see `check`."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def add_flags(

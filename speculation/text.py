@@ -1,4 +1,4 @@
-"""Text of somebody else, made fit for a log line, a terminal or a ROS message."""
+"""Makes text of somebody else fit for a log line, a terminal or a ROS message."""
 
 from __future__ import annotations
 

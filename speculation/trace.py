@@ -1,4 +1,4 @@
-"""Where the time of a step went: spans on lanes, written as Chrome / Perfetto JSON and read back.
+"""Records where the time of a step went: spans on lanes, written as Chrome / Perfetto JSON and read back.
 
 All spans are on one clock. What another machine did arrives as a duration and is placed between the moments at which
 this machine sent the question and received the answer: two machines' clocks are never subtracted.

@@ -243,7 +243,8 @@ class Welcome(Message, tag=2, frozen=True):
 
     `colours` and `classes` are the objects that the target was trained to find; empty: it takes any instruction.
     `form` is the form of the prompts that it was trained on (`speculation.language.prompts.Vocabulary`).
-    `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
+    `machine` is the verifier's (`speculation.machine_info`): an edge with the same shares its processors; empty:
+    unknown.
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.
     `thinking` is how the target thinks before it answers; None: it does not.

@@ -51,7 +51,7 @@ ZMQ_FILES = {
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
 MONITORING_HOMES = {
     "rich": ("cloud_verifier/monitoring/",),
-    "opentelemetry": ("cloud_verifier/monitoring/", "speculation/otlp.py", "edge_drafter/exported.py"),
+    "opentelemetry": ("cloud_verifier/monitoring/", "speculation/otlp.py", "edge_drafter/otlp_export.py"),
 }  # fmt: skip
 """Packages of the extras `monitoring` and `otlp`, which a robot and a verifier must run without."""
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
@@ -112,10 +112,10 @@ def test_packages_know_only_whom_they_may(package: str) -> None:
 
 HOW_MODELS_ARE_ASKED = (
     "speculation.language.prompts",
-    "speculation.language.memory",
+    "speculation.language.search_memory",
     "speculation.language.instructions",
 )
-HOW_PROGRAMS_END = "speculation.early_end"
+HOW_PROGRAMS_END = "speculation.program_exit"
 
 
 def test_the_simulation_knows_nothing_of_speculation_but_how_models_are_asked() -> None:

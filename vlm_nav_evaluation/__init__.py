@@ -1,7 +1,7 @@
 """Offline evaluation: recorded bags and simulated rooms, decoding mode by decoding mode."""
 
-from speculation.early_end import begin
-from speculation.extras import need
+from speculation.optional_packages import need
+from speculation.program_exit import take_signals
 
-begin()
+take_signals()
 need("evaluation", "matplotlib", "mujoco", "rosbags", "tqdm")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from edge_drafter.question import AnswerLate, VerifierLost
-from speculation.processes import terminable
+from speculation.worker_processes import terminable
 from vlm_nav_evaluation import play, soak
 from vlm_nav_evaluation.bags import record
 from vlm_nav_evaluation.closed_loop import acting, bars

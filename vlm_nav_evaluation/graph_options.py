@@ -1,13 +1,16 @@
-"""What commands have in common that start a process graph: its arguments as flags, its models, how it is ended."""
+"""What commands share that start a process graph: its arguments as flags, its models, and its log."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import random
+import threading
 from pathlib import Path
 
 from edge_drafter import Mode
 from spec_vlm_nav.process_graph import Graph
-from spec_vlm_nav.runner import free_address, require_models, take_private_domain
+from spec_vlm_nav.runner import free_address
 
 DECODING = ("mode", "drafting", "response_order", "guide", "profile", "link", "target_model", "draft_model")
 """Arguments of every graph with a verifier and a navigation node."""
@@ -32,8 +35,42 @@ def prepare(graph: Graph, options: argparse.Namespace, **given: str) -> dict[str
     arguments = {name: str(value) for name, value in vars(options).items() if name in known}
     for name in ("target_model", "draft_model"):
         arguments[name] = str(Path(arguments[name]).resolve())
-    require_models(Path(arguments["target_model"]), Path(arguments["draft_model"]))
+    _require_models(Path(arguments["target_model"]), Path(arguments["draft_model"]))
     if arguments["mode"] == Mode.SERVER_SD.value:
         arguments["server_draft"] = arguments["draft_model"]
-    take_private_domain()
+    _take_private_domain()
     return {**arguments, "verifier": free_address(), **given}
+
+
+class Log:
+    """All output of the processes in a file; what a person must see, on the screen as well."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("w", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, line: str) -> None:
+        """Take a line of a process."""
+        with self._lock:
+            self._file.write(f"[{name}] {line}\n")
+            self._file.flush()
+        if any(mark in line for mark in ("[WARN]", "[ERROR]", "[FATAL]", "error:", "Traceback")):
+            print(f"  [{name}] {line}", flush=True)
+
+
+def _require_models(target: Path, draft: Path) -> None:
+    """Raise ValueError, saying which and what to do, unless both folders hold a model."""
+    for name, folder in (("target", target), ("draft", draft)):
+        if not (folder / "config.json").exists():
+            raise ValueError(f"no {name} model in {folder}; train the pair first, see docs/training.md")
+
+
+def _take_private_domain() -> None:
+    """Choose a ROS domain of this machine alone, unless the environment names one; call it before rclpy starts.
+
+    Two runs on one machine must not see each other, and neither may reach a robot that is live.
+    """
+    os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")

@@ -6,11 +6,11 @@ import argparse
 import time
 
 from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
-from spec_vlm_nav.runner import Log, Runner
+from spec_vlm_nav.runner import Runner
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.datasets import KINDS, check_recording
 from vlm_nav_evaluation.bags.files import is_inside, read
-from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
 from vlm_nav_evaluation.report.tables import decoding_table
 
 PLAYER = "bag_player"

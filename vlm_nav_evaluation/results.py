@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_vlm_nav.graph import PROJECT
-from speculation.machine import host
+from speculation.machine_info import host
 from speculation.vlm.folder import folder_fingerprint
 
 RESULTS = PROJECT / "benchmarks" / "results"

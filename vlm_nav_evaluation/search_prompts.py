@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from speculation.language.memory import SIDE_PHRASES, SearchMemory, describe_distance
 from speculation.language.prompts import SEARCH_FORM, Blocked, Past, ResponseOrder, Target, compose
+from speculation.language.search_memory import SIDE_PHRASES, SearchMemory, describe_distance
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import Sighting
 

@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
-from spec_vlm_nav.runner import Log, Runner
+from spec_vlm_nav.runner import Runner
 from speculation.progress import progress
 from speculation.settings import path_flag
-from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table
 

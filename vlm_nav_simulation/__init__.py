@@ -1,5 +1,5 @@
 """The simulated Go2: seeded furnished rooms, front camera, ground truth, oracle, sport service. No ROS, no torch."""
 
-from speculation.early_end import begin
+from speculation.program_exit import take_signals
 
-begin()
+take_signals()

@@ -26,9 +26,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _look(options: argparse.Namespace) -> None:
-    from vlm_nav_simulation.look import describe, look_at, plot_randomised, plot_sheet
     from vlm_nav_simulation.randomisation import TRAINING
     from vlm_nav_simulation.scene import scene_of
+    from vlm_nav_simulation.scene_plots import describe, look_at, plot_randomised, plot_sheet
     from vlm_nav_simulation.walking import WalkingWorld
     from vlm_nav_simulation.world import World
 

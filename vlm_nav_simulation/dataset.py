@@ -1,8 +1,8 @@
 """Labelled frames for training: images, what they show, and what the teacher would do for every query.
 
 Every question has a history: the frames that were looked at before (poses), what was done between them, and what the
-robot's memory holds of it (`speculation.language.memory`). Some are the walk that the frame lies on, the others are
-made up.
+robot's memory holds of it (`speculation.language.search_memory`). Some are the walk that the frame lies on, the
+others are made up.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from speculation.language.memory import SearchMemory
 from speculation.language.prompts import Blocked, Past, compose, parse_answer
+from speculation.language.search_memory import SearchMemory
 from vlm_nav_simulation.camera import Image, Labels
 from vlm_nav_simulation.episode import MAX_BLOCKED, execute
 from vlm_nav_simulation.geometry import Obstacles, Pose, nose_of, wrap
@@ -34,14 +34,14 @@ from vlm_nav_simulation.histories import (
     turn_to_remembered,
 )
 from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.line_of_sight import ranges
+from vlm_nav_simulation.mujoco_scene import PLAIN
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.oracle import Decision
 from vlm_nav_simulation.queries import Query, absent_query, absent_targets, pick, related_query
 from vlm_nav_simulation.randomisation import JPEG_QUALITY, Randomisation
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
-from vlm_nav_simulation.searching import Searcher
-from vlm_nav_simulation.sight import ranges
-from vlm_nav_simulation.stage import PLAIN
+from vlm_nav_simulation.search_teacher import Searcher
 from vlm_nav_simulation.world import World
 
 CELLS = 8

@@ -13,7 +13,7 @@ from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.oracle import Oracle
 from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.searching import Searcher
+from vlm_nav_simulation.search_teacher import Searcher
 from vlm_nav_simulation.world import World
 
 SUCCESS_GAP = 1.0
@@ -115,7 +115,7 @@ def oracle_policy(scene: Scene, wanted: Sequence[int] | None = None) -> Policy:
     """Return the oracle as a policy for one run of `run_episode`: it remembers what it did.
 
     It goes to the scene's target, or to the first of `wanted` where that one is not right. For what is not there it
-    searches as `vlm_nav_simulation.searching` does.
+    searches as `vlm_nav_simulation.search_teacher` does.
     """
     oracle, done = Oracle(scene), list[NavigationAction]()
     searcher, views = Searcher(scene, oracle), list[Pose]()

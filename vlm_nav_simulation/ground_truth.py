@@ -10,8 +10,8 @@ import numpy as np
 
 from vlm_nav_simulation.camera import Labels
 from vlm_nav_simulation.geometry import Obstacles, Pose, nose_of, wrap
+from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.scene import Scene, SceneObject
-from vlm_nav_simulation.sight import ranges
 from vlm_nav_simulation.world import World
 
 MIN_PIXELS = 20

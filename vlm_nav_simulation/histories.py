@@ -12,16 +12,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from speculation.language.memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
 from speculation.language.prompts import MOTIONS, ActionKind, NavigationAction, Past
+from speculation.language.search_memory import DOORWAY, SIDE_PHRASES, SearchMemory, describe_distance
 from vlm_nav_simulation.geometry import Box, Pose, nose_of, wrap
 from vlm_nav_simulation.ground_truth import MIN_PIXELS, Doorway, bearing_and_distance, doorways, side_of
 from vlm_nav_simulation.layouts import WALL_THICKNESS, Area
+from vlm_nav_simulation.line_of_sight import sight_fractions
 from vlm_nav_simulation.oracle import CIRCLE, FACING, SEARCH_TURN, Decision, Reason, turn_by
 from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.scene import Scene, SceneObject
-from vlm_nav_simulation.searching import Searcher
-from vlm_nav_simulation.sight import sight_fractions
+from vlm_nav_simulation.search_teacher import Searcher
 
 _MAX_TO_AND_FRO = 6
 """Turns, each undoing the one before, at the end of a made-up history."""

@@ -26,9 +26,9 @@ from speculation.language.prompts import (
 from vlm_nav_simulation.geometry import FOOTPRINT_OFFSETS, FOOTPRINT_RADIUS, NOSE, Array, Pose, wrap
 from vlm_nav_simulation.ground_truth import Sighting, bearing_and_distance
 from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.line_of_sight import sight_fractions
 from vlm_nav_simulation.paths import NEIGHBOURS, SAFE_RADIUS, Mask
 from vlm_nav_simulation.scene import REACHED_GAP, Scene
-from vlm_nav_simulation.sight import sight_fractions
 
 REACHED_BEARING = math.radians(20.0)
 STEER_DEADBAND = math.radians(10.0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from vlm_nav_simulation.mujoco_scene import Look
 from vlm_nav_simulation.ray_camera import Image
 from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.stage import Look
 
 JPEG_QUALITY = 90
 _LIMITS = {

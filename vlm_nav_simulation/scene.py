@@ -13,9 +13,9 @@ import numpy as np
 from speculation.language.prompts import Target
 from vlm_nav_simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
 from vlm_nav_simulation.layouts import Area, FloorPlan, Layout, furnish, sample_plan
+from vlm_nav_simulation.line_of_sight import sight_fractions
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.paths import Mask, PathGrid
-from vlm_nav_simulation.sight import sight_fractions
 
 UNSEEN_SEED = 1_000_000
 """Scenes from this seed on are never trained on; benchmarks and sample bags take theirs from here."""

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from vlm_nav_simulation.camera import CameraKind
 from vlm_nav_simulation.geometry import Pose, wrap
 from vlm_nav_simulation.gl import mujoco
+from vlm_nav_simulation.mujoco_scene import PLAIN, Look
 from vlm_nav_simulation.robot_model import STAND_JOINTS, mesh_file
 from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.stage import PLAIN, Look
 from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 Array = npt.NDArray[np.float64]

@@ -11,9 +11,7 @@ import numpy as np
 from vlm_nav_simulation.camera import CameraKind, Image, Labels, View, open_camera
 from vlm_nav_simulation.geometry import CAMERA_HEIGHT, NOSE, Pose, advance, wrap
 from vlm_nav_simulation.gl import mujoco
-from vlm_nav_simulation.robot_model import PREFIX, add_robot, leg_angles
-from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.stage import (
+from vlm_nav_simulation.mujoco_scene import (
     BASE_BODY,
     CEILING_GROUP,
     FRONT_CAMERA,
@@ -23,6 +21,8 @@ from vlm_nav_simulation.stage import (
     build_spec,
     object_body,
 )
+from vlm_nav_simulation.robot_model import PREFIX, add_robot, leg_angles
+from vlm_nav_simulation.scene import Scene
 
 BASE_HEIGHT = 0.335
 LYING_HEIGHT = 0.10

@@ -36,8 +36,8 @@ from adapters_training import devices
 from adapters_training.devices import Device, cores, machine
 from adapters_training.files import replacing
 from adapters_training.recipe.stages import Plan, Stage
-from speculation.processes import terminable
 from speculation.settings import path_flag
+from speculation.worker_processes import terminable
 
 RECORD_FILE, LOCK_FILE, STAMPS, LOGS, SETTINGS = "recipe.json", "lock", "stamps", "logs", "settings"
 WEIGHTS = ".safetensors"

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from adapters_training.sources import AnsweredFrames, LeftOut, Shot
-from speculation.extras import need
 from speculation.images import file_jpeg, pixels_jpeg
 from speculation.language.prompts import compose
+from speculation.optional_packages import need
 
 INFO = Path("meta") / "info.json"
 TASKS = Path("meta") / "tasks.parquet"

@@ -29,7 +29,7 @@ MOST_PREFIXES = 256
 
 
 class Phase(str, Enum):
-    """Says what a replica is doing. Robots are sent to one that is READY."""
+    """A phase is what a replica is doing. Robots are sent to one that is READY."""
 
     JOINING = "joining"
     READY = "ready"
@@ -37,7 +37,7 @@ class Phase(str, Enum):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A replica's report of itself."""
+    """A status is what a replica reports of itself."""
 
     name: str
     phase: Phase

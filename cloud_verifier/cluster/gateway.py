@@ -13,6 +13,7 @@ from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.interfaces import Post
 from cloud_verifier.limits import Allowance
 from cloud_verifier.outbox import REFUSALS_AT_ONCE, REFUSALS_PER_S
+from cloud_verifier.sessions import message_of
 from speculation import wire
 from speculation.text import printable
 
@@ -57,9 +58,7 @@ class Gateway:
         if not self._allowance.take(peer, self._clock()):
             return
         try:
-            if len(frames) != 1:
-                raise wire.WireError("malformed message: more than one frame, expected 1")
-            message = wire.decode(frames[0])
+            message = message_of(frames)
         except wire.WireError as error:
             code, text = wire.FaultCode.MALFORMED, printable(str(error), wire.MAX_TEXT_CHARS - 50)
             self._mailbox.send(peer, wire.Fault(code, text), droppable=True)

@@ -56,7 +56,7 @@ CALLS = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """Holds what the directory needs to start replicas on any machine."""
+    """A plan has what the directory needs to start replicas on any machine."""
 
     config: ServerConfig
     """The cluster's, with paths in full."""

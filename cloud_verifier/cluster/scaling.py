@@ -12,7 +12,7 @@ from speculation.settings import check
 
 
 class Scaling(msgspec.Struct, frozen=True):
-    """Says what the number of replicas follows. Raises ValueError, naming the setting and its limit."""
+    """These settings are what the number of replicas follows. Raises ValueError, naming the setting and its limit."""
 
     min: Annotated[int, Meta(ge=1, le=1024, description="replicas that always run")] = 1
     max: Annotated[int, Meta(ge=1, le=1024, description="replicas at most")] = 1

@@ -1,4 +1,4 @@
-"""Says what a cluster is made of: how many replicas, where, and how robots reach them."""
+"""Declares what a cluster is made of: how many replicas, where, and how robots reach them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET_FILE = "cluster.secret"
 
 
 class ClusterSettings(Settings, frozen=True):
-    """Holds the settings of the command `cluster`."""
+    """These are the settings of the command `cluster`."""
 
     replicas: Annotated[
         str,

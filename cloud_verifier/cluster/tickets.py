@@ -28,7 +28,7 @@ _MOST_NAME = 64
 
 
 class TicketError(ValueError):
-    """Says why a ticket admits nobody, in a sentence for the robot's operator."""
+    """A ticket admits nobody; the text is the reason, in a sentence for the robot's operator."""
 
 
 class Ticket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

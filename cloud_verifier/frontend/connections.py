@@ -30,7 +30,7 @@ MOST_GONE = 4096
 
 @dataclass(eq=False)
 class Connection:
-    """Holds what is known of an accepted connection, which `peer` names."""
+    """A connection is an accepted one, with what is known of it; `peer` names it."""
 
     peer: bytes
     undelivered: Undelivered
@@ -51,7 +51,7 @@ class Connection:
 
 @dataclass
 class Connections:
-    """Holds all connections that are alive."""
+    """These are all connections that are alive."""
 
     session_bytes: int
     """How much a connection with a session may have under way: one whole message."""

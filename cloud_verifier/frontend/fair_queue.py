@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class BoundedQueue:
-    """Holds the messages of one peer."""
+    """A queue keeps the messages of one peer."""
 
     size: int = 0
     items: deque[list[bytes]] = field(default_factory=deque)
@@ -30,7 +30,7 @@ class BoundedQueue:
 
 
 class Inboxes:
-    """Holds the messages of many peers, and takes them out in turns that are fair in bytes among sharers.
+    """The messages of many peers wait here and are taken out in turns that are fair in bytes among sharers.
 
     Each peer has a sharer, to which others may belong too.
 

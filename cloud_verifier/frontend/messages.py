@@ -18,14 +18,14 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Opened(Message, tag=1, frozen=True):
-    """Says that the socket is open, and for which clients; there are none where there are no keys."""
+    """The socket is open for these clients; there are none where there are no keys."""
 
     address: str
     clients: list[str]
 
 
 class Failed(Message, tag=2, frozen=True):
-    """Says why the socket cannot be opened; the frontend ends."""
+    """The socket cannot be opened, for this reason, and the frontend ends."""
 
     reason: str
 
@@ -40,13 +40,13 @@ class Arrived(Message, tag=3, frozen=True):
 
 
 class Lost(Message, tag=4, frozen=True):
-    """Says that a peer is gone, or takes nothing any more."""
+    """A peer is gone, or takes nothing any more."""
 
     peer: bytes
 
 
 class Revoked(Message, tag=5, frozen=True):
-    """Says that a client's key is not authorized any more, or is another one now."""
+    """A client's key is not authorized any more, or is another one now."""
 
     client: str
 
@@ -59,7 +59,7 @@ class Line(Message, tag=6, frozen=True):
 
 
 class Alive(Message, tag=7, frozen=True):
-    """Says, every `ALIVE_S`, how many messages found their peer's queue full."""
+    """The frontend lives; it sends this every `ALIVE_S`, with how many messages found their peer's queue full."""
 
     dropped: int
 
@@ -76,7 +76,7 @@ class Deliver(Message, tag=1, frozen=True):
 
 
 class Admit(Message, tag=2, frozen=True):
-    """Says whether a peer has a session."""
+    """The engine lets a peer in that has a session, or takes that back."""
 
     peer: bytes
     has_session: bool
@@ -99,7 +99,7 @@ ALIVE_S = 0.5
 
 
 class FrontendSettings(msgspec.Struct, frozen=True):
-    """Tells a frontend's process what to open. Descriptors are inherited."""
+    """These settings are what a frontend's process opens. Descriptors are inherited."""
 
     pipe: int
     """The descriptor of its end of the socket pair."""

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Closed(ConnectionError):
-    """Says that the other end is gone."""
+    """The other end is gone."""
 
 
 class Pipe(Generic[T]):

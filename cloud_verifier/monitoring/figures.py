@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from cloud_verifier.choice import Act
-from cloud_verifier.events import Begun, Committed, Deferred, Ended, Event, ExitJudged, Fed, Granted, Worked
+from cloud_verifier.events import Begun, Committed, Deferred, Ended, Event, ExitJudged, Granted, Prefilled, Worked
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
 from cloud_verifier.monitoring.store import SeriesStore
@@ -31,7 +31,7 @@ _OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
 
 
 class Phase(str, Enum):
-    """Says what the process is doing."""
+    """A phase is what the process is doing."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -40,7 +40,7 @@ class Phase(str, Enum):
 
 @dataclass
 class StepRecord:
-    """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
+    """A record is what was measured of the step of a row, from its `BeginStep` on. Times are on the server's clock."""
 
     step: Step
     session: int
@@ -66,7 +66,7 @@ class StepRecord:
 
 @dataclass
 class SessionTotals:
-    """What a session's drafts came to, and the speed of its latest answer."""
+    """The totals are what a session's drafts came to, and the speed of its latest answer."""
 
     levels: int = 0
     accepted: int = 0
@@ -100,7 +100,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What sessions were doing at a time on the server's clock."""
+    """A snapshot shows what sessions were doing at a time on the server's clock."""
 
     at: float
     sessions: Sequence[SessionFigures] = ()
@@ -157,8 +157,8 @@ class Figures(SeriesStore):
                 self._records[event.step.index] = record
             case Granted():
                 self._granted(event)
-            case Fed():
-                self._fed(event)
+            case Prefilled():
+                self._prefilled(event)
             case ExitJudged():
                 self._judged(event)
             case Committed():
@@ -183,7 +183,7 @@ class Figures(SeriesStore):
         self.count(s.CACHE_QUERIES, event.prompt)
         self.count(s.CACHE_HITS, max(0, event.prompt - event.computed))
 
-    def _fed(self, event: Fed) -> None:
+    def _prefilled(self, event: Prefilled) -> None:
         """Count a prefill where it is done."""
         step = event.step
         if step.pending:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from prometheus_client import Counter, Gauge, Histogram
 
 from cloud_verifier.choice import Act
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import FaultCode
 
 PREFIX = "spec_vlm_nav_"

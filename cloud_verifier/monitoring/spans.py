@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloud_verifier.events import Ended, Event, Fed, Worked
+from cloud_verifier.events import Ended, Event, Prefilled, Worked
 from speculation.trace import Lane, Trace
 
 
@@ -16,7 +16,7 @@ class Spans:
         """Take an event."""
         if isinstance(event, Worked) and event.about:
             self._trace.add(event.kind, Lane.CLOUD, event.start, event.now, **event.about)
-        elif isinstance(event, Fed) and event.tokens:
+        elif isinstance(event, Prefilled) and event.tokens:
             about = {"step": event.step.number, "tokens": event.tokens}
             self._trace.add("prefill", Lane.CLOUD, event.start, event.now, **about)
         elif isinstance(event, Ended) and event.session is not None:

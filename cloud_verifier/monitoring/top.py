@@ -29,7 +29,7 @@ MOST_BYTES = 4 << 20
 
 
 class Unreachable(Exception):
-    """Says why a verifier's load cannot be shown, in one sentence."""
+    """A verifier's load cannot be shown; the text is the reason, in one sentence."""
 
 
 def fetch(url: str) -> Load | GatewayLoad:

@@ -1,4 +1,4 @@
-"""What a scheduling policy is given and what it returns."""
+"""Defines what a scheduling policy is given and what it returns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cloud_verifier.step import Step
 
 @dataclass(frozen=True)
 class Budget:
-    """What one batch may take."""
+    """A budget is what one batch may take."""
 
     rows: int
     """Steps in one forward."""
     tokens: int
     """Tokens of verifications and decodes in one forward, each step's root among them. Memory is no part of it: what a
-    step may come to hold is reserved when it begins, see `cloud_verifier.memory`."""
+    step may come to hold is reserved when it begins, see `cloud_verifier.kv_admission`."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
     chunk: int = 0
@@ -32,7 +32,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Batch:
-    """What runs next: images, encoded one after another, then one target forward of chunks and choices. Falsy: nothing.
+    """A batch runs next: images, one after another, then one target forward of chunks and choices. Falsy: nothing does.
 
     An image is work as long as many forwards: with one, a batch better has nothing else.
     """
@@ -47,7 +47,7 @@ class Batch:
     again: float | None = None
     """Time at which there will be work without any further message, None for never; it counts where the batch is
     empty."""
-    level_rate: float = 0.0
+    min_tokens_per_s: float = 0.0
     """Tokens per second that one more level of the drafts that are made for it must bring."""
 
     def __bool__(self) -> bool:
@@ -55,7 +55,7 @@ class Batch:
 
 
 class Policy(Protocol):
-    """Which steps make the next batch.
+    """A policy chooses which steps make the next batch.
 
     A policy knows no message, no socket and no model, and changes no step: it reads `Step` (request, answer, drafts,
     ready since when), asks each once what it would do by itself (`policies.step_choice`), and predicts what work costs

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloud_verifier.policies.admission import Admission, Candidate
+from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate
+from cloud_verifier.policies.draft_allocation import leave_out_hopeless
 from cloud_verifier.policies.row_policy import RowPolicy
-from cloud_verifier.policies.spending import leave_out_hopeless
 
 
 class Fcfs(RowPolicy):
     """All steps with something to verify share a forward, the longest waiting first, without hopeless draft tokens."""
 
-    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
         for row in leave_out_hopeless(rows, batch):
             if not batch.add(row):

@@ -1,4 +1,4 @@
-"""One budget of draft tokens for all sessions."""
+"""Spends one budget of draft tokens on all sessions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from cloud_verifier.ledger import Estimates
-from cloud_verifier.policies.admission import Admission, Candidate, overdue
+from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate, overdue
+from cloud_verifier.policies.draft_allocation import spend
 from cloud_verifier.policies.row_policy import RowPolicy
-from cloud_verifier.policies.spending import spend
 from speculation.pass_cost import NO_LOAD, Load
 
 _RESERVE = 8.0
@@ -29,7 +29,7 @@ class Paced(Candidate):
     @cached_property
     def tokens(self) -> float:
         """What it is expected to commit: what is accepted, and the target's own token behind that."""
-        acceptance = self.step.ledger.stats.of(self.choice.act)
+        acceptance = self.step.ledger.stats.acceptance_of(self.choice.act)
         if acceptance is None or not self.choice.tree.tokens:
             return super().tokens
         return 1.0 + (acceptance.share * len(self.choice.tree.tokens) if self.accepted is None else self.accepted)
@@ -73,7 +73,7 @@ class FullBudget(RowPolicy):
         """See `RowPolicy.due`. A class is a promise about a whole answer, which an image beside it does not break."""
         return min((row.asked for row in rows), default=math.inf)
 
-    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
         paced = [Paced.of(row) for row in spend(rows, batch)]
         together = paced[: batch.budget.rows]
@@ -113,7 +113,7 @@ def _enough(rows: Sequence[Candidate], estimates: Estimates) -> int:
     return len(rows)
 
 
-def worth_running(rows: Sequence[Candidate], batch: Admission) -> int:
+def worth_running(rows: Sequence[Candidate], batch: BatchBuilder) -> int:
     """Return how many of the rows to run now.
 
     Either all of them, or the first as long as their deadlines are kept and the others in passes of their own. The
@@ -135,7 +135,7 @@ def worth_running(rows: Sequence[Candidate], batch: Admission) -> int:
     return len(passes[0][0])
 
 
-def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[Candidate], float]]:
+def _passes(rows: Sequence[Candidate], batch: BatchBuilder) -> list[tuple[Sequence[Candidate], float]]:
     """Return rows in passes, each as long as its deadlines allow, and when they end."""
     estimates, now, start = batch.estimates, batch.now, 0
     passes = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from cloud_verifier.policies.admission import Admission, Candidate
 from cloud_verifier.policies.base import Budget
+from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate
+from cloud_verifier.policies.draft_allocation import leave_out_hopeless
 from cloud_verifier.policies.row_policy import RowPolicy, under_way
-from cloud_verifier.policies.spending import leave_out_hopeless
 from cloud_verifier.step import Step
 
 
@@ -28,7 +28,7 @@ class Pipeline(RowPolicy):
         """See `RowPolicy.size`: one half of the robots."""
         return min(budget.rows, (under_way(steps) + 1) // 2)
 
-    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`. A robot of the latest batch that is back already takes a place that is left."""
         rows = leave_out_hopeless(rows, batch)
         for row in sorted(rows, key=lambda row: row.step.index in self._latest):

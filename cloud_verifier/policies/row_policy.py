@@ -10,10 +10,10 @@ from dataclasses import replace
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.costs import Costs
 from cloud_verifier.ledger import Estimates
-from cloud_verifier.policies.admission import CHEAP, Admission, Candidate
 from cloud_verifier.policies.base import Batch, Budget
-from cloud_verifier.policies.chunks import LEAST, fit_chunks
-from cloud_verifier.policies.server_drafts import level_rate, unless_held_up
+from cloud_verifier.policies.batch_builder import CHEAP, BatchBuilder, Candidate
+from cloud_verifier.policies.prefill_chunks import LEAST, fit_chunks
+from cloud_verifier.policies.server_draft_gain import min_tokens_per_s, unless_held_up
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
@@ -42,7 +42,7 @@ class RowPolicy(ABC):
         """The latest batch was an image."""
 
     @abstractmethod
-    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
         """Admit at least one of the ready rows, which come in the order of their waiting."""
 
     def due(self, rows: Sequence[Candidate]) -> float:
@@ -78,7 +78,7 @@ class RowPolicy(ABC):
             return Batch(waiting=waiting, again=start)
         self._encoded = False
         places = [step for step in begun if step in work[: budget.rows]]
-        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)), under_way(steps))
+        batch = BatchBuilder(now, estimates, replace(budget, rows=budget.rows - len(places)), under_way(steps))
         if ready and batch.budget.rows:
             self.fill(batch, candidates)
             for step in waiting:
@@ -87,7 +87,7 @@ class RowPolicy(ABC):
         limit_s = math.inf if overdue or not batch.choices else batch.due - now
         chunks = _chunks(places, batch.load, steps, estimates, budget, limit_s)
         chosen = unless_held_up(batch.choices, now, costs)
-        return Batch((), chunks, chosen, waiting, start, level_rate(chosen, costs))
+        return Batch((), chunks, chosen, waiting, start, min_tokens_per_s(chosen, costs))
 
     def _start(
         self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget

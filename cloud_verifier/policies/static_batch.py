@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from cloud_verifier.policies.admission import Admission, Candidate
 from cloud_verifier.policies.base import Budget
+from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate
 from cloud_verifier.policies.row_policy import RowPolicy
 from cloud_verifier.step import Step
 
@@ -13,7 +13,7 @@ from cloud_verifier.step import Step
 class StaticBatch(RowPolicy):
     """Waits until `--max-batch` drafts are there, however few robots there are, for `--collect-s` at most."""
 
-    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`: the longest waiting first."""
         for row in rows:
             if not batch.add(row):

@@ -1,4 +1,4 @@
-"""What a step would do next by itself, whatever other steps do."""
+"""Chooses what a step would do next by itself, whatever other steps do."""
 
 from __future__ import annotations
 

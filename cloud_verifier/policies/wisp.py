@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cloud_verifier.policies.admission import Admission, Candidate, overdue
+from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 
 
@@ -21,7 +21,7 @@ class Wisp(RowPolicy):
         """See `RowPolicy.due`."""
         return min((row.due for row in rows), default=math.inf)
 
-    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
         first, rest = overdue(rows, batch.now, batch.budget)
         critical: list[Candidate] = []

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cloud_verifier.config import StartError
-from cloud_verifier.engine import Prefill, check_room
+from cloud_verifier.engine import Prefill, ReadsPrompts, check_room
 from cloud_verifier.interfaces import Row
 from cloud_verifier.server_draft.tree_growth import Growth, Proposals
 from cloud_verifier.tree import Tree
@@ -23,12 +23,12 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.language.grammar import State, masked
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import Chunk, final_logits, forward_layers, image_places, to_numpy
-from speculation.vlm.inputs import Inputs, prepare
+from speculation.vlm.forward import Chunk, final_logits, forward_layers, to_numpy
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.model import Vlm
 from speculation.vlm.speed import synchronise
-from speculation.wire import MAX_DRAFT_TOKENS, ROOT, Jpegs
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
 
 def check_pair(target: Path, draft: Path) -> None:
@@ -94,7 +94,7 @@ class _Draft:
         return found
 
 
-class ServerDraft:
+class ServerDraft(ReadsPrompts):
     """One draft model and `rows` rows of `capacity` cache slots; `ends` end a draft. It is a
     `cloud_verifier.interfaces.DraftEngine`."""
 
@@ -122,18 +122,6 @@ class ServerDraft:
     def name(self) -> str:
         """The draft model's name."""
         return self._vlm.name
-
-    def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
-        """See `DraftEngine.prepare`."""
-        return prepare(self._vlm, prompt, jpeg)
-
-    def size(self, inputs: Inputs) -> int:
-        """See `DraftEngine.size`."""
-        return len(inputs.ids)
-
-    def image_tokens(self, inputs: Inputs) -> int:
-        """See `DraftEngine.image_tokens`."""
-        return len(image_places(self._vlm, inputs))
 
     def release(self, index: int) -> None:
         """See `DraftEngine.release`."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.interfaces import DraftEngine
-from cloud_verifier.policies.chunks import LEAST
+from cloud_verifier.policies.prefill_chunks import LEAST
 from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from speculation.cancellation import Stop

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from cloud_verifier.draft_retries import DraftRetries
 from cloud_verifier.tree import Tree
-from cloud_verifier.tries import Tries
 from speculation.acceptance import depths_of
 
 OWN_TOKENS, OWN_DEPTH = 32, 16
@@ -14,7 +14,7 @@ OWN_TOKENS, OWN_DEPTH = 32, 16
 
 
 class ServerDraftValue:
-    """What the verifier's own drafts are worth to a session, by the draft model's probabilities.
+    """Estimates what the verifier's own drafts are worth to a session, by the draft model's probabilities.
 
     A level's *mass* is the sum of the probabilities of its tokens' paths: how likely the answer is to go through it, if
     the draft model is right about itself. How far it is, each level's verdicts show: the ratio of accepted tokens to
@@ -30,7 +30,7 @@ class ServerDraftValue:
     """Whoever gave the verifier a draft model expects something of it."""
 
     def __init__(self) -> None:
-        self.tries = Tries()
+        self.tries = DraftRetries()
         self._masses = [(0.0, 0.0)] * OWN_DEPTH
         """Of each level, and of the level above it where that was drafted behind."""
         self._verdicts = [(0.0, 0.0)] * OWN_DEPTH

@@ -1,4 +1,4 @@
-"""Where draft tokens come from.
+"""Draft tokens come from these sources.
 
 A new source is one file here that implements `DraftSource`, and its line in `choice.sources_of`.
 """

@@ -1,4 +1,4 @@
-"""Which draft sources a mode uses."""
+"""Chooses which draft sources a mode uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fed head is: whose it is, which layers feed it, how large it is (no torch)."""
+"""Describes a fed head: whose it is, which layers feed it, how large it is (no torch)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fed head's folder is, and which models it goes with: without loading a weight."""
+"""Finds what a fed head's folder is, and which models it goes with, without loading a weight."""
 
 from __future__ import annotations
 

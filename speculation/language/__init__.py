@@ -1,1 +1,1 @@
-"""What robots and models say to each other in words: instructions, prompts, names of objects, answers, memory."""
+"""Robots and models talk in words here: instructions, prompts, names of objects, answers, memory."""

@@ -31,7 +31,6 @@ import numpy.typing as npt
 from outlines_core import Index, Vocabulary
 
 from speculation.distributions import Logits
-from speculation.language.memory import all_seen, searched_long
 from speculation.language.prompts import (
     ACTION_MARK,
     ACTIONS,
@@ -47,6 +46,7 @@ from speculation.language.prompts import (
     response_order,
 )
 from speculation.language.prompts import Vocabulary as Objects
+from speculation.language.search_memory import all_seen, searched_long
 from speculation.wire import ROOT, UNPRINTABLE, Grammar, Thinking
 
 MAX_REASON_CHARS = 400

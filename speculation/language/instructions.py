@@ -1,4 +1,4 @@
-"""What an instruction asks for: any wording -> the object that is meant, and the sentence that a model is asked.
+"""Understands instructions: any wording -> the object that is meant, and the sentence that a model is asked.
 
 Words are looked up in small tables; nothing is guessed. An instruction that denies or excludes anything is refused, so
 that what is denied is never looked for.

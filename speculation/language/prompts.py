@@ -21,7 +21,7 @@ FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
 TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
 MEMORY_LINE = "Seen: "
-"""How the first line of a search's memory begins (`speculation.language.memory`)."""
+"""How the first line of a search's memory begins (`speculation.language.search_memory`)."""
 ACTION_FIRST_LINE = "Action first"
 """The last line of a prompt without a guide whose answer is to begin with the action."""
 MAX_INSTRUCTION_CHARS = 1000
@@ -319,7 +319,7 @@ def compose(
     """Return the prompt of one step: what to find, what was done for it so far, and how to answer.
 
     `guide` explains the robot and its actions to a model that was not trained on them. `memory` are the lines of
-    `speculation.language.memory`, for models of prompt form 2.
+    `speculation.language.search_memory`, for models of prompt form 2.
     """
     # An instruction is one turn: nobody puts words into the model's mouth.
     lines = [instruction.replace(TURN_END, " ").strip()]
@@ -423,7 +423,7 @@ class Vocabulary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `form` is the form of the prompts that it was trained on. 1: one colour and one class, and the actions done. 2:
     besides a class or a colour alone, an object by its place beside another one, blocked actions, the memory of the
-    search (`speculation.language.memory`) and the action `not here`.
+    search (`speculation.language.search_memory`) and the action `not here`.
     """
 
     colours: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=MAX_WORDS)]

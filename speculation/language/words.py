@@ -1,4 +1,4 @@
-"""What words of instructions mean, in English, German, French, Spanish and Chinese: names of objects, denials, verbs.
+"""Lists what words of instructions mean, in English, German, French, Spanish and Chinese: objects, denials, verbs.
 
 Case and accents do not matter; an underscore joins the words of a phrase.
 """

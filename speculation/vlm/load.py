@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from speculation.extras import broken_package
+from speculation.optional_packages import broken_package
 from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.text import VICUNA_TEMPLATE

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from speculation.extras import broken_package
+from speculation.optional_packages import broken_package
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import INT8_GROUPS, ModelFolderError
 from speculation.vlm.settings import Quantisation

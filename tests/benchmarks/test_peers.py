@@ -13,8 +13,8 @@ from edge_drafter import DecodingStats
 from speculation.vlm.model import Vlm
 from tests.models import tiny_text_model
 from tests.photographs import TASKS, photographs, write_mmspec
-from vlm_nav_evaluation.experiment.alone import Flip, ModelAlone
 from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Run, take_turns
 from vlm_nav_evaluation.tables import figures_table
 

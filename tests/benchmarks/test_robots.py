@@ -27,8 +27,8 @@ from benchmarks.robots import (
 )
 from edge_drafter import DecodingStats
 from speculation.vlm.load import load_vlm
-from vlm_nav_evaluation.experiment.alone import ModelAlone
 from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 
 ASKED = [Question(f"question {number}", b"") for number in range(3)]

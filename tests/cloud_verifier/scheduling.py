@@ -38,7 +38,7 @@ class Bench:
         for step in batch.encodes:
             self.engine.encode(step.index)
             step.prefill.encoded = True
-            step.fed(0, self.now, 0.25)
+            step.prefilled(0, self.now, 0.25)
         rows = rows_of(batch)
         if not rows:
             return {}
@@ -46,7 +46,7 @@ class Bench:
         if batch.choices:
             self.scheduler.costs.passes.observe(Load.total(row.load for row in rows), 1.0)
         for step, tokens in batch.chunks.items():
-            step.fed(tokens, self.now)
+            step.prefilled(tokens, self.now)
         return self.finish(batch, last)
 
     def next(self, now: float | None = None) -> Batch:

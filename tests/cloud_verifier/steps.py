@@ -10,7 +10,7 @@ from cloud_verifier.ledger import Ledger
 from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.step import Step
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.service import INTERACTIVE, ServiceClass
+from speculation.service_classes import INTERACTIVE, ServiceClass
 from speculation.wire import BeginStep
 
 
@@ -33,5 +33,5 @@ def step_of(
 
 def prefilled(step: Step, now: float = 0.0) -> Step:
     """Let a step's prefill be done."""
-    step.fed(0, now)
+    step.prefilled(0, now)
     return step

@@ -64,7 +64,7 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
     state = step_of(begun, target.eos, how)
     if not state.done:
-        state.fed(0, 0.0)
+        state.prefilled(0, 0.0)
         prefill_at_once(engine, 0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
     for round in range(1, 200):
         if state.done:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
+from cloud_verifier.draining import SHED
+from cloud_verifier.server import IDLE_WAIT_S, REPORT_S, Server
+from cloud_verifier.session_lifecycle import DRAINING
 from cloud_verifier.slo import Standing
 from speculation.profiles import load_profile
 from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome

@@ -250,7 +250,7 @@ def test_a_draft_made_here_goes_on_while_its_leaves_are_likely_and_ends_at_a_dou
     step.next(line.now)
     current.prefill.draft_inputs = ()
     current.prefill.draft_ready()
-    current.fed(0, line.now)
+    current.prefilled(0, line.now)
     (choice,) = step.next(line.now).choices.values()
     assert choice.act is Act.SELF and choice.depth > 4
     sure, doubtful = (Tree.own([1, 2], [-1, 0], [0.9, reach]) for reach in (0.85, 0.05))

@@ -11,9 +11,9 @@ from torch import Tensor
 from cloud_verifier import engine
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.draft_buffer import HELD_DRAFTS
+from cloud_verifier.edge_sampled_token import MAX_FETCHES
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import Row
-from cloud_verifier.open_token import MAX_FETCHES
 from cloud_verifier.step import Step
 from cloud_verifier.tree import ForeignDraft
 from speculation.acceptance import Verdict

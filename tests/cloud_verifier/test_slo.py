@@ -7,7 +7,7 @@ import pytest
 from cloud_verifier.events import Committed
 from cloud_verifier.slo import SloAttainment
 from speculation.acceptance import Verdict
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import BeginStep, Commit
 from tests.cloud_verifier.steps import step_of
 

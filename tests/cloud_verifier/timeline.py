@@ -96,7 +96,7 @@ class Timeline:
         if self.scheduler.costs.drafts is not None:
             step.prefill.draft_inputs = ()
             self.scheduler.costs.drafts.prefill(self.own_prefill_s)
-        step.fed(0, self.now, 0.1)
+        step.prefilled(0, self.now, 0.1)
         self.lent = step.ledger.lent
         self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
         while sum(each.tokens for each in self.passes) < len(truth):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, QueuePolicy, StepInterrupted, sources_of
+from edge_drafter import BranchOrder, Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
 from edge_drafter.acceptance_stats import RETRY_STEPS
 from edge_drafter.settings import WHO_DECODES
 from speculation.cancellation import Stop
@@ -52,7 +52,7 @@ TECHNIQUES = [each.name for each in fields_of(DraftingConfig) if each.kind is bo
         {},
         optional={
             "branches": st.integers(0, 4),
-            "queue_policy": st.sampled_from(QueuePolicy),
+            "queue_policy": st.sampled_from(BranchOrder),
             "max_nodes": st.integers(1, 40),
             "leaves": st.integers(1, 3),
             "draft_tokens": st.integers(0, 9),

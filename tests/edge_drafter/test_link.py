@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from edge_drafter import LinkLost, VerifierBusy
 from edge_drafter.link import CONTROL_BYTES, FINAL, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
-from edge_drafter.route import MOST_HOPS
 from edge_drafter.step_exchange import INBOX_MESSAGES
+from edge_drafter.verifier_route import MOST_HOPS
 from speculation.links import LinkConditions, WayConditions
 from speculation.wire import (
     MAX_END_TOKENS,
@@ -561,7 +561,7 @@ def test_verifiers_that_send_a_robot_round_in_circles_are_asked_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pause_s = 0.4
-    monkeypatch.setattr("edge_drafter.route.HOPS_S", pause_s)
+    monkeypatch.setattr("edge_drafter.verifier_route.HOPS_S", pause_s)
     verifier.refuse, others[0].refuse = Redirect(others[0].address), Redirect(verifier.address)
     began = time.monotonic()
     link = connect(verifier.address, silent_s=60.0)

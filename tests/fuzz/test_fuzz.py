@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cloud_verifier.inbox import Inbox
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server import Server
 from cloud_verifier.sessions import Session
 from edge_drafter import step_exchange
 from speculation import wire
@@ -86,15 +86,15 @@ def test_a_server_that_fails_over_one_message_is_found_and_the_message_too(monke
 
 
 def test_a_server_that_only_puts_the_honest_robot_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatch = Server._dispatch
+    dispatch = Inbox._dispatch
 
-    def puts_off(self: Server, session: Session, message: wire.AnyMessage) -> None:
+    def puts_off(self: Inbox, session: Session, message: wire.AnyMessage) -> None:
         if session.peer == HONEST and isinstance(message, BeginStep):
-            self.outbox.send(session, Busy(1.0, "full", message.step))
+            self._outbox.send(session, Busy(1.0, "full", message.step))
         else:
             dispatch(self, session, message)
 
-    monkeypatch.setattr(Server, "_dispatch", puts_off)
+    monkeypatch.setattr(Inbox, "_dispatch", puts_off)
     side, rng, left = VerifierSide(), random.Random(1), iter(range(MESSAGES))
     with pytest.raises(Broken, match="got no further for 9"):
         side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)

@@ -384,7 +384,7 @@ class Verifier:
         return {
             "honest answers": self.honest.answers - 1,
             "faults": server.outbox.faults,
-            "ignored": server._ignored,
+            "ignored": server._inbox.ignored,
             "steps": server.step_log.steps,
             "sessions": server._sessions.opened,
             "busy": server.outbox.busy,

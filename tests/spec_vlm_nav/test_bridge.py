@@ -23,7 +23,7 @@ from spec_vlm_nav.robot import Answer, Posture, Robot, RobotState, Service, Topi
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.robots.go2 import ALLOWED, AVOID, SPORT, AvoidApi, SportApi, SportRequest
 from spec_vlm_nav.safety import Limits, Velocity, clamp
-from spec_vlm_nav.standing import SHOW_S, STAND_RETRY_S
+from spec_vlm_nav.stand_detection import SHOW_S, STAND_RETRY_S
 
 TICK_S = 1.0 / RATE_HZ
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from edge_drafter.question import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
-from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, GoalResult, NavigationGoal
 from spec_vlm_nav.navigator import INVALID_LIMIT, SETTLE_S, Navigator, NavigatorConfig
+from spec_vlm_nav.navigator_interfaces import Decision, Execution, Frame, State
 from speculation.language.prompts import (
     NOT_HERE,
     STOP,

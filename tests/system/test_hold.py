@@ -12,12 +12,12 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
-from spec_vlm_nav.body import Decision, State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.messages import KINDS, SIZES
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.navigator_interfaces import Decision, State
 from spec_vlm_nav.nodes import feedback, goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
 from spec_vlm_nav.nodes.inputs import Inputs

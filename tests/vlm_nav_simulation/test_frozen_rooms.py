@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from speculation.language.prompts import Target
+from vlm_nav_simulation.mujoco_scene import build_spec
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
-from vlm_nav_simulation.stage import build_spec
 
 ROOMS = [
     (0, Difficulty.EASY, None),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from speculation.language.memory import SearchMemory
+from speculation.language.search_memory import SearchMemory
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.histories import (
     History,
@@ -22,7 +22,7 @@ from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
 from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.scene import Difficulty, make_scene
-from vlm_nav_simulation.searching import Searcher
+from vlm_nav_simulation.search_teacher import Searcher
 
 
 def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlm_nav_simulation.dataset import sample_frames
+from vlm_nav_simulation.mujoco_scene import PLAIN
 from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.randomisation import JPEG_QUALITY, TRAINING, Randomisation
 from vlm_nav_simulation.scene import Difficulty, make_scene
-from vlm_nav_simulation.stage import PLAIN
 from vlm_nav_simulation.world import World
 
 

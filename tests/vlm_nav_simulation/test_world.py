@@ -14,8 +14,8 @@ from vlm_nav_simulation.camera import CameraKind
 from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, bearing_and_distance, observe
 from vlm_nav_simulation.histories import random_pose
+from vlm_nav_simulation.mujoco_scene import build_spec, object_body
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
-from vlm_nav_simulation.stage import build_spec, object_body
 from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 

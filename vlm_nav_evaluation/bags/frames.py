@@ -23,7 +23,7 @@ from spec_vlm_nav.messages import AskedPrompt
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.language.instructions import sentence_for
 from speculation.language.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 from vlm_nav_evaluation.bags.files import VIDEOS, BagReader, header_stamp
 from vlm_nav_evaluation.bags.video import Picture, Video, check_video
 
@@ -70,7 +70,7 @@ class OracleLabel(msgspec.Struct, frozen=True):
 Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 
 
-class Selection(msgspec.Struct, frozen=True):
+class Selection(CheckedSettings, frozen=True):
     """Which frames of a bag are asked about what. Raises ValueError, naming the setting, for a value out of range."""
 
     topic: Annotated[str, Meta(description="camera: topic of a bag, key of a LeRobot data set; empty: its own")] = ""
@@ -83,9 +83,6 @@ class Selection(msgspec.Struct, frozen=True):
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How the prompt is made, as in `speculation.language.prompts.compose`."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def expected(self, count: int, seconds: float) -> int:
         """Return about how many frames are chosen of `count` in so many seconds."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from adapters_training.sources import LeftOut
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 from vlm_nav_evaluation.bags.datasets import open_dataset
 from vlm_nav_evaluation.bags.files import BagReader, typestore
 from vlm_nav_evaluation.bags.frames import Shown, camera_frames, find_camera
@@ -31,15 +30,12 @@ class Item:
     frame_id: str = ""
 
 
-class Pace(msgspec.Struct, frozen=True):
+class Pace(CheckedSettings, frozen=True):
     """How a bag is played. Raises ValueError, naming the setting, for a value out of range."""
 
     rate: Annotated[float, Meta(ge=0.01, le=100.0, description="how many times as fast as it was recorded")] = 1.0
     start: Annotated[float, Meta(ge=0.0, le=1e6, description="seconds that are left out at its start")] = 0.0
     laps: Annotated[int, Meta(ge=0, le=1_000_000, description="how often it is played; 0: for ever")] = 1
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 def items(

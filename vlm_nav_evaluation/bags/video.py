@@ -8,8 +8,8 @@ import numpy as np
 
 from adapters_training.sources import LeftOut
 from adapters_training.sources.rosbag2 import FOXGLOVE_VIDEO, GO2_VIDEO
-from speculation.extras import need
 from speculation.images import pixels_jpeg
+from speculation.optional_packages import need
 
 CODECS = {"h264": "h264", "h265": "hevc", "vp9": "vp9", "av1": "av1"}
 """What CompressedVideo calls a format, and FFmpeg its decoder."""

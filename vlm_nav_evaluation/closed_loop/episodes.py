@@ -27,11 +27,11 @@ from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
-from speculation.processes import worker_pool
 from speculation.progress import progress as bar
 from speculation.vlm.load import load_vlm
 from speculation.wire import Jpegs, jpeg_of
-from vlm_nav_evaluation.experiment.alone import ModelAlone
+from speculation.worker_processes import worker_pool
+from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.search_prompts import SearchPrompts

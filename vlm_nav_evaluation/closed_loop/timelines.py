@@ -13,7 +13,7 @@ from typing import Any
 
 from edge_drafter import DecodingStats, Mode
 from speculation.language.grammar import CONSTRAINED
-from vlm_nav_evaluation.experiment.alone import ModelAlone
+from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Arm, Question
 from vlm_nav_evaluation.virtual_time.backend import VirtualTime
 from vlm_nav_evaluation.virtual_time.record import Models, record

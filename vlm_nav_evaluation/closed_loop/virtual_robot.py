@@ -15,12 +15,12 @@ from edge_drafter import Mode
 from edge_drafter.link import LinkState
 from edge_drafter.question import Cancelled, Reply
 from edge_drafter.settings import Connection
-from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.executor import Command, Executor, Report
 from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.navigator_interfaces import Decision, Execution, Frame, State
 from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.safety import SlewLimiter, Velocity
@@ -103,7 +103,7 @@ class VirtualLink:
 
 
 class VirtualQuestion:
-    """A `spec_vlm_nav.body.Question` whose tokens come as time goes on, and stop coming while the link is dead."""
+    """Answers as a `Question` of `spec_vlm_nav.navigator_interfaces`: tokens come with time, none on a dead link."""
 
     guess = ""
 
@@ -153,7 +153,7 @@ class Measured:
 
 
 class VirtualRobot:
-    """Clock, `spec_vlm_nav.body.Decoder` and `spec_vlm_nav.body.Body` of one navigator.
+    """Is the clock of one navigator, and its `Decoder` and `RobotInterface` of `spec_vlm_nav.navigator_interfaces`.
 
     Use and close it in one thread (GL).
     """

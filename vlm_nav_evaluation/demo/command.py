@@ -13,13 +13,13 @@ from typing import Any
 from cloud_verifier.config import FED_HEAD_FILE
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
-from spec_vlm_nav.runner import Log, Runner
+from spec_vlm_nav.runner import Runner
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.instructions import understand
 from speculation.language.prompts import Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
-from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
 from vlm_nav_evaluation.report.tables import decoding_table, step_lines
 from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.objects import CLASSES, COLOURS

@@ -10,9 +10,9 @@ from typing import Any
 
 from speculation.links import load_link
 from speculation.predictor import OFF
-from speculation.processes import terminable
 from speculation.profiles import load_profile
 from speculation.settings import path_flag
+from speculation.worker_processes import terminable
 from vlm_nav_evaluation.experiment.mmspec import is_mmspec
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import add_questions

@@ -16,7 +16,7 @@ from speculation.settings import fields_of
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
-from vlm_nav_evaluation.experiment.processor import Cores, placed, processor_s
+from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed, processor_s
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import check_prompts, check_question
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns

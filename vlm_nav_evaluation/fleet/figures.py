@@ -9,7 +9,7 @@ from statistics import mean
 
 import numpy as np
 
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from vlm_nav_evaluation.fleet.fleet import Asked, Fleet, Log
 from vlm_nav_evaluation.fleet.systems import Setting
 

@@ -18,7 +18,7 @@ from cloud_verifier.config import Limits
 from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.interfaces import ModelInfo, Row
-from cloud_verifier.memory import Admission, NoRoom
+from cloud_verifier.kv_admission import KvAdmission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server_draft.costs import DraftCosts
@@ -26,7 +26,7 @@ from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.pass_cost import Load
-from speculation.service import INTERACTIVE, SERVICE_CLASSES
+from speculation.service_classes import INTERACTIVE, SERVICE_CLASSES
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, EarlyTokens, begin_digest
 from vlm_nav_evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
 from vlm_nav_evaluation.fleet.systems import Exit, Setting
@@ -221,7 +221,7 @@ class Robot:
 class Fleet:
     """So many robots at one verifier; the same seed gives the same run.
 
-    blocks: the verifier's memory, in blocks of `BLOCK` cache slots, for which production's `Admission` makes robots
+    blocks: the verifier's memory, in blocks of `BLOCK` cache slots, for which production's `KvAdmission` makes robots
     wait in line or refuses them; None: there is room for all.
     """
 
@@ -249,7 +249,7 @@ class Fleet:
             self.timeline.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0
-        self._memory = Admission(blocks, seed) if blocks is not None else None
+        self._memory = KvAdmission(blocks, seed) if blocks is not None else None
         self._random = np.random.default_rng([seed, 29])
 
     # --- messages, as they reach the verifier
@@ -286,7 +286,7 @@ class Fleet:
         step.prefill.prepared(robot.request, tokens, image_tokens=0)
         if not self.setting.system.cached:
             # Every verification computes the prompt: there is nothing to do before the first.
-            step.fed(tokens, self.timeline.now)
+            step.prefilled(tokens, self.timeline.now)
         self._turn_soon()
 
     def offer(self, robot: Robot, draft: Draft) -> None:
@@ -400,7 +400,7 @@ class Fleet:
         scheduler.costs.passes.observe(load, seconds)
         for step, tokens in batch.chunks.items():
             if scheduler.is_current(step):
-                step.fed(tokens, now, seconds)
+                step.prefilled(tokens, now, seconds)
         for step in batch.choices:
             robot, row = self.robots[step.index], step.row
             if row is None or not scheduler.is_current(step):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from speculation.processes import worker_pool
 from speculation.progress import progress
+from speculation.worker_processes import worker_pool
 
 Found = TypeVar("Found")
 

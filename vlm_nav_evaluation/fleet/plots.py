@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from vlm_nav_evaluation.fleet.specedge import AS_MEASURED, SERVER
 from vlm_nav_evaluation.plots import PAPER, new_figure, plain
 

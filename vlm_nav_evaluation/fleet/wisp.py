@@ -13,7 +13,7 @@ from typing import Any
 
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import PAPER_COSTS
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import Idle
 from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, figures_of, run
 from vlm_nav_evaluation.fleet.fleet import Fleet, blocks_of

@@ -18,11 +18,11 @@ from typing import Any
 
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.process_graph import Graph, NodeSpec
-from spec_vlm_nav.runner import Log, Runner, StartError, free_address
+from spec_vlm_nav.runner import Runner, StartError, free_address
 from spec_vlm_nav.safety import LAST_STOPS_S
 from speculation.progress import progress
 from speculation.settings import path_flag
-from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
+from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
 from vlm_nav_evaluation.link_loss.faults import (
     DELAY_S,
     FAULTS,

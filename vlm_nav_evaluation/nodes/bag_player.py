@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from action_msgs.msg import GoalStatus
 from msgspec import Meta
 from nav_msgs.msg import Odometry
@@ -29,13 +28,13 @@ from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
 from adapters_training.sources import LeftOut
-from spec_vlm_nav.body import State
+from spec_vlm_nav.navigator_interfaces import State
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.parameters import Parameters
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 from vlm_nav_evaluation.bags.files import BagWriter, is_inside, kind_of
 from vlm_nav_evaluation.bags.playback import Item, Pace, items, timed
 
@@ -57,7 +56,7 @@ FATAL = (_RESULT.INVALID_INPUT, _RESULT.LINK_LOST)
 """How a goal ends that would end the same way again; after any other, the next goal asks about the next frames."""
 
 
-class PlayerSettings(msgspec.Struct, frozen=True):
+class PlayerSettings(CheckedSettings, frozen=True):
     """What the node depends on."""
 
     bag: Annotated[Path, Meta(description="bag (folder or file) or data set that is played")] = Path()
@@ -71,9 +70,6 @@ class PlayerSettings(msgspec.Struct, frozen=True):
     wait_s: Annotated[float, Meta(ge=1.0, le=3600.0, description="how long the first frame waits for its answer")] = (
         120.0
     )
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 PLAYER = Parameters(PlayerSettings)

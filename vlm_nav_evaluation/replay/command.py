@@ -30,7 +30,7 @@ from speculation.vlm.load import load_vlm
 from speculation.wire import Welcome, jpeg_of
 from vlm_nav_evaluation.bags.datasets import KINDS, DatasetQuestions, files_of, open_questions
 from vlm_nav_evaluation.bags.frames import FrameSource, Selection
-from vlm_nav_evaluation.experiment.alone import ModelAlone
+from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.experiment.sockets import Edges, sockets
 from vlm_nav_evaluation.journal import Journal

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from edge_drafter import Mode
 from speculation.language.prompts import to_navigation_action as to_action
-from vlm_nav_evaluation.experiment.alone import TARGET
+from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
 from vlm_nav_evaluation.figures import percentiles, report, stale, table8
-from vlm_nav_evaluation.page import Section, write_page
+from vlm_nav_evaluation.html_page import Section, write_page
 from vlm_nav_evaluation.plots import DPI
 from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
 from vlm_nav_evaluation.replay.plots import plot_agreement, plot_latency, plot_stages

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from speculation.settings import path_flag
 from speculation.trace import load
-from vlm_nav_evaluation.page import Section, embedded, png, thumbnail, write_page
+from vlm_nav_evaluation.html_page import Section, embedded, png, thumbnail, write_page
 from vlm_nav_evaluation.report.movie import write_movie
 from vlm_nav_evaluation.report.plots import plot_latency, plot_top
 from vlm_nav_evaluation.report.run import HELD, Decision, load_run

@@ -16,7 +16,7 @@ from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from speculation.progress import progress
-from vlm_nav_evaluation.page import read_image
+from vlm_nav_evaluation.html_page import read_image
 from vlm_nav_evaluation.report.plots import TARGET, plot_top
 from vlm_nav_evaluation.report.run import Decision, Place, Run
 from vlm_nav_simulation.scene import Scene

@@ -15,8 +15,8 @@ from speculation.trace import Kind
 from vlm_nav_evaluation.plots import new_figure, plain, stacked_bars
 from vlm_nav_evaluation.report.run import HELD, Place, Run
 from vlm_nav_evaluation.report.timeline import COLOURS
+from vlm_nav_simulation.mujoco_scene import top_reach
 from vlm_nav_simulation.scene import Scene
-from vlm_nav_simulation.stage import top_reach
 from vlm_nav_simulation.world import World
 
 TOP_PIXELS = 720

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adapters_training.sources.rosbag2 import unseen_videos
-from spec_vlm_nav.body import State
 from spec_vlm_nav.messages import HOLD, AskedPrompt, to_action
 from spec_vlm_nav.motion import yaw_of
+from spec_vlm_nav.navigator_interfaces import State
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.language.prompts import NOT_HERE, STOP

@@ -22,7 +22,7 @@ from cloud_verifier.cluster import on_ray
 from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE, RayCluster, stop
 from cloud_verifier.security import make_keys
 from edge_drafter.link import Keys, LinkState, ZmqLink
-from speculation.early_end import SIGNALS
+from speculation.program_exit import SIGNALS
 from tests.cloud_verifier.cluster.running import (
     LIMIT_S,
     Running,

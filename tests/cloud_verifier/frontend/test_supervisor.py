@@ -19,7 +19,7 @@ from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.security import AUTHORIZED, make_keys, make_next_key, switch_keys
 from cloud_verifier.start_error import StartError
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.route import Route
+from edge_drafter.verifier_route import Route
 from speculation.wire import Fault, FaultCode, Hello, Ping, Pong, Redirect, Welcome, decode, encode
 from tests.cloud_verifier.process import Robot
 from tests.edge_drafter.test_decoder import wait_for

@@ -16,7 +16,7 @@ from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service import SERVICE_CLASSES, ServiceClass
+from speculation.service_classes import SERVICE_CLASSES, ServiceClass
 from speculation.wire import BeginStep, Commit, Draft, Idle
 from tests.cloud_verifier.policies.rows import Declared
 from tests.cloud_verifier.timeline import judge
@@ -183,7 +183,7 @@ class Fleet:
         step = self.scheduler.step(index)
         assert step is not None
         step.prefill.prepared((), robot.prompt)
-        step.fed(robot.prompt, self.now)
+        step.prefilled(robot.prompt, self.now)
         self._last[index] = self._begun[index] = self.now
         self._after(index, Commit(step.number, 0, 0, [], step.answer.digest, False))
 

@@ -10,7 +10,7 @@ from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies import Budget
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service import INTERACTIVE, ServiceClass
+from speculation.service_classes import INTERACTIVE, ServiceClass
 from speculation.wire import BeginStep, Draft, Idle, begin_digest
 from tests.cloud_verifier.steps import step_of
 
@@ -63,7 +63,7 @@ def waiting(
     message = BeginStep(1, "p", b"j", idle=idle, **begin)  # type: ignore[arg-type]
     step = step_of(message, index=index, now=since, service=service, ledger=ledger)
     step.prefill.prepared((), prompt, image_tokens=0)
-    step.fed(prompt, since)
+    step.prefilled(prompt, since)
     if draft is not None:
         given = None if parents is None else list(parents)
         came = since if arrives is None else arrives

@@ -10,11 +10,11 @@ from cloud_verifier.choice import Choice
 from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies import Budget, Policy
-from cloud_verifier.policies.admission import Candidate
+from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from tests.cloud_verifier.policies.rows import Declared, waiting
 
 

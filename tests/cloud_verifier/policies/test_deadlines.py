@@ -8,10 +8,10 @@ import pytest
 
 from cloud_verifier.costs import Costs
 from cloud_verifier.policies import POLICIES
-from cloud_verifier.policies.admission import Candidate
+from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import choice_of
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.policies.chunks import LEAST
+from cloud_verifier.policies.prefill_chunks import LEAST
 from speculation.pass_cost import Load
 from speculation.wire import Draft, Idle, begin_digest
 from tests.cloud_verifier.scheduling import JPEG, Bench

@@ -19,7 +19,7 @@ from cloud_verifier.policies.full_budget import FullBudget
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.sampling import Split
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import ROOT
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import choice_of, feasible, kept_by

@@ -19,7 +19,7 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import Draft, Idle, begin_digest, extend_digest
 from tests.cloud_verifier import bench as server
 from tests.cloud_verifier import timeline

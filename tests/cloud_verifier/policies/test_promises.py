@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from cloud_verifier.config import Scheduling
 from cloud_verifier.policies import POLICIES
-from cloud_verifier.policies.chunks import LEAST
+from cloud_verifier.policies.prefill_chunks import LEAST
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import BeginStep, Idle
 from tests.cloud_verifier.policies.fleet import Fleet, Robot
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.costs import Costs
-from cloud_verifier.policies.admission import Candidate
+from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.policies.wisp import Wisp
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import feasible, kept_by
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cloud_verifier.costs import Costs
 from cloud_verifier.ledger import Ledger
-from cloud_verifier.policies.chunks import LEAST
+from cloud_verifier.policies.prefill_chunks import LEAST
 from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.server_draft.prefill import DraftPrefills
 from cloud_verifier.step import Step
@@ -42,7 +42,7 @@ def begun(index: int, tokens: int) -> Step:
     ledger = Ledger(Costs(Declared(PassCost(0.0, 0.0, 0.0, DECODE_S))))
     step = step_of(message, index=index, ledger=ledger)
     step.prefill.prepared((), image_tokens=0)
-    step.fed(0, 0.0)
+    step.prefilled(0, 0.0)
     step.prefill.draft_inputs = (message.prompt, message.jpeg)
     return step
 

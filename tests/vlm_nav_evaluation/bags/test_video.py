@@ -130,7 +130,7 @@ def test_a_format_that_is_unknown_is_named(tmp_path: Path) -> None:
 def test_without_pyav_the_sentence_tells_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = record(tmp_path / "bag", go2, range(3))
     monkeypatch.setitem(sys.modules, "av", None)
-    monkeypatch.setattr("speculation.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("speculation.optional_packages.find_spec", lambda name: None)
     for opened in (lambda: FrameSource(path, ASKED), lambda: next(items(path))):
         with pytest.raises(
             ValueError, match=r"/frontvideostream is a video stream: av not found: pip install .*\[camera\]"

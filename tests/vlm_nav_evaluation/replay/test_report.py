@@ -8,7 +8,7 @@ import pytest
 
 from edge_drafter import DecodingStats
 from speculation.language.prompts import ACTIONS
-from vlm_nav_evaluation.experiment.alone import TARGET
+from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
 from vlm_nav_evaluation.replay.agreement import agreement
 from vlm_nav_evaluation.replay.compare import changed_answers, differences, side_by_side

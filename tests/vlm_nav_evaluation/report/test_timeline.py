@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from speculation.trace import Kind, Lane, Trace
-from vlm_nav_evaluation.page import png
+from vlm_nav_evaluation.html_page import png
 from vlm_nav_evaluation.report.timeline import hidden_s, most_useful_step, plot_step, steps
 
 

@@ -11,4 +11,4 @@ if _missing:
         "find: run 'make setup' in the project's folder with the ROS sourced that this shell uses, then source "
         "ros_ws/install/setup.bash of that folder"
     )
-import_module("speculation.early_end").begin()
+import_module("speculation.program_exit").take_signals()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_drafter.question import Reply
-from spec_vlm_nav.body import Body, Decision, Execution, State
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigation_goal import End, GoalEnded, NavigationGoal
+from spec_vlm_nav.navigator_interfaces import Decision, Execution, RobotInterface, State
 from spec_vlm_nav.question_asker import Asked
 from speculation.language.prompts import ActionKind, ActionSize, NavigationAction
 
@@ -53,7 +53,7 @@ class ActionPublisher:
     """
 
     def __init__(
-        self, goal: NavigationGoal, body: Body, clock: Callable[[], float], sleep: Callable[[float], None]
+        self, goal: NavigationGoal, body: RobotInterface, clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
         self.held: Hold | None = None
         """Why the robot stands; None where nothing holds it."""

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-import msgspec
 from msgspec import Meta
 
 from edge_drafter.image_dependence import SwapTest
@@ -21,7 +20,7 @@ from edge_drafter.settings import Mode
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.parameters import Parameters
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 FAST, SLOW = 0.2, 0.01
 """Weights of an answer in the mean over the latest few and in the long-run mean."""
@@ -30,7 +29,7 @@ CLEARED = 2.0
 share."""
 
 
-class AlarmSettings(msgspec.Struct, frozen=True):
+class AlarmSettings(CheckedSettings, frozen=True):
     """When the alarms go off. Raises ValueError, naming the setting, for a value out of range."""
 
     acceptance_margin: Annotated[
@@ -47,9 +46,6 @@ class AlarmSettings(msgspec.Struct, frozen=True):
         float,
         Meta(ge=0.001, le=0.2, description="share of draft tokens that another image must change, else it is an alarm"),
     ] = 0.01
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 ALARMS = Parameters(AlarmSettings)

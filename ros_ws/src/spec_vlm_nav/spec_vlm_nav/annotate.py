@@ -11,7 +11,6 @@ from functools import cache
 from typing import Annotated
 
 import cv2
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
@@ -22,7 +21,7 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.frames import Frame
 from speculation.images import file_pixels
 from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize, NavigationAction
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 Colour = tuple[int, int, int]
 GREEN, AMBER, RED, WHITE, GREY, DARK = (
@@ -55,7 +54,7 @@ FILLERS = frozenset(
 SIZE_STEPS = {ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 
 
-class AnnotationSettings(msgspec.Struct, frozen=True):
+class AnnotationSettings(CheckedSettings, frozen=True):
     """How much nav_view shows. Raises ValueError, naming the setting, for a value out of range."""
 
     max_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="images and maps a second at most")] = 5.0
@@ -63,9 +62,6 @@ class AnnotationSettings(msgspec.Struct, frozen=True):
     broadcast_tf: Annotated[
         bool, Meta(description="publish odometry as a transform on /tf, where no driver of the robot does")
     ] = False
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 VIEW = Parameters(AnnotationSettings)

@@ -17,7 +17,7 @@ from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
 from spec_vlm_nav.parameters import BridgeSettings
 from spec_vlm_nav.robot import Answer, Confirmed, Posture, Robot, RobotState
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog
-from spec_vlm_nav.standing import StandUp, Stillness
+from spec_vlm_nav.stand_detection import StandUp, Stillness
 
 RATE_HZ = 50.0
 """How often `tick` is called at least. A robot obeys a move request for a limited time."""

@@ -15,7 +15,7 @@ from msgspec import Meta
 from spec_vlm_nav.diagnostics import Arrivals, Level, Log, Status
 from spec_vlm_nav.optics import Image, LensSettings, ViewSettings
 from spec_vlm_nav.parameters import Parameters
-from speculation.settings import check
+from speculation.settings import CheckedSettings, check
 
 GRAB_S = 0.5
 """A source waits no longer for a frame: so long the end of its thread may take."""
@@ -72,7 +72,7 @@ class SourceSettings(msgspec.Struct, frozen=True):
             raise ValueError("source is empty; use videohub, multicast, or a device, file or URL")
 
 
-class CameraSettings(msgspec.Struct, frozen=True):
+class CameraSettings(CheckedSettings, frozen=True):
     """What go2_camera depends on."""
 
     source: SourceSettings = SourceSettings()
@@ -86,9 +86,6 @@ class CameraSettings(msgspec.Struct, frozen=True):
     reconnect_s: Annotated[
         float, Meta(ge=0.5, le=60.0, description="silence after which the source is opened again, s")
     ] = 3.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 class MountSettings(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from spec_vlm_nav.process_graph import (
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import ResponseOrder
-from speculation.service import SERVICE_CLASSES
+from speculation.service_classes import SERVICE_CLASSES
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
 

@@ -27,7 +27,7 @@ PATIENCE_S = "15"
 END_WITH_PARENT = "setpriv --pdeathsig TERM"
 """Put before a command (util-linux): nobody else ends the processes of a launch that is killed, or ended by SIGTERM."""
 HOLD_SIGNALS = "env --block-signal=INT,TERM"
-"""Put before a command of ours (coreutils 8.32): a signal waits until `speculation.early_end` takes it.
+"""Put before a command of ours (coreutils 8.32): a signal waits until `speculation.program_exit` takes it.
 
 Before that, while Python itself starts, Ctrl-C would be a traceback and a process that has died.
 """

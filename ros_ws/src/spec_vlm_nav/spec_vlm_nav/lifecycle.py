@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from spec_vlm_nav.diagnostics import Log
 from spec_vlm_nav.parameters import Parameters
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 NOT_CONFIGURED, NOT_BACK = 3, 4
 """Exit status of the manager: a node could not be brought up; a node that was up did not come back."""
@@ -66,7 +66,7 @@ class Phase(Enum):
     STOPPING = "stopping"
 
 
-class ManagerSettings(msgspec.Struct, frozen=True):
+class ManagerSettings(CheckedSettings, frozen=True):
     """Which nodes are managed, and how long they are waited for. Raises ValueError for a value beyond its limits."""
 
     node_names: Annotated[
@@ -89,9 +89,6 @@ class ManagerSettings(msgspec.Struct, frozen=True):
     attempts: Annotated[
         int, Meta(ge=1, le=100, description="how often a node is configured at start before all are brought down")
     ] = 1
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 MANAGER_PARAMETERS = Parameters(ManagerSettings)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from edge_drafter.question import VerifierLost, VerifierRefused
 from spec_vlm_nav.diagnostics import Level, Status
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 MEET_LOG_S = 5.0
 GRACE_S = 1.0
@@ -32,7 +31,7 @@ class LinkMode(Enum):
     """Nobody: the robot stands."""
 
 
-class LinkLimits(msgspec.Struct, frozen=True):
+class LinkLimits(CheckedSettings, frozen=True):
     """When the draft model may decide alone. Raises ValueError, naming the setting, for a value out of range."""
 
     degraded_s: Annotated[
@@ -43,9 +42,6 @@ class LinkLimits(msgspec.Struct, frozen=True):
     recover_s: Annotated[
         float, Meta(ge=0.0, le=60.0, description="seconds that a link must be back before the verifier decides again")
     ] = 1.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 class LinkMonitor:

@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from spec_vlm_nav.safety import ZERO, Velocity
 from speculation.language.prompts import NavigationAction
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 CREEP_SPEED, CREEP_TURN = 0.10, 0.15
 """Least speed (m/s, rad/s) until the goal is reached, also where a share of the speeds would be less."""
@@ -87,7 +86,7 @@ class PlanarPose:
         return math.isfinite(self.x) and math.isfinite(self.y) and math.isfinite(self.yaw)
 
 
-class MotionConfig(msgspec.Struct, frozen=True):
+class MotionConfig(CheckedSettings, frozen=True):
     """Speeds and tolerances. Raises ValueError, naming the setting, for a value outside its limits."""
 
     forward_speed: Annotated[float, Meta(ge=0.1, le=1.0, description="speed ahead, m/s")] = 0.40
@@ -105,9 +104,6 @@ class MotionConfig(msgspec.Struct, frozen=True):
     blocked_after_s: Annotated[
         float, Meta(ge=0.3, le=10.0, description="time that a robot gets to show progress; without it is blocked, s")
     ] = 1.2
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True)

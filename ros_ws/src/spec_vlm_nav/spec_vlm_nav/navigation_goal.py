@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from spec_vlm_nav.body import Execution, Frame
 from spec_vlm_nav.motion import Outcome
+from spec_vlm_nav.navigator_interfaces import Execution, Frame
 from speculation.language.instructions import Understood, sentence_for, understand
-from speculation.language.memory import SearchMemory
 from speculation.language.prompts import (
     PROMPT_FORMS,
     SEARCH_FORM,
@@ -26,6 +25,7 @@ from speculation.language.prompts import (
     compose,
     nearest_action,
 )
+from speculation.language.search_memory import SearchMemory
 from speculation.language.thinking import split_thinking
 from speculation.wire import Jpegs, jpeg_of
 

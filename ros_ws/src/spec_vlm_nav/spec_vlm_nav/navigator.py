@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from edge_drafter.question import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
@@ -21,10 +20,10 @@ from spec_vlm_nav.action_publisher import (
     StartedMotion,
     has_ended,
 )
-from spec_vlm_nav.body import Body, Decoder, Execution, Frame, State
 from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
 from spec_vlm_nav.motion import Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, GoalEnded, GoalResult, NavigationGoal
+from spec_vlm_nav.navigator_interfaces import Decoder, Execution, Frame, RobotInterface, State
 from spec_vlm_nav.question_asker import EDGE, Asked, QuestionAsker
 from speculation.language.prompts import (
     NOT_HERE,
@@ -39,7 +38,7 @@ from speculation.language.prompts import (
     parse_answer,
 )
 from speculation.language.thinking import shortened
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 SETTLE_S = 0.15
 """After an action the robot comes to rest before the next frame counts."""
@@ -52,7 +51,7 @@ INVALID_LIMIT = 5
 TAKEN_BACK = "the answer goes on and takes its action back"
 
 
-class NavigatorConfig(msgspec.Struct, frozen=True):
+class NavigatorConfig(CheckedSettings, frozen=True):
     """How a goal is prompted for, and its limits. Raises ValueError, naming the setting, for a value out of range."""
 
     order: Annotated[ResponseOrder, Meta(description="what answers begin with")] = ResponseOrder.REASON_FIRST
@@ -78,9 +77,6 @@ class NavigatorConfig(msgspec.Struct, frozen=True):
         float, Meta(ge=0.0, le=90.0, description="... or turned further since its frame, degrees")
     ] = 8.0
     link: LinkLimits = LinkLimits()
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def is_same_view(self, was: PlanarPose | None, now: PlanarPose | None) -> bool:
         """Return whether a robot sees about the same from two places, as far as they are known."""
@@ -108,7 +104,7 @@ class Navigator:
         self,
         goal: NavigationGoal,
         decoder: Decoder,
-        body: Body,
+        body: RobotInterface,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         over: Callable[[], End | None],

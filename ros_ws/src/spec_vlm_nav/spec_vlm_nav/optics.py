@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import cv2
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
 from speculation.images import check_view
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 Image = npt.NDArray[np.uint8]
 """BGR [height, width, 3], as OpenCV has it."""
@@ -28,7 +27,7 @@ FINER = 2.0
 are stretched by the perspective and need more than its centre."""
 
 
-class LensSettings(msgspec.Struct, frozen=True):
+class LensSettings(CheckedSettings, frozen=True):
     """The calibration of the source, plumb_bob model. The defaults are of one Go2's front camera, not of every one."""
 
     fx: Annotated[float, Meta(ge=1.0, le=1e5, description="focal length of the source, pixels across")] = 864.4
@@ -45,11 +44,8 @@ class LensSettings(msgspec.Struct, frozen=True):
     ] = 1280
     source_height: Annotated[int, Meta(ge=16, le=8192, description="height that fy and cy belong to")] = 720
 
-    def __post_init__(self) -> None:
-        check(self)
 
-
-class ViewSettings(msgspec.Struct, frozen=True):
+class ViewSettings(CheckedSettings, frozen=True):
     """The image that is published. The default is what the embedded models were trained on: the simulator's camera."""
 
     fov_deg: Annotated[
@@ -58,9 +54,6 @@ class ViewSettings(msgspec.Struct, frozen=True):
     ] = 90.0
     width: Annotated[int, Meta(ge=16, le=1920, description="pixels across")] = 224
     height: Annotated[int, Meta(ge=16, le=1920, description="pixels down")] = 224
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.safety import Limits
-from speculation.settings import Field, check, expanded, fields_of, from_flags
+from speculation.settings import CheckedSettings, Field, check, expanded, fields_of, from_flags
 
 WATCHDOG_S = 0.2
 S = TypeVar("S", bound=msgspec.Struct)
@@ -97,7 +97,7 @@ class VlmNavSettings(msgspec.Struct, frozen=True):
             check_output("trace", self.trace)
 
 
-class ExecutorSettings(msgspec.Struct, frozen=True):
+class ExecutorSettings(CheckedSettings, frozen=True):
     """What action_executor depends on."""
 
     watchdog_timeout: Annotated[float, Meta(ge=0.05, le=0.25, description="silence that holds the robot, s")] = (
@@ -105,9 +105,6 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     )
     require_bridge: Annotated[bool, Meta(description="hold the robot while go2_bridge's heartbeat is missing")] = True
     stamped_cmd_vel: Annotated[bool, Meta(description="cmd_vel is a TwistStamped, in base_link")] = False
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 class BridgeSettings(msgspec.Struct, frozen=True):

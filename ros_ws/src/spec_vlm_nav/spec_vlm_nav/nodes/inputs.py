@@ -18,10 +18,10 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.msg import ActionStatus
 
-from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.navigator_interfaces import Frame
 from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
 from spec_vlm_nav.nodes.diagnostics import on_lines
 from spec_vlm_nav.nodes.process import start_thread

@@ -8,8 +8,8 @@ from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
 from edge_drafter.question import Reply
-from spec_vlm_nav.body import Decision, Frame
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
+from spec_vlm_nav.navigator_interfaces import Decision, Frame
 from spec_vlm_nav.nodes.topics import LATCHED
 from speculation.language.prompts import parse_answer
 from speculation.settings import expanded

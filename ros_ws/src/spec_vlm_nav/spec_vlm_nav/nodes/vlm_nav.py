@@ -35,13 +35,13 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import keep_loaded, route_logging
 from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
-from speculation.extras import need
 from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
+from speculation.optional_packages import need
 from speculation.trace import Trace
 
 if TYPE_CHECKING:
-    from edge_drafter.exported import ExportedSteps
+    from edge_drafter.otlp_export import ExportedSteps
 
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
@@ -257,7 +257,7 @@ def _exported_steps(address: str) -> ExportedSteps:
         need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
     except ImportError as error:
         raise ValueError(f"otlp: {error}") from None
-    from edge_drafter.exported import ExportedSteps
+    from edge_drafter.otlp_export import ExportedSteps
     from speculation.otlp import http_exporter
 
     return ExportedSteps(http_exporter(address))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from speculation.settings import check
+from speculation.settings import CheckedSettings
 
 try:
     from aiohttp import WSMsgType, web
@@ -37,7 +37,7 @@ HEADERS = {
 }
 
 
-class WebConfig(msgspec.Struct, frozen=True):
+class WebConfig(CheckedSettings, frozen=True):
     """Where the page is served, and to whom."""
 
     host: Annotated[str, Meta(description="address to serve on; 127.0.0.1: this machine only")] = "127.0.0.1"
@@ -46,9 +46,6 @@ class WebConfig(msgspec.Struct, frozen=True):
     annotated: Annotated[bool, Meta(description="show annotated/compressed in place of camera/image/compressed")] = (
         False
     )
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def local(self) -> bool:
