@@ -370,9 +370,13 @@ def offers_not_here(prompt: str) -> bool:
     return lines[-1] in GUIDE.values() or any(line.startswith(MEMORY_LINE) for line in lines[1:])
 
 
-def chat(instruction: str, images: int = 1) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction."""
-    if not images:
+def chat(instruction: str, images: int = 1, in_parts: bool = True) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction.
+
+    Templates of models that see may drop an instruction that is no part, those of language models one that is:
+    `in_parts` is which of them it is for. With images it is always in parts.
+    """
+    if not images and not in_parts:
         return [{"role": "user", "content": instruction.strip()}]
     frames = [{"type": "image"} for _ in range(images)]
     return [{"role": "user", "content": [*frames, {"type": "text", "text": instruction.strip()}]}]

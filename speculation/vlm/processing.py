@@ -93,7 +93,7 @@ class Processor:
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
         text = self.tokenizer.apply_chat_template(
-            chat(prompt, len(images)),
+            chat(prompt, len(images), in_parts=self.frames is not None),
             chat_template=self.template,
             tokenize=False,
             add_generation_prompt=True,
