@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 
 from speculation.language.prompts import chat
@@ -110,8 +111,8 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
     """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
     try:
         return Processor.load(folder, family_of(config["model_type"]), config)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(":")
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
