@@ -52,6 +52,7 @@ class Layout:
     hidden: int
     layers: int
     tied: bool = False
+    """Not as published: for fine-tuned models whose head is their embedding."""
     shards: int = 1
     older: bool = False
     """Whether weights have their names from before transformers 4.52."""
@@ -64,7 +65,7 @@ class Layout:
 
 LAYOUTS = {
     "InternVL3-1B-hf": Layout("internvl", "qwen2", 256, 2, tied=True, older=True),
-    "InternVL3_5-1B-HF": Layout("internvl", "qwen3", 256, 2, tied=True),
+    "InternVL3_5-1B-HF": Layout("internvl", "qwen3", 256, 2),
     "InternVL3_5-8B-HF": Layout("internvl", "qwen3", 384, 3, shards=4, heads=3),
     "SmolVLM2-256M-Video-Instruct": Layout("smolvlm", "llama", 64, 2, side=128, patch=16, scale=4),
     "SmolVLM2-500M-Video-Instruct": Layout("smolvlm", "llama", 96, 2, heads=3, side=128, patch=16, scale=4),
@@ -72,14 +73,16 @@ LAYOUTS = {
 }
 
 
-def published_tiles(folder: Path, name: str, *, newer: bool = False, seed: int = 0, **text: Any) -> Path:
-    """Write a checkpoint in the layout of `name` into a new folder and return it.
+def published_tiles(
+    folder: Path, name: str, *, newer: bool = False, seed: int = 0, across: int = 4, text: dict[str, Any] | None = None
+) -> Path:
+    """Write a checkpoint in the layout of `name` into a folder and return it.
 
-    `newer`: with processor_config.json as transformers 5 writes it, in place of the files of 4; `text`: changes of
-    the decoder's config.
+    `newer`: with processor_config.json as transformers 5 writes it, in place of the files of 4; `across`: tiles along
+    the longest side of SmolVLM's frames; `text`: changes of the decoder's config.
     """
     layout = LAYOUTS[name]
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tiny_tokenizer()
     internvl = layout.family == "internvl"
     tokenizer.add_special_tokens({
@@ -92,7 +95,7 @@ def published_tiles(folder: Path, name: str, *, newer: bool = False, seed: int =
     if internvl:
         _name_the_image_tokens(folder)
     vocabulary = tokenizer.get_vocab()
-    processor = _internvl_processor(layout) if internvl else _smolvlm_processor(layout)
+    processor = _internvl_processor(layout) if internvl else _smolvlm_processor(layout, across)
     tokens = {"image_seq_length" if internvl else "image_seq_len": TOKENS_PER_TILE}
     tokens |= {"processor_class": processor["processor_class"]}
     template = INTERNVL_TEMPLATE if internvl else SMOLVLM_TEMPLATE
@@ -111,7 +114,7 @@ def published_tiles(folder: Path, name: str, *, newer: bool = False, seed: int =
     })  # fmt: skip
     config = _internvl_config if internvl else _smolvlm_config
     described = config(layout, vocabulary, len(tokenizer) + (151 if internvl else 0))
-    described["text_config"] |= text
+    described["text_config"] |= text or {}
     _write_json(folder / "config.json", described)
     _write_weights(folder, layout, len(tokenizer), seed)
     return folder
@@ -126,7 +129,6 @@ def _internvl_config(layout: Layout, vocabulary: dict[str, int], rows: int) -> d
         "num_hidden_layers": layout.layers, "num_key_value_heads": 1, "rms_norm_eps": 1e-06, "rope_scaling": None,
         "rope_theta": 1000000, "sliding_window": None, "torch_dtype": "bfloat16", "use_cache": True,
         "use_sliding_window": False, "vocab_size": rows, "tie_word_embeddings": layout.tied,
-        "layer_types": ["full_attention"] * layout.layers,
     }  # fmt: skip
     vision = {
         "attention_bias": True, "attention_dropout": 0.0, "dropout": 0.0, "hidden_act": "gelu",
@@ -183,13 +185,13 @@ def _internvl_processor(layout: Layout) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _smolvlm_processor(layout: Layout) -> dict[str, Any]:
+def _smolvlm_processor(layout: Layout, across: int) -> dict[str, Any]:
     return {
         "do_convert_rgb": True, "do_image_splitting": True, "do_normalize": True, "do_pad": True, "do_rescale": True,
         "do_resize": True, "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "SmolVLMImageProcessor",
         "image_std": [0.5, 0.5, 0.5], "max_image_size": {"longest_edge": layout.side},
         "processor_class": "SmolVLMProcessor", "resample": 1, "rescale_factor": 0.00392156862745098,
-        "size": {"longest_edge": 4 * layout.side},
+        "size": {"longest_edge": across * layout.side},
     }  # fmt: skip
 
 

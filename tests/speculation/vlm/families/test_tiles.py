@@ -36,7 +36,15 @@ from speculation.vlm.families.internvl import InternVL, InternVLFrames
 from speculation.vlm.families.smolvlm import SmolVLM, SmolVLMFrames
 from speculation.vlm.families.tiles import TileFrames
 from speculation.vlm.folder import stored_tensors, weight_files
-from speculation.vlm.forward import PrefillChunk, draft_chunk, encode_image, forward, forward_layers, image_places, prefill
+from speculation.vlm.forward import (
+    PrefillChunk,
+    draft_chunk,
+    encode_image,
+    forward,
+    forward_layers,
+    image_places,
+    prefill,
+)
 from speculation.vlm.fused import fuse
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.inspect import inspect_folder, inspect_pair
@@ -133,7 +141,7 @@ def test_files_of_transformers_5_say_the_same(models: dict[str, Vlm], tmp_path: 
     assert not (newer / "preprocessor_config.json").exists() and not (newer / "chat_template.json").exists()
     one, other = (prepare(vlm, PROMPT, FRAME) for vlm in (models[name], load_vlm(newer, dtype="float64")))
     np.testing.assert_array_equal(one.ids, other.ids)
-    np.testing.assert_array_equal(one.pixel_values, other.pixel_values)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(one.pixel_values, other.pixel_values)
     assert one.grids == other.grids
 
 
@@ -189,7 +197,8 @@ def rendered(vlm: Vlm, counts: list[tuple[int, int, int]]) -> str:
             expanded = InternVLProcessor.replace_image_token(own, {"num_patches": [tiles]}, 0)
         else:
             names = ("<fake_token_around_image>", place, "<global-img>")
-            expanded = get_image_prompt_string(rows, columns, TOKENS_PER_TILE, *names)
+            prompt: Any = get_image_prompt_string
+            expanded = prompt(rows, columns, TOKENS_PER_TILE, *names)
         text = text.replace(place, expanded.replace(place, "<here>"), 1)
     return str(text.replace("<here>", place))
 
@@ -212,7 +221,7 @@ def test_any_frame_is_prepared_as_by_transformers_own_processor(vlm: Vlm, odd: s
     more = {"crop_to_patches": True} if isinstance(vlm.family, InternVL) else {"return_row_col_info": True}
     found = images.preprocess(images=Image.fromarray(picture), return_tensors="np", **more)
     expected = found["pixel_values"].reshape(-1, 3, tiles_of(vlm).side, tiles_of(vlm).side)
-    np.testing.assert_array_equal(inputs.pixel_values, expected)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(inputs.pixel_values, expected)
     if isinstance(vlm.family, InternVL):
         shape = (int(found["num_patches"][0]), 0, 0)
     else:
@@ -311,7 +320,12 @@ def test_bounds_that_no_tiles_fit_are_refused(folders: dict[str, Path], name: st
         (1, "preprocessor_config.json", {"size": {"height": 84, "width": 84}}, "known is a longest_edge"),
         (0, "preprocessor_config.json", {"do_normalize": False}, "do_normalize is false"),
         (0, "config.json", {"vision_feature_select_strategy": "full"}, "only 'default' makes a square"),
-        (0, "config.json", {"text_config": {"model_type": "gpt_oss"}}, "a decoder of type 'gpt_oss'; known are qwen3, "),
+        (
+            0,
+            "config.json",
+            {"text_config": {"model_type": "gpt_oss"}},
+            "a decoder of type 'gpt_oss'; known are qwen3, ",
+        ),
         (1, "config.json", {"text_config": {"model_type": "mistral"}}, "decoder of type 'mistral'; known are llama"),
         (1, "config.json", {"model_type": "idefics3"}, "take SmolVLM2"),
         (1, "config.json", {"image_token_id": 5}, "image_token_id in config.json is not the tokenizer's"),
@@ -358,7 +372,9 @@ def test_whole_prompts_of_any_frames_are_transformers_own(models: dict[str, Vlm]
 
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_prompts_cut_within_an_image_beside_other_rows_are_as_whole(models: dict[str, Vlm], data: st.DataObject) -> None:
+def test_prompts_cut_within_an_image_beside_other_rows_are_as_whole(
+    models: dict[str, Vlm], data: st.DataObject
+) -> None:
     vlm = models[data.draw(st.sampled_from(FAMILIES))]
     steps = [prepare(vlm, "go", images) for images in (WIDE, [pixels(9, 9), WIDE], None)]
     cache, seen = KVCache(vlm, 3, CAPACITY), [encode_image(vlm, inputs) for inputs in steps]
@@ -382,9 +398,9 @@ def test_prompts_cut_within_an_image_beside_other_rows_are_as_whole(models: dict
 
 @pytest.mark.parametrize("decoder", ["llama", "qwen2", "qwen3_moe"])
 def test_other_decoders_of_internvl_pass_the_check_at_load(tmp_path: Path, decoder: str) -> None:
-    changes = {"model_type": decoder}
     more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
-    folder = published_tiles(tmp_path / "own", FAMILIES[0], **changes, **(more if "moe" in decoder else {}))
+    text = {"model_type": decoder, **(more if "moe" in decoder else {})}
+    folder = published_tiles(tmp_path / "own", FAMILIES[0], text=text)
     # torch multiplies the matrices of experts in float32 at most.
     dtype, tolerance = ("float32", 1e-4) if "moe" in decoder else ("float64", EXACT)
     vlm = load_vlm(folder, dtype=dtype)
@@ -420,9 +436,7 @@ def test_seeing_can_be_given_up_between_layers(vlm: Vlm) -> None:
     assert encode_image(vlm, prepare(vlm, PROMPT, FRAME), lambda: False) is not None
 
 
-def test_layers_on_several_devices_and_captured_ones_are_the_same(
-    vlm: Vlm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_on_several_devices_and_captured_ones_are_the_same(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"lazy:0": 10**9, "lazy:1": 10**9}
     monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
     spread = load_vlm(vlm.folder, dtype="float64", device="lazy:0,lazy:1", load_check=False)
@@ -448,7 +462,7 @@ def test_decoders_are_run_by_fused_layers(folders: dict[str, Path]) -> None:
 def test_training_reads_the_states_that_exits_and_heads_read(vlm: Vlm) -> None:
     """Rows of different frames beside each other, against transformers' own hidden states."""
     steps = [prepare(vlm, PROMPT, WIDE), prepare(vlm, "go", FRAME)]
-    rows = [Encoded(each.ids, each.ids, each.positions, each.pixel_values, each.grids[0], 0) for each in steps]
+    rows = [Encoded(each.ids, each.ids, each.positions, each.pixel_values, each.grids[0], False) for each in steps]
     batch = collate(rows, pad=0)
     batch_outputs = [hidden for _, hidden in outputs(vlm, batch)]
     for row, inputs in enumerate(steps):
