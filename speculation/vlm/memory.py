@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """
     inner = config.get("text_config", {})
     try:
-        defaults = AutoConfig.for_model(**inner).to_dict() if "model_type" in inner else {}
+        defaults = AutoConfig.for_model(**deepcopy(inner)).to_dict() if "model_type" in inner else {}
     except (StrictDataclassError, ValueError) as error:
         raise ModelFolderError(f"text_config in config.json: {' '.join(str(error).split())}; fetch it again") from None
     return dict(defaults | config | inner)

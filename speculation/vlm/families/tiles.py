@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def described(config: dict[str, Any]) -> Any:
     """Return transformers' own description of a config.json, with its defaults."""
     from transformers import AutoConfig  # late: names of families are asked for where no model is loaded
 
-    return AutoConfig.for_model(**config)
+    return AutoConfig.for_model(**deepcopy(config))  # which it changes
 
 
 def square(name: str, value: Any) -> int:
