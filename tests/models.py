@@ -62,6 +62,8 @@ FAMILIES: dict[str, Any] = {
     "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration, lambda hidden: deep_vision(hidden)),
     "qwen3_vl_moe": (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, lambda hidden: deep_vision(hidden)),
 }
+TILED = {"internvl": "InternVL3_5-8B-HF", "smolvlm": "SmolVLM2-256M-Video-Instruct"}
+"""Families that cut frames into tiles, and the published layout that their tiny models have."""
 TEXT_PARTS: dict[str, dict[str, Any]] = {
     "qwen3_vl": {"head_dim": HEAD_DIM},
     "qwen3_vl_moe": {
@@ -140,8 +142,12 @@ def tiny_model(
     tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
     short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES. The embedding is padded to a
     multiple of `padding` rows. With a `template` that knows of thinking its marks are tokens, likelier than others and
-    `special` or not.
+    `special` or not. Of a family in TILED, `layers` and `seed` alone are as asked for.
     """
+    if family in TILED:
+        from tests.published_tiles import published_tiles  # late, as it takes this module
+
+        return published_tiles(folder, TILED[family], seed=seed, across=2, text={"num_hidden_layers": layers})
     thinks = OPENS in template
     tokenizer = tiny_tokenizer(vocabulary, thinks, special)
     ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}

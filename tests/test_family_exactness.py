@@ -21,7 +21,7 @@ from speculation.vlm.model import Vlm
 from speculation.wire import Grammar
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
-from tests.models import FAMILIES, TEXT_FAMILIES, scratch_inputs, tiny_model, tiny_text_model
+from tests.models import FAMILIES, TEXT_FAMILIES, TILED, scratch_inputs, tiny_model, tiny_text_model
 from tests.pair import SERVER, Robot, run
 from tests.test_exactness import ALONE, HOW, LINKED, alone, near, noisy_exits
 
@@ -65,7 +65,7 @@ def expected(target: Vlm, request: StepRequest) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("count", [14, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", [*FAMILIES, *TEXT_FAMILIES])
+@pytest.mark.parametrize("family", [*FAMILIES, *TILED, *TEXT_FAMILIES])
 def test_answers_in_every_mode_are_the_targets_own(family: str, count: int, tmp_path: Path) -> None:
     """Links lose, repeat and delay messages, and break."""
     target, draft = pair(family, tmp_path)

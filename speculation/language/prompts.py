@@ -393,16 +393,18 @@ def offers_not_here(prompt: str) -> bool:
     return lines[-1] in GUIDE.values() or any(line.startswith(MEMORY_LINE) for line in lines[1:])
 
 
-def chat(prompt: str, images: int = 1) -> list[dict[str, Any]]:
+def chat(prompt: str, images: int = 1, in_parts: bool = True) -> list[dict[str, Any]]:
     """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction.
 
     A prompt of `continued` is a conversation: its parts are user and assistant in turns, and the first has the frames.
+    Templates of models that see may drop an instruction that is no part, those of language models one that is:
+    `in_parts` is which of them it is for. With images it is always in parts.
     """
-    parts, roles = [part.strip() for part in prompt.split(TURN_END)], ("user", "assistant")
-    if not images:
-        return [{"role": roles[place % 2], "content": part} for place, part in enumerate(parts)]
+    turns, roles = [turn.strip() for turn in prompt.split(TURN_END)], ("user", "assistant")
+    if not images and not in_parts:
+        return [{"role": roles[place % 2], "content": turn} for place, turn in enumerate(turns)]
     messages: list[dict[str, Any]] = [
-        {"role": roles[place % 2], "content": [{"type": "text", "text": part}]} for place, part in enumerate(parts)
+        {"role": roles[place % 2], "content": [{"type": "text", "text": turn}]} for place, turn in enumerate(turns)
     ]
     messages[0]["content"][:0] = [{"type": "image"} for _ in range(images)]
     return messages

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
 
 from speculation.vlm.folder import ModelFolderError, StoredTensor
 from speculation.vlm.settings import ModelSettings, Quantisation
@@ -20,8 +23,16 @@ DECODER_LAYER = re.compile(r"(?:^|\.)(?:language_|text_)?model\.layers\.(\d+)\."
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the decoder's part of a config.json; older checkpoints have it at the top."""
-    return dict(config | config.get("text_config", {}))
+    """Return the decoder's part of a config.json, with transformers' defaults; older checkpoints have it at the top.
+
+    SmolVLM2 2.2B, for one, leaves out the heads. Raises ModelFolderError for values that cannot be.
+    """
+    inner = config.get("text_config", {})
+    try:
+        defaults = AutoConfig.for_model(**deepcopy(inner)).to_dict() if "model_type" in inner else {}
+    except (StrictDataclassError, ValueError) as error:
+        raise ModelFolderError(f"text_config in config.json: {' '.join(str(error).split())}; fetch it again") from None
+    return dict(defaults | config | inner)
 
 
 def head_width(text: dict[str, Any]) -> int:

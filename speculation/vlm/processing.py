@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 
 from speculation.language.prompts import chat
@@ -112,7 +113,7 @@ class Processor:
     def _render(self, prompt: str, images: int) -> str:
         """Return the text of the chat around `prompt`, up to where the answer begins."""
         text = self.tokenizer.apply_chat_template(
-            chat(prompt, images),
+            chat(prompt, images, in_parts=self.frames is not None),
             chat_template=self.template,
             tokenize=False,
             add_generation_prompt=True,
@@ -124,8 +125,8 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
     """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
     try:
         processor = Processor.load(folder, family_of(config["model_type"]), config)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(":")
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None

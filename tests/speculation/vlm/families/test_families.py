@@ -30,20 +30,20 @@ from speculation.vlm.load import load_vlm
 from speculation.vlm.load_check import difference, library_logits, own_logits, small_question
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.models import FAMILIES, TEXT_FAMILIES, frame, scratch_inputs, tiny_model, tiny_text_model
+from tests.models import FAMILIES, TEXT_FAMILIES, TILED, frame, scratch_inputs, tiny_model, tiny_text_model
 
 EXACT = 1e-9
 DEEP = ["qwen3_vl", "qwen3_vl_moe"]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*FAMILIES, *TILED])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vlm:
     folder = tiny_model(tmp_path_factory.mktemp(request.param), layers=3, family=request.param)
     return load_vlm(folder, dtype="float64")
 
 
 def test_every_family_has_tiny_models() -> None:
-    assert {*FAMILIES, *TEXT_FAMILIES} == set(KINDS)
+    assert {*FAMILIES, *TILED, *TEXT_FAMILIES} == set(KINDS)
 
 
 @settings(max_examples=12, deadline=None)
@@ -113,7 +113,7 @@ def test_answers_are_those_of_generate(seeing: Vlm, frames: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize("family", [*FAMILIES, *TEXT_FAMILIES])
+@pytest.mark.parametrize("family", [*FAMILIES, *TILED, *TEXT_FAMILIES])
 def test_a_model_differs_by_its_rounding_alone(family: str, dtype: str, tmp_path: Path) -> None:
     build: Any = tiny_text_model if family in TEXT_FAMILIES else tiny_model
     vlm = load_vlm(build(tmp_path, family=family), dtype=dtype)

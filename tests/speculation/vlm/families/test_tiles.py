@@ -1,0 +1,520 @@
+"""InternVL and SmolVLM2 in folders as published: frames, prompts, forwards and answers are transformers' own."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+from adapters_training.encoding import Encoded
+from adapters_training.frozen_target.batches import collate
+from adapters_training.frozen_target.hidden_states import outputs
+from edge_drafter import DraftingConfig, Mode, StepRequest
+from speculation.cancellation import Abandoned
+from speculation.exits import ExitHeads
+from speculation.frames import decode_jpeg
+from speculation.language.prompts import chat
+from speculation.sampling import GREEDY, Coupled, SamplingScheme
+from speculation.vlm import load as load_module
+from speculation.vlm import placement
+from speculation.vlm.cache import KVCache
+from speculation.vlm.families.internvl import InternVL, InternVLFrames
+from speculation.vlm.families.smolvlm import SmolVLM, SmolVLMFrames
+from speculation.vlm.families.tiles import TileFrames
+from speculation.vlm.folder import stored_tensors, weight_files
+from speculation.vlm.forward import (
+    PrefillChunk,
+    draft_chunk,
+    encode_image,
+    forward,
+    forward_layers,
+    image_places,
+    prefill,
+)
+from speculation.vlm.fused import fuse
+from speculation.vlm.inputs import Inputs, as_sent, prepare
+from speculation.vlm.inspect import inspect_folder, inspect_pair
+from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.memory import loaded_bytes, weight_bytes
+from speculation.vlm.quantise import quantisation_config
+from speculation.vlm.session import VlmSession
+from speculation.vlm.settings import Quantisation
+from speculation.wire import MAX_FRAMES, Sight
+from tests import devices
+from tests.edge_drafter.fakes import Weather
+from tests.models import scratch_inputs, scratch_logits
+from tests.pair import Robot, run
+from tests.published_tiles import LAYOUTS, TOKENS_PER_TILE, published_tiles
+
+devices.attach()
+EXACT = 1e-9
+NAMES = tuple(LAYOUTS)
+FAMILIES = ("InternVL3_5-8B-HF", "SmolVLM2-2.2B-Instruct")
+"""One checkpoint of each, for what does not depend on a layout."""
+PAIRS = (
+    ("InternVL3_5-8B-HF", "InternVL3_5-1B-HF"),
+    ("SmolVLM2-2.2B-Instruct", "SmolVLM2-256M-Video-Instruct"),
+)
+CAPACITY = 512
+PROMPT = "find the silver bottle"
+TREE = ([7, 8, 9, 10], [-1, 0, 0, -1])
+
+
+def pixels(height: int, width: int, seed: int = 3) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+FRAME = pixels(90, 170)
+WIDE = pixels(40, 150, 4)
+
+
+def jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def tiles_of(vlm: Vlm) -> TileFrames:
+    frames = vlm.processor.frames
+    assert isinstance(frames, InternVLFrames | SmolVLMFrames)
+    return frames
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("published")
+    return {name: published_tiles(place / name, name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> dict[str, Vlm]:
+    return {name: load_vlm(folder, dtype="float64") for name, folder in folders.items()}
+
+
+@pytest.fixture(params=FAMILIES)
+def vlm(request: pytest.FixtureRequest, models: dict[str, Vlm]) -> Vlm:
+    """One model of each family."""
+    return models[request.param]
+
+
+@pytest.fixture(params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder of one's own, to be changed."""
+    return published_tiles(tmp_path / "own", request.param)
+
+
+def edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+# --- folders
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_published_weights_are_read(folders: dict[str, Path], models: dict[str, Vlm], name: str) -> None:
+    vlm, layout = models[name], LAYOUTS[name]
+    assert len(weight_files(folders[name])) == layout.shards
+    stored = {each.name: each.count for each in stored_tensors(weight_files(folders[name]))}
+    assert sum(stored.values()) == sum(weight.numel() for weight in vlm.model.parameters())
+    assert any(key.startswith("language_model.model.layers.0.") for key in stored) is layout.older
+    assert (vlm.model.lm_head.weight is vlm.text.embed_tokens.weight) is layout.tied
+    assert vlm.num_layers == layout.layers and vlm.eos == (vlm.tokenizer.eos_token_id,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_of_transformers_5_say_the_same(models: dict[str, Vlm], tmp_path: Path, name: str) -> None:
+    newer = published_tiles(tmp_path / name, name, newer=True)
+    assert not (newer / "preprocessor_config.json").exists() and not (newer / "chat_template.json").exists()
+    one, other = (prepare(vlm, PROMPT, FRAME) for vlm in (models[name], load_vlm(newer, dtype="float64")))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.pixel_values, other.pixel_values)
+    assert one.grids == other.grids
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_and_memory_know_what_is_loaded(folders: dict[str, Path], models: dict[str, Vlm], name: str) -> None:
+    report, vlm = inspect_folder(folders[name]), models[name]
+    assert not report.problem and report.sees_images and report.layers == vlm.num_layers
+    assert (report.fingerprint, report.tokenizer, report.eos) == (vlm.fingerprint, vlm.tokenizer_fingerprint, vlm.eos)
+    assert report.kv_heads == vlm.kv_heads and report.head_dim == vlm.head_dim
+    assert report.kv_bytes_per_token["float32"] == 2 * 4 * vlm.num_layers * vlm.kv_heads * vlm.head_dim
+    frames = tiles_of(vlm)
+    assert report.image_tokens == frames.tokens(frames.encode(pixels(720, 1280))[1])
+    whole = load_vlm(folders[name], load_check=False)
+    predicted = weight_bytes(stored_tensors(weight_files(folders[name])), "float32")
+    assert predicted == pytest.approx(loaded_bytes(whole.model), rel=0.03)
+
+
+def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, Path]) -> None:
+    reports = {name: inspect_folder(folder) for name, folder in folders.items()}
+    for target, draft in PAIRS:
+        found = inspect_pair(reports[target], reports[draft])
+        assert not found.problems and {found.target, found.draft} == {target, draft}
+    assert inspect_pair(reports[PAIRS[0][0]], reports[PAIRS[1][1]]).problems
+
+
+def test_vision_and_projector_stay_whole_when_the_rest_is_rounded(folders: dict[str, Path]) -> None:
+    pytest.importorskip("bitsandbytes")
+    for name, parts in zip(FAMILIES, (InternVL.vision, SmolVLM.vision), strict=True):
+        config = json.loads((folders[name] / "config.json").read_text(encoding="utf-8"))
+        rounding = quantisation_config(folders[name], config, Quantisation.NF4, torch.float32)
+        assert rounding.llm_int8_skip_modules == [*parts, "lm_head"]
+        vlm = load_vlm(folders[name], quantisation="nf4")
+        rounded = {key for key, module in vlm.model.named_modules() if type(module).__name__ == "Linear4bit"}
+        assert rounded and all(key.startswith(f"{vlm.family.decoder}.layers.") for key in rounded)
+        predicted = weight_bytes(stored_tensors(weight_files(folders[name])), "float32", Quantisation.NF4)
+        assert predicted == pytest.approx(loaded_bytes(vlm.model), rel=0.03)
+
+
+# --- frames and prompts
+
+
+def rendered(vlm: Vlm, counts: list[tuple[int, int, int]]) -> str:
+    """Return the prompt as the processors of transformers expand it, by their own functions."""
+    text = vlm.tokenizer.apply_chat_template(
+        chat(PROMPT, len(counts)), chat_template=vlm.processor.template, tokenize=False, add_generation_prompt=True
+    )
+    place = tiles_of(vlm).place
+    for tiles, rows, columns in counts:
+        if isinstance(vlm.family, InternVL):
+            own: Any = SimpleNamespace(
+                start_image_token="<img>", end_image_token="</img>", image_token=place, image_seq_length=TOKENS_PER_TILE
+            )
+            expanded = InternVLProcessor.replace_image_token(own, {"num_patches": [tiles]}, 0)
+        else:
+            names = ("<fake_token_around_image>", place, "<global-img>")
+            prompt: Any = get_image_prompt_string
+            expanded = prompt(rows, columns, TOKENS_PER_TILE, *names)
+        text = text.replace(place, expanded.replace(place, "<here>"), 1)
+    return str(text.replace("<here>", place))
+
+
+ODD = {
+    "flat": pixels(1, 1000),
+    "high": pixels(1000, 1),
+    "tiny": pixels(3, 3),
+    "one pixel": pixels(1, 1),
+    "grey": decode_jpeg(jpeg(pixels(60, 80)[..., 0])),
+    "black": np.zeros((64, 64, 3), np.uint8),
+    "huge": np.full((3000, 5000, 3), 128, np.uint8),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_any_frame_is_prepared_as_by_transformers_own_processor(vlm: Vlm, odd: str) -> None:
+    picture, images = ODD[odd], tiles_of(vlm).images
+    inputs = prepare(vlm, PROMPT, picture)
+    more = {"crop_to_patches": True} if isinstance(vlm.family, InternVL) else {"return_row_col_info": True}
+    found = images.preprocess(images=Image.fromarray(picture), return_tensors="np", **more)
+    expected = found["pixel_values"].reshape(-1, 3, tiles_of(vlm).side, tiles_of(vlm).side)
+    np.testing.assert_array_equal(inputs.pixel_values, expected)
+    if isinstance(vlm.family, InternVL):
+        shape = (int(found["num_patches"][0]), 0, 0)
+    else:
+        assert found["pixel_attention_mask"].all(), "no tile is padded"
+        shape = (len(expected), found["rows"][0][0], found["cols"][0][0])
+    assert inputs.grids == (shape,)
+    assert vlm.tokenizer.decode(inputs.ids) == rendered(vlm, [shape])
+    assert (inputs.ids == vlm.image_token).sum() == TOKENS_PER_TILE * len(expected)
+    np.testing.assert_array_equal(inputs.positions, np.tile(np.arange(len(inputs.ids)), (3, 1)))
+    assert inputs.delta == 0
+    seen = encode_image(vlm, inputs)
+    assert seen is not None and len(seen.features) == TOKENS_PER_TILE * len(expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(height=st.integers(1, 600), width=st.integers(1, 600), bound=st.sampled_from([0, 20_000, 70_000, 200_000]),
+       longest=st.sampled_from([0, 100, 336, 500]))  # fmt: skip
+@example(height=1, width=600, bound=0, longest=5000)
+@example(height=599, width=1, bound=0, longest=100)
+def test_the_tokens_of_a_frame_are_known_from_its_size(
+    models: dict[str, Vlm], folders: dict[str, Path], height: int, width: int, bound: int, longest: int
+) -> None:
+    for name in FAMILIES:
+        frames: Any = models[name].family.frames(folders[name], json.loads((folders[name] / "config.json").read_text()))
+        if isinstance(frames, SmolVLMFrames):
+            if longest:
+                frames.images.size = {"longest_edge": longest}
+            frames.images.do_resize = longest != 500
+            if longest == 336:
+                frames.images.do_image_splitting = False
+            elif frames.images.do_resize:
+                frames.limit(0, bound)
+        else:
+            frames.limit(0, bound)
+        values, grid = frames.encode(np.zeros((height, width, 3), np.uint8))
+        assert grid == frames.grid(height, width) and len(values) == grid[0]
+        if bound and frames.images.do_resize and longest != 336:
+            assert (grid[0] - (grid[0] > 1)) * frames.side**2 <= bound
+
+
+@pytest.mark.parametrize("images", [0, 1, 2, MAX_FRAMES])
+def test_a_chat_has_a_place_for_each_frame_and_keeps_the_words(vlm: Vlm, images: int) -> None:
+    inputs = prepare(vlm, PROMPT, [FRAME, WIDE, FRAME, WIDE][:images] or None)
+    text = vlm.tokenizer.decode(inputs.ids)
+    assert text == rendered(vlm, list(inputs.grids)) and PROMPT in text and len(inputs.grids) == images
+
+
+def test_an_instruction_with_a_place_for_an_image_is_refused(vlm: Vlm) -> None:
+    with pytest.raises(ValueError, match="contains the special token"):
+        prepare(vlm, f"find {tiles_of(vlm).place}", FRAME)
+
+
+def test_robots_send_frames_as_they_are(vlm: Vlm) -> None:
+    """No smaller frame gives the same tiles, and what is said of it to robots is within the wire's bounds."""
+    sight = Sight(MAX_FRAMES, *tiles_of(vlm).sizes)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sight), type=Sight) == sight
+    for picture in (FRAME, pixels(4096, 4096), *(ODD[name] for name in ("flat", "high", "tiny"))):
+        sent = jpeg(picture)
+        assert as_sent(vlm, sent) is sent
+
+
+def test_max_pixels_is_fewer_tiles(folder: Path) -> None:
+    side = LAYOUTS[FAMILIES[0] if "internvl" in (folder / "config.json").read_text() else FAMILIES[1]].side
+    tokens = [
+        prepare(load_vlm(folder, max_pixels=most, load_check=False), PROMPT, FRAME).ids.size
+        for most in (0, 4 * side**2, side**2)
+    ]
+    assert tokens == sorted(tokens, reverse=True) and len(set(tokens)) == 3
+    large = load_vlm(folder, max_pixels=16_000_000, load_check=False)
+    assert prepare(large, PROMPT, FRAME).ids.size == tokens[0], "a bound above the folder's own changes nothing"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bounds_that_no_tiles_fit_are_refused(folders: dict[str, Path], name: str) -> None:
+    side, frames = LAYOUTS[name].side, load_vlm(folders[name], load_check=False).processor.frames
+    assert frames is not None
+    with pytest.raises(ValueError, match=f"{side} x {side} = {side**2} pixels"):
+        frames.limit(0, side**2 - 1)
+    internvl = "InternVL" in name
+    least = f"within min_pixels {13 * side**2} and" if internvl else "leave min_pixels out, and set max_pixels"
+    with pytest.raises(ValueError, match=re.escape(least)):
+        frames.limit(13 * side**2, 0)
+    frames.limit(0, 0)
+    if internvl:
+        frames.limit(6 * side**2, 6 * side**2)
+        assert frames.grid(10, 10) == (7, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "values", "sentence"),
+    [
+        (0, "processor_config.json", {"image_seq_length": 256}, "is 256, by config.json a tile takes 4"),
+        (1, "processor_config.json", {"image_seq_len": 64}, "is 64, by config.json a tile takes 4"),
+        (0, "preprocessor_config.json", {"size": {"height": 448, "width": 448}}, "image_size in config.json is 56"),
+        (1, "preprocessor_config.json", {"max_image_size": {"longest_edge": 364}}, "image_size in config.json is 84"),
+        (1, "preprocessor_config.json", {"size": {"height": 84, "width": 84}}, "known is a longest_edge"),
+        (0, "preprocessor_config.json", {"do_normalize": False}, "do_normalize is false"),
+        (0, "config.json", {"vision_feature_select_strategy": "full"}, "only 'default' makes a square"),
+        (
+            0,
+            "config.json",
+            {"text_config": {"model_type": "gpt_oss"}},
+            "a decoder of type 'gpt_oss'; known are qwen3, ",
+        ),
+        (1, "config.json", {"text_config": {"model_type": "mistral"}}, "decoder of type 'mistral'; known are llama"),
+        (1, "config.json", {"model_type": "idefics3"}, "take SmolVLM2"),
+        (1, "config.json", {"image_token_id": 5}, "image_token_id in config.json is not the tokenizer's"),
+        (1, "config.json", {"scale_factor": "three"}, "scale_factor"),
+        (0, "config.json", {"model_type": "internvl_chat"}, "whose name ends in -HF"),
+    ],
+)
+def test_files_that_contradict_each_other_are_one_sentence(
+    tmp_path: Path, name: int, file: str, values: dict[str, Any], sentence: str
+) -> None:
+    folder = published_tiles(tmp_path / "own", FAMILIES[name])
+    edit(folder / file, **values)
+    with pytest.raises(ModelFolderError, match=re.escape(sentence)) as caught:
+        load_vlm(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_processor_survives_its_folder(vlm: Vlm, tmp_path: Path) -> None:
+    vlm.processor.save(tmp_path)
+    config = json.loads((vlm.folder / "config.json").read_text(encoding="utf-8"))
+    again = vlm.family.frames(tmp_path, config)
+    assert again is not None
+    np.testing.assert_array_equal(again.encode(FRAME)[0], tiles_of(vlm).encode(FRAME)[0])
+
+
+# --- forwards
+
+
+def expect(vlm: Vlm, inputs: Inputs, logits: npt.NDArray[np.floating], tolerance: float = EXACT) -> None:
+    """Compare the logits of TREE behind a prompt with one from-scratch forward per node."""
+    for node, path in enumerate(([], [7], [7, 8], [7, 9], [10])):
+        np.testing.assert_allclose(logits[node], scratch_logits(vlm, inputs, path)[-1], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_prompts_of_any_frames_are_transformers_own(models: dict[str, Vlm], name: str) -> None:
+    vlm = models[name]
+    for images in (FRAME, [WIDE, FRAME], pixels(3, 3), None):
+        inputs, cache = prepare(vlm, PROMPT, images), KVCache(vlm, 1, CAPACITY)
+        root = prefill(vlm, cache, 0, inputs)
+        (logits,) = forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])
+        expect(vlm, inputs, logits)
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_prompts_cut_within_an_image_beside_other_rows_are_as_whole(
+    models: dict[str, Vlm], data: st.DataObject
+) -> None:
+    vlm = models[data.draw(st.sampled_from(FAMILIES))]
+    steps = [prepare(vlm, "go", images) for images in (WIDE, [pixels(9, 9), WIDE], None)]
+    cache, seen = KVCache(vlm, 3, CAPACITY), [encode_image(vlm, inputs) for inputs in steps]
+    for row in range(3):
+        cache.clear(row, 0)
+    while left := [row for row in range(3) if cache.length[row] < len(steps[row].ids) - 1]:
+        chunks = []
+        for row in data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True)):
+            start, end = cache.length[row], len(steps[row].ids) - 1
+            stop = data.draw(st.integers(start + 1, end))
+            places, part = image_places(vlm, steps[row]), seen[row]
+            first, last = np.searchsorted(places, (start, stop))
+            here = part[first:last] if part is not None and first < last else None
+            given_ = steps[row].ids[start:stop], steps[row].positions[:, start:stop]
+            chunks.append(PrefillChunk(row, *given_, places[first:last] - start, here))
+        list(forward_layers(vlm, cache, chunks))
+    trees = [draft_chunk(cache, row, int(steps[row].ids[-1]), *TREE) for row in range(3)]
+    for inputs, logits in zip(steps, forward(vlm, cache, trees), strict=True):
+        expect(vlm, inputs, logits)
+
+
+@pytest.mark.parametrize("decoder", ["llama", "qwen2", "qwen3_moe"])
+def test_other_decoders_of_internvl_pass_the_check_at_load(tmp_path: Path, decoder: str) -> None:
+    more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
+    text = {"model_type": decoder, **(more if "moe" in decoder else {})}
+    folder = published_tiles(tmp_path / "own", FAMILIES[0], text=text)
+    # torch multiplies the matrices of experts in float32 at most.
+    dtype, tolerance = ("float32", 1e-4) if "moe" in decoder else ("float64", EXACT)
+    vlm = load_vlm(folder, dtype=dtype)
+    inputs, cache = prepare(vlm, PROMPT, WIDE), KVCache(vlm, 1, CAPACITY)
+    root = prefill(vlm, cache, 0, inputs)
+    expect(vlm, inputs, forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])[0], tolerance)
+
+
+def test_a_projector_that_breaks_between_the_two_forwards_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_it(vlm: Vlm, several: bool) -> None:
+        projector = vlm.model.get_submodule(vlm.family.vision[1])
+        with torch.no_grad():
+            next(weight for weight in projector.parameters() if weight.ndim == 2).mul_(0.5)
+
+    monkeypatch.setattr(load_module, "_take_over", break_it)
+    with pytest.raises(ModelFolderError, match="differ from transformers' own"):
+        load_vlm(folder)
+    load_vlm(folder, load_check=False)
+
+
+def test_seeing_can_be_given_up_between_layers(vlm: Vlm) -> None:
+    calls = [0]
+
+    def stop() -> bool:
+        calls[0] += 1
+        return calls[0] == 2
+
+    with pytest.raises(Abandoned):
+        encode_image(vlm, prepare(vlm, PROMPT, FRAME), stop)
+    assert calls == [2]
+    assert encode_image(vlm, prepare(vlm, PROMPT, FRAME), lambda: False) is not None
+
+
+def test_layers_on_several_devices_and_captured_ones_are_the_same(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"lazy:0": 10**9, "lazy:1": 10**9}
+    monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
+    spread = load_vlm(vlm.folder, dtype="float64", device="lazy:0,lazy:1", load_check=False)
+    assert len(spread.spans) == 2
+    for part in vlm.family.vision:
+        assert {str(weight.device) for weight in spread.model.get_submodule(part).parameters()} == {"lazy:0"}
+    found = []
+    for each in (vlm, spread):
+        cache = KVCache(each, 1, CAPACITY)
+        root = prefill(each, cache, 0, prepare(each, PROMPT, WIDE))
+        found.append(forward(each, cache, [draft_chunk(cache, 0, root, *TREE)])[0])
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=EXACT)
+
+
+def test_decoders_are_run_by_fused_layers(folders: dict[str, Path]) -> None:
+    for name in NAMES:
+        assert len(fuse(load_vlm(folders[name], load_check=False))) == LAYOUTS[name].layers
+
+
+# --- exits and training
+
+
+def test_training_reads_the_states_that_exits_and_heads_read(vlm: Vlm) -> None:
+    """Rows of different frames beside each other, against transformers' own hidden states."""
+    steps = [prepare(vlm, PROMPT, WIDE), prepare(vlm, "go", FRAME)]
+    rows = [Encoded(each.ids, each.ids, each.positions, each.pixel_values, each.grids[0], False) for each in steps]
+    batch = collate(rows, pad=0)
+    batch_outputs = [hidden for _, hidden in outputs(vlm, batch)]
+    for row, inputs in enumerate(steps):
+        with torch.no_grad():
+            given_ = scratch_inputs(vlm, inputs)
+            reference = vlm.model(**given_, use_cache=False, output_hidden_states=True).hidden_states
+        for index in range(vlm.num_layers - 1):
+            own = batch_outputs[index][row, : len(inputs.ids)]
+            torch.testing.assert_close(own, reference[index + 1][0], rtol=0, atol=EXACT)
+    heads = ExitHeads(vlm, range(vlm.num_layers - 1), rank=4)
+    cache = KVCache(vlm, 1, CAPACITY)
+    root = prefill(vlm, cache, 0, steps[1])
+    first = next(iter(forward_layers(vlm, cache, [draft_chunk(cache, 0, root, [], [])])))
+    assert heads.logits(0, first.hidden[0]).shape == (1, vlm.vocabulary)
+    torch.testing.assert_close(first.hidden[0][0], batch_outputs[0][1, len(steps[1].ids) - 1], rtol=0, atol=EXACT)
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_answers_are_those_of_generate(models: dict[str, Vlm], name: str) -> None:
+    vlm = models[name]
+    for images in (FRAME, [WIDE, pixels(50, 50)]):
+        inputs = prepare(vlm, PROMPT, images)
+        with torch.no_grad():
+            said = vlm.model.generate(**scratch_inputs(vlm, inputs), max_new_tokens=24, do_sample=False)
+        session = VlmSession(vlm, CAPACITY)
+        own = [token for token, _ in session.sampled(PROMPT, images, 24, GREEDY)]
+        assert own == said[0, len(inputs.ids) :].tolist()
+    if LAYOUTS[name].tied:
+        return  # random ones repeat their last token, whatever they see
+    assert own != [token for token, _ in session.sampled(PROMPT, FRAME[::-1, ::-1].copy(), 24, GREEDY)]
+
+
+LINKED = tuple(mode for mode in Mode if mode is not Mode.EDGE)
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+@pytest.mark.parametrize(("how", "modes"), [(GREEDY, LINKED), (Coupled(0.9), (Mode.SD, Mode.FULL))])
+def test_every_mode_answers_as_the_target_alone(
+    models: dict[str, Vlm], target: str, draft: str, how: SamplingScheme, modes: tuple[Mode, ...]
+) -> None:
+    """About one frame and about two, over a link that loses messages and breaks."""
+    big, small = models[target], models[draft]
+    questions = jpeg(WIDE), (jpeg(pixels(40, 150)), jpeg(pixels(30, 30)))
+    for mode in modes:
+        losses = 0.0 if mode in (Mode.CLOUD, Mode.SERVER_SD) else 0.1
+        weather = Weather(one_way_s=0.02, jitter_s=0.1, losses=losses, cut_after=6, seed=1)
+        asked = [StepRequest(1, PROMPT, each, big.eos, 10, sampling=how, key=5) for each in questions]
+        robot = Robot(small, DraftingConfig.of(mode, gamma=3, max_nodes=12), asked, weather)
+        run(big, [robot], self_draft=small, capacity=CAPACITY)
+        for request, answer in zip(asked, robot.answers, strict=True):
+            alone = VlmSession(big, CAPACITY).sampled(PROMPT, request.jpeg, 10, how, 5)
+            assert answer == tuple(token for token, _ in alone), mode
