@@ -117,6 +117,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, se
         machine=machine_id(),
         sight=model.sight,
         server_draft=server_draft,
+        repetition_penalty=model.repetition_penalty,
     )
 
 

@@ -42,6 +42,8 @@ MAX_PROMPT_FEATURES = 64
 TRACE_BYTES = 16
 """Bytes of a trace's id, as W3C's Trace Context has it."""
 MAX_TICKET_BYTES = 512
+MIN_PENALTY, MAX_PENALTY = 0.01, 100.0
+"""Repetition penalties that a target may have; published ones are 1 to 1.2."""
 MAX_END_TOKENS = 64
 """End tokens of a model; published checkpoints have one to three."""
 PREFIX_CHARS = 64
@@ -233,6 +235,8 @@ class Welcome(Message, tag=2, frozen=True):
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.
+    `repetition_penalty` is applied to the target's logits (`speculation.logits_processors`), 1 for none: an edge that
+    applies it to its drafts has more of them accepted. No digest names it, as none names the target's weights.
     """
 
     session: Name
@@ -251,6 +255,7 @@ class Welcome(Message, tag=2, frozen=True):
     form: Annotated[int, Meta(ge=1, le=255)] = 1
     sight: Sight | None = None
     server_draft: bool = False
+    repetition_penalty: Annotated[float, Meta(ge=MIN_PENALTY, le=MAX_PENALTY)] = 1.0
 
 
 class BeginStep(Message, tag=3, frozen=True):

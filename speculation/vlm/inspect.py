@@ -14,14 +14,16 @@ import torch
 from speculation.vlm.folder import (
     SEEING,
     ModelFolderError,
+    asked_processors,
     check_attention,
     check_vocabulary,
+    described,
     end_tokens,
     find_model,
-    ignored_processors,
     model_fingerprint,
     model_name,
     read_config,
+    repetition_penalty,
     stored_tensors,
     tokenizer_fingerprint,
     weight_files,
@@ -61,7 +63,8 @@ class FolderReport:
     fingerprint: str
     tokenizer: str
     eos: tuple[int, ...]
-    ignored: dict[str, Any]
+    asked: dict[str, Any]
+    """What its generation_config asks for that changes answers."""
     template: str
     image_tokens: int
     weights: dict[str, int]
@@ -137,7 +140,7 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
         fingerprint=model_fingerprint(config, files),
         tokenizer=tokenizer_fingerprint(tokenizer),
         eos=end_tokens(folder, tokenizer),
-        ignored=ignored_processors(folder),
+        asked=asked_processors(folder),
         template=_template_name(processor),
         image_tokens=_image_tokens(processor),
         weights={
@@ -212,6 +215,7 @@ def _problem(folder: Path, config: dict[str, Any], tokens: int, rows: int) -> st
         if stored := stored_quantisation(config):
             check_stored(folder, stored)
         check_vocabulary(folder, tokens, rows)
+        repetition_penalty(folder)
     except ModelFolderError as error:
         return str(error)
     return ""
@@ -235,9 +239,10 @@ def table(reports: Sequence[FolderReport], free: Mapping[str, int], pair: PairRe
 
 def _remarks(report: FolderReport) -> list[str]:
     remarks = [f"not usable: {report.problem}"] if report.problem else []
-    if report.ignored:
-        asked = ", ".join(f"{name}={value}" for name, value in report.ignored.items())
-        remarks.append(f"generation_config asks for {asked}; answers are the model's raw logits, it is not applied")
+    if report.asked and not report.problem:
+        remarks.append(
+            f"generation_config asks for {described(report.asked)}: answers get it, unless generation is raw"
+        )
     return remarks
 
 

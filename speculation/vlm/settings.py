@@ -13,6 +13,8 @@ from speculation.frames import MAX_PIXELS
 from speculation.settings import check
 
 MIN_PIXELS = 56 * 56
+RAW = "raw"
+"""The value of `ModelSettings.generation` under which nothing of a generation_config changes the logits."""
 
 
 class Quantisation(str, Enum):
@@ -62,6 +64,13 @@ class ModelSettings(msgspec.Struct, frozen=True):
     max_pixels: Annotated[
         int, Meta(ge=0, le=MAX_PIXELS, description="most pixels of a resized frame; 0 keeps the model's own")
     ] = 0
+    generation: Annotated[
+        Literal["checkpoint", "raw"],
+        Meta(
+            description="checkpoint: the model's answers get what its generation_config asks for, the repetition "
+            "penalty, and what cannot be applied is refused; raw: its raw logits decide"
+        ),
+    ] = "checkpoint"
     allow_download: Annotated[bool, Meta(description="fetch a model that is given by its name on the hub")] = False
 
     def __post_init__(self) -> None:
