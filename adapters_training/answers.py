@@ -35,7 +35,7 @@ from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile, json_line
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import parse_answer
-from speculation.logits_processors import Context, LogitsProcessors, RepetitionPenalty
+from speculation.logits_processors import Context, LogitsProcessors
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
@@ -52,17 +52,15 @@ def answer_all(
     """Return the greedy answers to (prompt, JPEG) questions, at most one a cache row, decoded side by side.
 
     An answer ends with an end token or after `limit` tokens; with `grammars` it is constrained, as robots ask for it.
-    It gets the penalty that the model's checkpoint asks for.
-    Raises ValueError for a prompt or frame that cannot be read, CacheFull where one does not fit a row.
+    It gets the penalty that the model's checkpoint asks for. Raises ValueError for a prompt or frame that cannot be
+    read, CacheFull where one does not fit a row.
     """
     roots, rules = dict[int, int](), dict[int, tuple[LogitsProcessors, Context]]()
     for row, (prompt, jpeg) in enumerate(questions):
         inputs = prepare(vlm, prompt, jpeg)
         roots[row] = prefill(vlm, cache, row, inputs)
-        processors = LogitsProcessors(
-            RepetitionPenalty.of(vlm.repetition_penalty, inputs.ids, vlm.vocabulary),
-            None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos),
-        )
+        grammar = None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos)
+        processors = LogitsProcessors(vlm.penalty(inputs.ids), grammar)
         rules[row] = processors, processors.start((), limit)
     tokens: list[list[int]] = [[] for _ in questions]
     while roots:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from speculation.acceptance import Verdict
-from speculation.logits_processors import Context, LogitsProcessors, RepetitionPenalty
+from speculation.logits_processors import Context, LogitsProcessors
 from speculation.sampling import Greedy
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
@@ -62,8 +62,7 @@ class SpeculativeDecoder:
         inputs = prepare(self._target, text, image)
         root = prefill(self._target, self._cache, 0, inputs)
         session.begin(text, image)
-        penalty = RepetitionPenalty.of(self._target.repetition_penalty, inputs.ids, self._target.vocabulary)
-        processors = LogitsProcessors(penalty)
+        processors = LogitsProcessors(self._target.penalty(inputs.ids))
         context = processors.start((), self._max_tokens)
         committed = 0
         while committed < self._max_tokens and root not in eos:

@@ -235,8 +235,7 @@ class VlmEngine:
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._prefills[index] = prefill = Prefill.of(self._vlm, inputs, committed)
         self._roots[index] = int(prefill.ids[-1])
-        vlm = self._vlm
-        self._penalties[index] = RepetitionPenalty.of(vlm.repetition_penalty, inputs.ids, vlm.vocabulary)
+        self._penalties[index] = self._vlm.penalty(inputs.ids)
         # What is shared is not fed, so it has no features.
         shared = prefill.words[: max(0, len(inputs.ids) - 1 - features)]
         return len(prefill.ids) - 1 - self._cache.open(index, shared, inputs.delta)

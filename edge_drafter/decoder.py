@@ -290,8 +290,9 @@ class EdgeDecoder:
     def _penalty(self, mode: Mode, prompt: str, jpeg: Jpegs) -> RepetitionPenalty | None:
         """Return the repetition penalty of the model that answers; None where it has none, or nothing is drafted here.
 
-        A verifier's is a hint here, for which the words of the prompt do. The draft model's own decides its answer, so
-        all that it reads counts. Raises ValueError for a prompt or frame that cannot be used.
+        The target's is a hint here, for which the words of the prompt do. The draft model's own decides its answer, so
+        the frame counts, which is prepared once more for it. Raises ValueError for a prompt or frame that cannot be
+        used.
         """
         vlm, welcome = self.models.vlm, self.link.welcome if self.link is not None else None
         if mode.needs_link:

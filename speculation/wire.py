@@ -235,8 +235,8 @@ class Welcome(Message, tag=2, frozen=True):
     `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.
-    `repetition_penalty` is applied to the target's logits (`speculation.logits_processors`), 1 for none: an edge that
-    applies it to its drafts has more of them accepted. No digest names it, as none names the target's weights.
+    `repetition_penalty` is applied to the target's logits (`speculation.logits_processors`), 1 for none. To the edge,
+    which drafts with it, it is a hint. No digest names it, as none names the target's weights.
     """
 
     session: Name

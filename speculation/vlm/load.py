@@ -26,6 +26,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.extras import broken_package
+from speculation.logits_processors import RepetitionPenalty
 from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.folder import (
     INT8_GROUPS,
@@ -49,6 +50,7 @@ from speculation.vlm.folder import (
 )
 from speculation.vlm.memory import check_memory, head_width
 from speculation.vlm.placement import Span, device_map, spans_of
+from speculation.vlm.positions import Ints
 from speculation.vlm.processing import VICUNA_TEMPLATE, Processor, load_processor
 from speculation.vlm.quantise import (
     PACKAGES,
@@ -189,6 +191,10 @@ class Vlm:
     def devices(self) -> tuple[torch.device, ...]:
         """The devices that hold layers, in the order of the layers."""
         return tuple(dict.fromkeys(span.device for span in self.spans))
+
+    def penalty(self, prompt: Ints) -> RepetitionPenalty | None:
+        """Return what its answers behind a prompt [n], images included, are penalised by; None where they are not."""
+        return RepetitionPenalty.of(self.repetition_penalty, prompt, self.vocabulary)
 
 
 def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **changes: Any) -> Vlm:

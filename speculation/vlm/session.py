@@ -59,7 +59,7 @@ class VlmSession:
         for token in committed:
             self._check_token(token)
         inputs = prepare(self.vlm, prompt, image)
-        self._penalty = RepetitionPenalty.of(self.vlm.repetition_penalty, inputs.ids, self.vlm.vocabulary)
+        self._penalty = self.vlm.penalty(inputs.ids)
         self._set_nodes([], [], [])
         self._pending, self._root = [], None
         root = prefill(self.vlm, self._cache, 0, inputs, stop)

@@ -26,7 +26,7 @@ from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.files import fingerprint, load_head
 from speculation.fed.head import FedHead
 from speculation.language.grammar import FREE, Grammars, grammar_for
-from speculation.logits_processors import UNPROCESSED, Context, LogitsProcessors, RepetitionPenalty
+from speculation.logits_processors import UNPROCESSED, Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
@@ -228,8 +228,7 @@ class _Recorder:
         how = (self._max_tokens, self._sampling, self._key, grammar)
         tokens = [token for token, _ in self._target.sampled(question.prompt, question.jpeg, *how)]
         target = self._models.target
-        ids = prepare(target, question.prompt, question.jpeg).ids
-        penalty = RepetitionPenalty.of(target.repetition_penalty, ids, target.vocabulary)
+        penalty = target.penalty(prepare(target, question.prompt, question.jpeg).ids)
         processors = LogitsProcessors(penalty, grammar)
         root = processors.start((), self._max_tokens)
         contexts = processors.along(root, tokens[:-1], range(ROOT, len(tokens) - 2))
