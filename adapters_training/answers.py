@@ -33,8 +33,9 @@ from adapters_training.packing import choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
 from adapters_training.sources import USER
 from adapters_training.sources.conversations import ConversationFile, json_line
-from speculation.language.grammar import Automaton, Grammars, State, grammar_for, masked
+from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import parse_answer
+from speculation.logits_processors import Context, LogitsProcessors
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
@@ -52,25 +53,24 @@ def answer_all(
     """Return the greedy answers to (prompt, JPEG) questions, at most one a cache row, decoded side by side.
 
     An answer ends with an end token or after `limit` tokens; with `grammars` it is constrained, as robots ask for it.
-    Raises ValueError for a prompt or frame that cannot be read, CacheFull where one does not fit a row.
+    It gets the penalty that the model's checkpoint asks for. Raises ValueError for a prompt or frame that cannot be
+    read, CacheFull where one does not fit a row.
     """
-    roots, rules = dict[int, int](), dict[int, tuple[Automaton, State]]()
+    roots, rules = dict[int, int](), dict[int, tuple[LogitsProcessors, Context]]()
     for row, (prompt, jpeg) in enumerate(questions):
-        roots[row] = prefill(vlm, cache, row, prepare(vlm, prompt, jpeg))
-        if grammars is not None:
-            automaton = grammars.of(grammar_for(prompt), vlm.eos, vlm.thinking)
-            rules[row] = automaton, automaton.start(limit)
+        inputs = prepare(vlm, prompt, jpeg)
+        roots[row] = prefill(vlm, cache, row, inputs)
+        grammar = None if grammars is None else grammars.of(grammar_for(prompt), vlm.eos, vlm.thinking)
+        processors = LogitsProcessors(vlm.penalty(inputs.ids), grammar)
+        rules[row] = processors, processors.start((), limit)
     tokens: list[list[int]] = [[] for _ in questions]
     while roots:
         chunks = [Chunk(row, [root], cache.chain(row, 1)) for row, root in roots.items()]
         for chunk, logits in zip(chunks, forward(vlm, cache, chunks), strict=True):
             row = chunk.row
-            if row in rules:
-                automaton, state = rules[row]
-                logits = masked(logits, [automaton.allowed(state).mask])
-            token = int(np.argmax(logits[0]))
-            if row in rules:
-                rules[row] = automaton, automaton.next(state, token) or state  # behind an end nothing comes
+            processors, context = rules[row]
+            token = int(np.argmax(processors.process(logits, [context])[0]))
+            rules[row] = processors, processors.next(context, token)
             cache.keep(row, [cache.length[row]])
             tokens[row].append(token)
             roots[row] = token

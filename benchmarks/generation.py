@@ -1,8 +1,9 @@
 """transformers' own ways to generate, as peers: greedy, assisted by a draft model, by prompt lookup.
 
 They get what our models get: the ids, pixels and positions' token types of `speculation.vlm.inputs.prepare`, on the
-same loaded weights. A target's `generation_config` is replaced by plain greedy decoding, which is what "the target
-alone" means here; the assistant's is transformers' own default but for what an arm changes on purpose.
+same loaded weights. A target's `generation_config` is replaced by greedy decoding with the repetition penalty that the
+model was loaded with, which is what "the target alone" means here; the assistant's is transformers' own default but for
+what an arm changes on purpose.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Generate:
     ) -> None:
         self._target, self._draft, self._sight, self._more = target, draft, sight, more
         ends = {"eos_token_id": list(target.eos), "pad_token_id": target.eos[0]}
-        self._config = GenerationConfig(do_sample=False, max_new_tokens=max_tokens, **ends)
+        self._config = GenerationConfig(
+            do_sample=False, max_new_tokens=max_tokens, repetition_penalty=target.repetition_penalty, **ends
+        )
         # One of its own: the schedule of another arm that shares the draft model must not leak in.
         self._assistant = GenerationConfig(**ends, **more) if draft is not None else None
 
@@ -60,7 +63,7 @@ class Generate:
         began = time.perf_counter()
         target, draft, more, forwards = self._target, self._draft, self._more, list[None]()
         arguments = arguments_of(target, prepare(target, question.prompt, as_sent(target, question.jpeg)))
-        # Not passed to generate(): what it leaves open would be filled from the checkpoint's own, penalties included.
+        # Not passed to generate(): what it leaves open would be filled from the checkpoint's own.
         target.model.generation_config = self._config
         with ExitStack() as stack:
             if draft is not None:

@@ -19,8 +19,9 @@ from speculation.exits import ExitHeads, Head
 from speculation.features import pack
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import load_encoder
-from speculation.language.grammar import Grammars, masked
+from speculation.language.grammar import Grammars
 from speculation.language.prompts import Vocabulary
+from speculation.logits_processors import Context, LogitsProcessors, RepetitionPenalty
 from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
@@ -43,7 +44,7 @@ from speculation.vlm.load import ModelFolderError
 from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints
-from speculation.vlm.sampling import choose_rows
+from speculation.vlm.sampling import choose_rows, process_rows
 from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAME_PIXELS, MAX_FRAMES, Jpegs, Sight
 
@@ -188,6 +189,8 @@ class VlmEngine(ReadsPrompts):
         self._graphs = graphs_of(vlm, self._cache, sorted(read)) if captured else None
         self._roots = [0] * rows
         self._prefills: dict[int, Prefill] = {}
+        self._penalties: dict[int, RepetitionPenalty | None] = {}
+        """What the model's checkpoint asks for, behind the prompt of each row."""
         self._max_draft = max_draft
         self._grammars: Grammars | None = None
         try:
@@ -213,6 +216,7 @@ class VlmEngine(ReadsPrompts):
             sight=self._sight,
             grammars=self._grammars,
             thinking=vlm.thinking,
+            repetition_penalty=vlm.repetition_penalty,
         )
 
     @property
@@ -233,12 +237,14 @@ class VlmEngine(ReadsPrompts):
         """See `Engine.release`."""
         self._cache.clear(index)
         self._prefills.pop(index, None)
+        self._penalties.pop(index, None)
 
     def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
         """See `Engine.begin`."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._prefills[index] = prefill = Prefill.of(self._vlm, inputs, committed)
         self._roots[index] = int(prefill.ids[-1])
+        self._penalties[index] = self._vlm.penalty(inputs.ids)
         # What is shared is not fed, so it has no features.
         shared = prefill.words[: max(0, len(inputs.ids) - 1 - features)]
         return len(prefill.ids) - 1 - self._cache.open(index, shared, inputs.delta)
@@ -322,8 +328,9 @@ class VlmEngine(ReadsPrompts):
         for row, part in _by_row(rows, to_numpy(logits)):
             try:
                 verdict = exits.judge(
-                    row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws, masks=row.masks()
-                )
+                    row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws,
+                    processors=self._processors(row), root=row.context,
+                )  # fmt: skip
             except Exception as error:
                 _log.warning("the exit after layer %d failed on a row: %s", layer, error)
                 continue
@@ -340,12 +347,13 @@ class VlmEngine(ReadsPrompts):
         here = [(row, part) for row, part in parts if not (self._draws_on_device and row.sampling.on_device)]
         judges: list[tuple[Row, Callable[[], Verdict]]] = []
         if there:
-            judges += _on_device([row for row, _ in there], torch.cat([_masked(row, part) for row, part in there]))
+            processed = [process_rows(part, *self._processing(row)) for row, part in there]
+            judges += _on_device([row for row, _ in there], torch.cat(processed))
         if here:
             host = to_numpy(torch.cat([part for _, part in here]))
             for row, part in _by_row([row for row, _ in here], host):
-                masks = row.masks()
-                part = part if masks is None else masked(part, masks)
+                processors, contexts = self._processing(row)
+                part = processors.process(part, contexts)
                 judges.append((row, partial(row.rule(early).judge, row.tokens, row.parents, part, row.draws)))
         verdicts, failures = {}, {}
         for row, judge in judges:
@@ -354,6 +362,16 @@ class VlmEngine(ReadsPrompts):
             except Exception as error:
                 failures[row.index] = error
         return LayerVerdicts(layer, verdicts, failures)
+
+    def _processors(self, row: Row) -> LogitsProcessors:
+        """Return what is done to a row's logits."""
+        grammar = None if row.constraint is None else row.constraint.automaton
+        return LogitsProcessors(self._penalties.get(row.index), grammar)
+
+    def _processing(self, row: Row) -> tuple[LogitsProcessors, list[Context]]:
+        """Return what is done to a row's logits, behind its root and behind each of its draft's tokens."""
+        processors = self._processors(row)
+        return processors, processors.along(row.context, row.tokens, row.parents) if processors else []
 
 
 @dataclass
@@ -464,15 +482,6 @@ def _on_device(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Calla
         end = start + 1 + len(row.tokens)
         yield row, partial(judge_picks, row.tokens, row.parents, picks[start:end])
         start = end
-
-
-def _masked(row: Row, logits: Tensor) -> Tensor:
-    """Return a row's logits as its grammar leaves them, where they are."""
-    masks = row.masks()
-    if masks is None:
-        return logits
-    left_out = [np.zeros(logits.shape[1], dtype=np.bool_) if mask is None else ~mask for mask in masks]
-    return logits.masked_fill(torch.from_numpy(np.stack(left_out)).to(logits.device), -torch.inf)
 
 
 def _by_row(rows: Sequence[Row], logits: Logits) -> Iterator[tuple[Row, Logits]]:

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
-from speculation.language.grammar import Constraint, Grammars, Mask
+from speculation.language.grammar import Constraint, Grammars
 from speculation.language.prompts import Vocabulary
+from speculation.logits_processors import Context
 from speculation.pass_cost import Load
 from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
 from speculation.wire import AnyMessage, Jpegs, Sight, Thinking
@@ -56,6 +57,8 @@ class ModelInfo:
     """Of its answers; None where its tokenizer takes none."""
     thinking: Thinking | None = None
     """How it thinks before it answers; None: it does not."""
+    repetition_penalty: float = 1.0
+    """What its answers are penalised by, see `speculation.logits_processors`; 1: they are not."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Row:
     self_depth: int = 0
     """Levels of the tree that they make, at most; 0: a chain."""
     answer: tuple[int, ...] = ()
-    """The answer so far, where `self_draft` asks for a draft or `recompute` for all of it."""
+    """The answer so far, the root its last token."""
     digest: bytes = b""
     """Of the answer up to the root."""
     evidence: Evidence = ()
@@ -97,6 +100,11 @@ class Row:
     """What may follow the root, where the answer has a grammar: logits are masked by it, at exits too."""
 
     @property
+    def context(self) -> Context:
+        """What logits are processed by behind the root."""
+        return Context(self.answer, None if self.constraint is None else self.constraint.state)
+
+    @property
     def load(self) -> Load:
         """What it computes."""
         new = self.chunk or 1 + len(self.tokens)
@@ -106,14 +114,9 @@ class Row:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
         return self.sampling.rule(self.digest, self.evidence, early)
 
-    def masks(self) -> list[Mask | None] | None:
-        """Return what may follow the root and each draft token, see `Constraint.masks`; None without a grammar."""
-        return None if self.constraint is None else self.constraint.masks(self.tokens, self.parents)
-
     def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
         """Return the row with the draft that it asked for."""
-        answer = self.answer if self.recompute else ()
-        return replace(self, tokens=tokens, parents=parents, self_draft=0, self_depth=0, answer=answer)
+        return replace(self, tokens=tokens, parents=parents, self_draft=0, self_depth=0)
 
 
 @dataclass(frozen=True)

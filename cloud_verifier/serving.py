@@ -19,7 +19,7 @@ from cloud_verifier.monitoring.http_server import pages_served
 from cloud_verifier.start_error import need
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
-from speculation.vlm.settings import ModelSettings
+from speculation.vlm.settings import RAW, ModelSettings
 
 if TYPE_CHECKING:
     from cloud_verifier.cluster.member import Member
@@ -140,7 +140,8 @@ def load_engines(config: ServerConfig) -> tuple[Vlm, VlmEngine, ServerDraft | No
     vlm = load_vlm(config.model_folder, config.model)
     announce(vlm, _log)
     exits, encoder = find_exits(config, vlm), find_encoder(config, vlm)
-    draft = load_vlm(draft_folder, config.model) if draft_folder is not None else None
+    # It never answers alone, so what its own generation_config asks for is nobody's concern.
+    draft = load_vlm(draft_folder, config.model, generation=RAW) if draft_folder is not None else None
     blocks = cache_blocks(limits, [vlm] if draft is None else [vlm, draft])
     engine = VlmEngine(
         vlm, limits.max_sessions, limits.capacity, exits, max_draft=limits.max_draft, blocks=blocks, encoder=encoder,
@@ -152,7 +153,9 @@ def load_engines(config: ServerConfig) -> tuple[Vlm, VlmEngine, ServerDraft | No
     if draft is None:
         return vlm, engine, None
     announce(draft, _log)
-    server_draft = ServerDraft(draft, limits.max_sessions, limits.capacity, vlm.eos, limits.max_draft, blocks)
+    server_draft = ServerDraft(
+        draft, limits.max_sessions, limits.capacity, vlm.eos, limits.max_draft, blocks, vlm.repetition_penalty
+    )
     _log.info("%s drafts beside the target: for mode server_sd, and mode full where it is faster", server_draft.name)
     return vlm, engine, server_draft
 

@@ -127,6 +127,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, se
         sight=model.sight,
         server_draft=server_draft,
         thinking=model.thinking,
+        repetition_penalty=model.repetition_penalty,
     )
 
 

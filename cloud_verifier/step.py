@@ -328,7 +328,7 @@ class Step:
             root=answer.tokens[-1] if answer.tokens else None,
             self_draft=choice.size,
             self_depth=choice.depth,
-            answer=tuple(answer.tokens) if choice.size or self.settings.recompute else (),
+            answer=tuple(answer.tokens),
             digest=answer.digest,
             evidence=self.drafts.evidence(tree),
             cached=self.cached,

@@ -30,11 +30,13 @@ from speculation.connection import give_back_memory
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
 from speculation.links import LinkConditions, declared_name, load_link
+from speculation.logits_processors import RepetitionPenalty
 from speculation.machine_info import machine_id
 from speculation.profiles import load_profile
 from speculation.sampling import question_key
 from speculation.trace import Trace
 from speculation.vlm.frame_size import reduced
+from speculation.vlm.inputs import prepare
 from speculation.vlm.model import Vlm
 from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
@@ -268,6 +270,7 @@ class EdgeDecoder:
             request = StepRequest(
                 self._step, prompt, sent, eos, self.config.decoding.max_tokens, max(0.0, limit - since), committed,
                 self.sampling, key, trace, models.grammar(prompt, eos, self._thinking),
+                self._penalty(mode, prompt, sent),
             )  # fmt: skip
             try:
                 result = drafter.run(request, question)
@@ -290,6 +293,22 @@ class EdgeDecoder:
                     self._step, stats.tokens, stats.total_s * 1e3, trace.hex(),
                 )  # fmt: skip
                 return StepResult(result.tokens, stats)
+
+    def _penalty(self, mode: Mode, prompt: str, jpeg: Jpegs) -> RepetitionPenalty | None:
+        """Return the repetition penalty of the model that answers; None where it has none, or nothing is drafted here.
+
+        The target's is a hint here, for which the words of the prompt do. The draft model's own decides its answer, so
+        the frame counts, which is prepared once more for it. Raises ValueError for a prompt or frame that cannot be
+        used.
+        """
+        vlm, welcome = self.models.vlm, self.link.welcome if self.link is not None else None
+        if mode.needs_link:
+            factor = welcome.repetition_penalty if welcome is not None and mode.drafts else 1.0
+        else:
+            factor = vlm.repetition_penalty
+        if factor == 1.0:
+            return None
+        return RepetitionPenalty.of(factor, prepare(vlm, prompt, None if mode.needs_link else jpeg).ids, vlm.vocabulary)
 
     def _scaled(self, jpeg: Jpegs) -> Jpegs:
         """Return frames as they are sent: in the size in which the verifier's model sees them, where they are larger.

@@ -1,4 +1,4 @@
-"""Draft models whose logits are processed as the target's are: masked by a grammar, ranked by a way to sample."""
+"""Draft models whose logits are processed as the target's are: penalised, masked, ranked by a way to sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
-from speculation.language.grammar import Automaton, State, masked
+from speculation.logits_processors import Context, LogitsProcessors
 from speculation.sampling import DraftSampler, Prefix
 from speculation.wire import ROOT, Jpegs
 
@@ -64,26 +64,26 @@ class ProcessedModel(ABC, Generic[S]):
         return renamed
 
 
-class ConstrainedModel(ProcessedModel[State | None]):
-    """A draft model under a grammar: logits are -inf for tokens that may not follow.
+class AlignedModel(ProcessedModel[Context]):
+    """A draft model with the target's repetition penalty and the answer's grammar, see `LogitsProcessors`.
 
-    Where the answer has left the grammar logits stay as they are: a draft there is rejected in any case.
+    Where the answer has left the grammar logits are not masked: a draft there is rejected in any case.
     """
 
-    def __init__(self, model: DraftModel, grammar: Automaton, max_tokens: int) -> None:
+    def __init__(self, model: DraftModel, processors: LogitsProcessors, max_tokens: int) -> None:
         """`max_tokens` is the most that an answer may have."""
         super().__init__(model)
-        self._grammar = grammar
+        self._processors = processors
         self._max_tokens = max_tokens
 
-    def _start(self, committed: Sequence[int]) -> State | None:
-        return self._grammar.after(committed, self._max_tokens)
+    def _start(self, committed: Sequence[int]) -> Context:
+        return self._processors.start(committed, self._max_tokens)
 
-    def _next(self, state: State | None, token: int) -> State | None:
-        return None if state is None else self._grammar.next(state, token)
+    def _next(self, state: Context, token: int) -> Context:
+        return self._processors.next(state, token)
 
-    def _process(self, rows: Logits, states: Sequence[State | None]) -> Logits:
-        return masked(rows, [None if state is None else self._grammar.allowed(state).mask for state in states])
+    def _process(self, rows: Logits, states: Sequence[Context]) -> Logits:
+        return self._processors.process(rows, states)
 
 
 class SampledModel(ProcessedModel[Prefix]):

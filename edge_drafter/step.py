@@ -18,6 +18,7 @@ from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import TokenTree
 from speculation.cancellation import Stop
 from speculation.language.grammar import Automaton
+from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.wire import MAX_DRAFT_TOKENS, FaultCode, Grammar, Jpegs, begin_digest
 
@@ -49,6 +50,13 @@ class StepRequest:
     """Id of the trace that joins both sides' notes of the question, see `BeginStep.trace`; a resumed one keeps it."""
     grammar: Automaton | None = None
     """What the answer must look like; None: it is free. A resumed question keeps it."""
+    penalty: RepetitionPenalty | None = None
+    """That of the model which answers: the target's, as its verifier reports it, or in mode `edge` the draft's own."""
+
+    @property
+    def processors(self) -> LogitsProcessors:
+        """What is done to the draft model's logits."""
+        return LogitsProcessors(self.penalty, self.grammar)
 
     @property
     def grammar_name(self) -> Grammar:

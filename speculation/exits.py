@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from speculation.acceptance import Verdict
-from speculation.language.grammar import Mask, masked
+from speculation.logits_processors import START, UNPROCESSED, Context, LogitsProcessors
 from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError
@@ -298,23 +298,29 @@ class ExitHeads:
 
     def judge(
         self, rule: AcceptanceRule, tokens: Sequence[int], parents: Sequence[int], logits: Logits,
-        head: Head | None = None, sampling: StepDraws | None = None, masks: Sequence[Mask | None] | None = None,
+        head: Head | None = None, sampling: StepDraws | None = None,
+        processors: LogitsProcessors = UNPROCESSED, root: Context = START,
     ) -> Verdict | None:  # fmt: skip
         """Judge a draft by an exit's logits as the target's are judged; confidence is the rule's, not yet measured.
 
         None where the exit has no verdict: its walk ends where the draft goes on with a token outside the short list,
-        which the exit can neither accept nor rule out; or it comes to a place where `masks`, those of the answer's
-        grammar, leave none of its tokens. `sampling` is `draws` of `AcceptanceRule.judge`.
+        which the exit can neither accept nor rule out; or it comes to a place where the answer's grammar leaves none of
+        its tokens. `sampling` is `draws` of `AcceptanceRule.judge`; `processors` are those of the answer, `root` is
+        where it stands. Exits are trained towards the target's raw logits; both then pass through the same processors.
+        Their reliability is measured with the penalty that the target had there.
         """
         draws = sampling or StepDraws()
         short = self.short_list
+        contexts = processors.along(root, tokens, parents) if processors else []
         if (head or self.head) is Head.FULL or short is None:
-            return rule.judge(tokens, parents, logits if masks is None else masked(logits, masks), draws)
+            return rule.judge(tokens, parents, processors.process(logits, contexts), draws)
         silent = set[int]()
-        if masks is not None:
-            known = [None if mask is None or not mask[short.ids].any() else mask for mask in masks]
-            silent = {node for node, mask in enumerate(known, start=ROOT) if mask is None}
-            logits = masked(logits, known, short.ids)
+        if processors.grammar is not None:
+            masks = processors.masks(contexts)
+            silent = {n for n, mask in enumerate(masks, ROOT) if mask is None or not mask[short.ids].any()}
+            # Where it is silent its row must stay one that can be judged.
+            contexts = [c._replace(state=None) if n in silent else c for n, c in enumerate(contexts, ROOT)]
+        logits = processors.process(logits, contexts, short.ids)
         verdict = rule.judge(tokens, parents, logits, draws, short.ids)
         end = verdict.path[-1] if verdict.path else ROOT
         if not silent.isdisjoint((ROOT, *verdict.path)):

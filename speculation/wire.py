@@ -43,6 +43,8 @@ MAX_PROMPT_FEATURES = 64
 TRACE_BYTES = 16
 """Bytes of a trace's id, as W3C's Trace Context has it."""
 MAX_TICKET_BYTES = 512
+MIN_PENALTY, MAX_PENALTY = 0.01, 100.0
+"""Repetition penalties that a target may have; published ones are 1 to 1.2."""
 MAX_END_TOKENS = 64
 """End tokens of a model; published checkpoints have one to three."""
 PREFIX_CHARS = 64
@@ -248,6 +250,8 @@ class Welcome(Message, tag=2, frozen=True):
     `sight` is what becomes of frames, so that the edge need not send more; None: the target sees none.
     `server_draft`: a draft model stands beside the target, which mode `server_sd` needs.
     `thinking` is how the target thinks before it answers; None: it does not.
+    `repetition_penalty` is applied to the target's logits (`speculation.logits_processors`), 1 for none. To the edge,
+    which drafts with it, it is a hint. No digest names it, as none names the target's weights.
     """
 
     session: Name
@@ -267,6 +271,7 @@ class Welcome(Message, tag=2, frozen=True):
     sight: Sight | None = None
     server_draft: bool = False
     thinking: Thinking | None = None
+    repetition_penalty: Annotated[float, Meta(ge=MIN_PENALTY, le=MAX_PENALTY)] = 1.0
 
 
 class BeginStep(Message, tag=3, frozen=True):

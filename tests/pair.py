@@ -32,7 +32,9 @@ from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.head import FedHead
 from speculation.fed.session import FedSession
 from speculation.links import LinkConditions, WayConditions
+from speculation.logits_processors import RepetitionPenalty
 from speculation.profiles import DeviceProfile
+from speculation.vlm.inputs import prepare
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome
@@ -149,6 +151,8 @@ class Robot:
     head: FedHead | None = field(default=None, repr=False)
     rtt_s: float | None = None
     """The round trip that the edge reports, right or wrong."""
+    is_old: bool = False
+    """Whether it knows nothing of the target's repetition penalty."""
 
     def run(self, timeline: Timeline, post: Post, name: str, target: Vlm, capacity: int) -> None:
         """Ask everything; a lost link is taken up again where the answer stood."""
@@ -171,7 +175,8 @@ class Robot:
             while len(self.answers) < len(self.requests):
                 step += 1
                 try:
-                    result = drafter.run(replace(request, step=step, committed=committed))
+                    penalty = self._penalty(welcome, request)
+                    result = drafter.run(replace(request, step=step, committed=committed, penalty=penalty))
                 except StepInterrupted as stop:
                     assert stop.cause is Interruption.LINK_LOST, stop
                     self.stats.add(stop.stats)
@@ -181,6 +186,10 @@ class Robot:
                     self.stats.add(result.stats)
                     self.answers.append(result.tokens)
                     break
+
+    def _penalty(self, welcome: Welcome, request: StepRequest) -> RepetitionPenalty | None:
+        words = prepare(self.draft, request.prompt, None).ids
+        return None if self.is_old else RepetitionPenalty.of(welcome.repetition_penalty, words, welcome.vocabulary)
 
 
 def run(
@@ -203,7 +212,10 @@ def run(
     engine = VlmEngine(target, config.limits.max_sessions, capacity, exits, config.limits.max_draft, encoder=encoder)
     beside = None
     if self_draft is not None:
-        beside = ServerDraft(self_draft, config.limits.max_sessions, capacity, target.eos, config.limits.max_draft)
+        beside = ServerDraft(
+            self_draft, config.limits.max_sessions, capacity, target.eos, config.limits.max_draft,
+            repetition_penalty=target.repetition_penalty,
+        )  # fmt: skip
     profile = DeviceProfile("virtual", verify_s=verify_s, server_draft_s=verify_s / 10)
     server = Server(Machine(engine, beside, profile), config, post, timeline.clock)
 

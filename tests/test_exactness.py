@@ -20,7 +20,7 @@ from edge_drafter import BranchOrder, DraftingConfig, Mode, StepRequest
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.grammar import Automaton, Grammars, actions_of
 from speculation.language.prompts import parse_answer
-from speculation.sampling import GREEDY, MAX_KEY, Coupled
+from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -34,6 +34,7 @@ LINKED = [mode for mode in Mode if mode is not Mode.EDGE]
 ALONE = (Mode.CLOUD, Mode.SERVER_SD)
 """Modes in which the edge says nothing: what is lost stays lost until the link breaks, so nothing may be lost."""
 HOW = (GREEDY, Coupled(0.7), Coupled(1.0, 20), Coupled(1.3, 0, 0.9))
+PENALTIES = st.sampled_from([1.0, 1.05, 1.3, 0.9])
 
 
 def near(folder: Path, noise: float) -> Vlm:
@@ -148,7 +149,7 @@ def robots(draw: st.DrawFn, pair: Pair) -> Robot:
     draft = pair.drafts[draw(st.integers(0, len(pair.drafts) - 1))]
     return Robot(
         draft, config, [request, replace(request, step=2)][: 1 + again], weather,
-        draft_s=draw(st.sampled_from([0.01, 0.05, 0.2])), resumes=draw(st.booleans()),
+        draft_s=draw(st.sampled_from([0.01, 0.05, 0.2])), resumes=draw(st.booleans()), is_old=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -173,6 +174,7 @@ def test_every_answer_is_the_targets_own(pairs: list[Pair], data: st.DataObject)
                 replace(request, eos=ends, grammar=request.grammar and same(request.grammar, target))
                 for request in edge.requests
             ]
+    target = replace(target, repetition_penalty=data.draw(PENALTIES, label="penalty"))
     policy = data.draw(st.sampled_from(ExitPolicy))
     chunk, collect_s = data.draw(st.sampled_from([0, 1, 30])), data.draw(st.sampled_from([0.0, 0.05]))
     schedule = data.draw(st.sampled_from(list(POLICIES)))
@@ -260,6 +262,34 @@ def test_answers_behind_thinking_are_the_targets_own(mode: Mode, pairs: list[Pai
                 assert not thinks or marks.closes in answer
                 assert grammar is not None and parse_answer(target.read(answer)).action in actions_of(grammar.name)
     assert interruptions > 0 and thought[True] > 4 and thought[False] > 0
+
+
+@pytest.mark.parametrize(("how", "constrained"), [(GREEDY, False), (Coupled(0.7), True)])
+@pytest.mark.parametrize("mode", LINKED)
+def test_a_repetition_penalty_is_part_of_every_answer(
+    mode: Mode, how: SamplingScheme, constrained: bool, pairs: list[Pair]
+) -> None:
+    """The link breaks in mid-answer; the verifier knows the answer so far, or gets it anew, and the edge's drafts are
+    penalised as well, or not: it may know nothing of the target's penalty."""
+    for number, pair in enumerate(pairs[:2]):
+        target = replace(pair.target, repetition_penalty=(1.3, 1.05)[number])
+        grammar = grammars(target)[number] if constrained else None
+        asked = [
+            StepRequest(1, prompt, jpeg(seed), target.eos, 18, sampling=how, key=seed, grammar=grammar)
+            for seed, prompt in enumerate(PROMPTS[:2])
+        ]
+        weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.1, cut_after=4, seed=number)
+        robots = [
+            Robot(pair.drafts[1], DraftingConfig.of(mode, effort=1.0, exit_gain=0.0), asked, weather,
+                  resumes=resumes, is_old=resumes)
+            for resumes in (False, True)
+        ]  # fmt: skip
+        run(target, robots, exits=noisy_exits(target, 0.6), self_draft=pair.drafts[1])
+        for robot in robots:
+            assert robot.answers == [alone(target, request) for request in asked]
+            assert robot.stats.interruptions > 0
+        if not constrained and number == 0:
+            assert robots[0].answers != [alone(pair.target, request) for request in asked], "it shows nothing"
 
 
 @pytest.mark.parametrize(

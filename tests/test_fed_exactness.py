@@ -23,7 +23,7 @@ from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import SERVER, Robot, run
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
-from tests.test_exactness import HOW, alone, grammars
+from tests.test_exactness import HOW, PENALTIES, alone, grammars
 
 DRAFTING = [mode for mode in Mode if mode.drafts and mode is not Mode.EDGE]
 
@@ -65,6 +65,7 @@ def test_every_answer_is_the_targets_own(
         resumes = data.draw(st.booleans())
         edges.append(Robot(draft, config, requests, weather, 0.02, resumes, head=head if number == 0 else None,
                            rtt_s=data.draw(st.sampled_from([None, 0.1, 1.0]))))  # fmt: skip
+    target = replace(target, repetition_penalty=data.draw(PENALTIES))
     run(target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2])), encoder=encoder)
     for edge in edges:
         assert edge.answers == [alone(target, request) for request in edge.requests]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -27,13 +27,14 @@ from speculation.cancellation import Stop
 from speculation.language.grammar import masked
 from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.sampling.rejection import Purpose, draw, draw_rest, noisy, uniform
+from speculation.vlm.inputs import prepare
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Commit, Features, begin_digest, extend_digest
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
 from tests.pair import CAPACITY, Robot, run
-from tests.test_exactness import Pair, grammars, noisy_exits, pairs
+from tests.test_exactness import PENALTIES, Pair, grammars, noisy_exits, pairs
 
 __all__ = ["pairs"]
 WHOLE, SPLIT = Whole(0.9), Split(0.9)
@@ -47,13 +48,20 @@ def chain(mode: Mode, **changes: object) -> DraftingConfig:
 
 
 def textbook(target: Vlm, draft: Vlm, request: StepRequest, gamma: int) -> tuple[int, ...]:
-    """Return the answer by Algorithm 1 of arXiv 2211.17192, each model asked for one token after another."""
-    how = request.sampling
+    """Return the answer by Algorithm 1 of arXiv 2211.17192, each model asked for one token after another.
+
+    The draft model gets the target's repetition penalty, behind the words of its prompt.
+    """
+    how, factor = request.sampling, target.repetition_penalty
 
     def source(vlm: Vlm, answer: Sequence[int]) -> Distribution:
         session = VlmSession(vlm, CAPACITY)
         session.begin(request.prompt, request.jpeg, answer)
         row, grammar = session.root_logits(), request.grammar
+        read = prepare(vlm, request.prompt, request.jpeg if vlm is target else None).ids
+        seen = sorted({*read.tolist(), *answer})
+        row = row.copy()
+        row[seen] = [value * factor if value < 0.0 else value / factor for value in row[seen].tolist()]
         if grammar is not None and (state := grammar.after(answer, request.max_tokens)) is not None:
             (row,) = masked(row[None], [grammar.allowed(state).mask])
         return Distribution.of(row, how)
@@ -95,6 +103,7 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
         key=data.draw(st.integers(0, MAX_KEY)),
         grammar=data.draw(st.sampled_from([None, *grammars(target)]), label="grammar"),
     )  # fmt: skip
+    target = replace(target, repetition_penalty=data.draw(PENALTIES, label="penalty"))
     config = chain(
         data.draw(st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE]), label="mode"), gamma=gamma,
         interrupt=data.draw(st.booleans()),

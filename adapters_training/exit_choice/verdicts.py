@@ -201,7 +201,9 @@ class _Recorder:
             right: list[bool] = []
             for index, layer in enumerate(self.heads.layers):
                 own = to_numpy(self.heads.logits(layer, found.hidden[layer], kind))
-                verdict = self.heads.judge(self.rule, tokens, parents, own, kind)
+                verdict = self.heads.judge(
+                    self.rule, tokens, parents, own, kind, processors=found.processors, root=found.root
+                )
                 confidence.append(np.nan if verdict is None else verdict.confidence)
                 right.append(verdict is not None and self._commits(tokens, verdict) == truth)
                 self.hits[kind][index] += sum(a == b for a, b in zip(self._likeliest(own, kind), truth, strict=False))

@@ -20,13 +20,14 @@ from cloud_verifier.interfaces import Row
 from cloud_verifier.server_draft.tree_growth import Growth, Proposals
 from cloud_verifier.tree import Tree
 from speculation.cancellation import Abandoned, Stop
-from speculation.language.grammar import State, masked
+from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, final_logits, forward_layers, to_numpy
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.model import Vlm
+from speculation.vlm.sampling import process_rows
 from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
@@ -44,15 +45,16 @@ def check_pair(target: Path, draft: Path) -> None:
 class _Draft:
     """One row's draft under way, or its latest one."""
 
-    def __init__(self, row: Row, unfed: Sequence[int], ends: frozenset[int]) -> None:
-        """`unfed`: the answer's tokens that the model was not fed yet, the last one at least."""
+    def __init__(self, row: Row, unfed: Sequence[int], ends: frozenset[int], penalty: RepetitionPenalty | None) -> None:
+        """`unfed`: the answer's tokens that the model was not fed yet, the last one at least. `penalty`: the target's,
+        behind this prompt."""
         self.index = row.index
         self.unfed = unfed
         self.growth = Growth(row.self_draft, row.self_depth, ends)
         self.sampler = row.sampling.sampler(row.draws.key)
         self.prefixes = {ROOT: Prefix(row.draws.position, row.digest)}
-        self.grammar = None if row.constraint is None else row.constraint.automaton
-        self.states: dict[int, State | None] = {ROOT: None if row.constraint is None else row.constraint.state}
+        self.processors = LogitsProcessors(penalty, None if row.constraint is None else row.constraint.automaton)
+        self.contexts = {ROOT: row.context}
         self.slots: dict[int, int] = {}
         """Fed nodes -> their slots in the cache."""
 
@@ -60,10 +62,8 @@ class _Draft:
         """Return what may follow each leaf, of their logits [leaves, vocabulary]: what the draft half of the step's
         scheme ranks first."""
         values = logits if logits.dtype == torch.float64 else logits.float()
-        if self.grammar is not None:
-            states = [self.states.get(leaf) for leaf in self.growth.leaves]
-            masks = [None if state is None else self.grammar.allowed(state).mask for state in states]
-            values = torch.from_numpy(masked(to_numpy(values), masks))
+        if self.processors:
+            values = process_rows(values, self.processors, [self.contexts[leaf] for leaf in self.growth.leaves])
         if self.sampler is not None:
             rows = zip(to_numpy(values), self.growth.leaves, strict=True)
             values = torch.from_numpy(np.stack([self.sampler.rank(row, self.prefixes[leaf]) for row, leaf in rows]))
@@ -78,8 +78,8 @@ class _Draft:
             node = self.growth[leaf]
             if self.sampler is not None:
                 self.prefixes[leaf] = self.prefixes[node.parent].after(node.token)
-            if self.grammar is not None and (above := self.states.get(node.parent)) is not None:
-                self.states[leaf] = self.grammar.next(above, node.token)
+            if self.processors:
+                self.contexts[leaf] = self.processors.next(self.contexts[node.parent], node.token)
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """Return the slots of the fed nodes along these tokens, as far as there are any."""
@@ -106,8 +106,10 @@ class ServerDraft(ReadsPrompts):
         ends: Sequence[int],
         max_draft: int = MAX_DRAFT_TOKENS,
         blocks: int | None = None,
+        repetition_penalty: float = 1.0,
     ) -> None:
-        """`blocks` of the cache for all rows together; None: what all can fill."""
+        """`blocks` of the cache for all rows together; None: what all can fill. `repetition_penalty`: the target's, so
+        that drafts are made as it answers; the draft model's own is none of its drafts' business."""
         self._vlm = vlm
         self._cache = KVCache(vlm, rows, capacity, blocks)
         self._ends = frozenset(ends)
@@ -115,6 +117,8 @@ class ServerDraft(ReadsPrompts):
         self._roots = [0] * rows
         self._prefills: dict[int, Prefill] = {}
         self._prompts = [0] * rows
+        self._repetition_penalty = repetition_penalty
+        self._penalties: dict[int, RepetitionPenalty | None] = {}
         self._fed: list[list[int]] = [[] for _ in range(rows)]
         self._latest: list[_Draft | None] = [None] * rows
 
@@ -127,6 +131,7 @@ class ServerDraft(ReadsPrompts):
         """See `DraftEngine.release`."""
         self._cache.clear(index)
         self._prefills.pop(index, None)
+        self._penalties.pop(index, None)
         self._fed[index] = []
 
     def begin(self, index: int, inputs: Inputs, max_tokens: int) -> int:
@@ -134,6 +139,7 @@ class ServerDraft(ReadsPrompts):
         check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._prefills[index] = prefill = Prefill.of(self._vlm, inputs)
         self._roots[index], self._prompts[index] = int(prefill.ids[-1]), len(prefill.ids) - 1
+        self._penalties[index] = RepetitionPenalty.of(self._repetition_penalty, inputs.ids, self._vlm.vocabulary)
         self._fed[index], self._latest[index] = [], None
         return self._prompts[index] - self._cache.open(index, prefill.words, inputs.delta)
 
@@ -160,7 +166,7 @@ class ServerDraft(ReadsPrompts):
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         """See `DraftEngine.draft`; tokens are ranked by the draft half of each step's scheme."""
-        drafts = [_Draft(row, self._unfed(row), self._ends) for row in rows]
+        drafts = [_Draft(row, self._unfed(row), self._ends, self._penalties[row.index]) for row in rows]
         for draft in drafts:
             self._latest[draft.index] = draft
         growing = drafts

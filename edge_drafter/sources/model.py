@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_drafter.calibration import Calibration, Cells
-from edge_drafter.logits_processors import ConstrainedModel, SampledModel
+from edge_drafter.logits_processors import AlignedModel, SampledModel
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
@@ -62,7 +62,7 @@ class ModelSource(DraftSource):
         self._sampling: SamplingScheme | None = None
         """The way to sample that the calibration holds for."""
         self._processed = model
-        """The model as it drafts for this step's grammar and sampling."""
+        """The model as it drafts for this step's penalty, grammar and sampling."""
         self._slots: dict[int, int] = {}
         """The model's nodes, by the tree's nodes that were fed."""
         self._count = 0
@@ -74,8 +74,8 @@ class ModelSource(DraftSource):
         if request.sampling != self._sampling:
             self._sampling, self._calibration = request.sampling, Calibration()
         model, sampler = self._model, request.sampling.sampler(request.key)
-        if request.grammar is not None:
-            model = ConstrainedModel(model, request.grammar, request.max_tokens)
+        if request.processors:
+            model = AlignedModel(model, request.processors, request.max_tokens)
         self._processed = model if sampler is None else SampledModel(model, sampler, step.answer.digest)
 
     def read(self, stop: Stop | None = None) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from speculation.settings import expanded
 from speculation.vlm.families import INSTEAD, KINDS
-from speculation.wire import MAX_END_TOKENS
+from speculation.wire import MAX_END_TOKENS, MAX_PENALTY, MIN_PENALTY
 
 WHOLE_FILE_BYTES = 64 << 20
 SAMPLES = 64
@@ -47,10 +47,26 @@ _LOGITS_SETTINGS = {
     "encoder_no_repeat_ngram_size": 0,
     "guidance_scale": 1.0,
     "watermarking_config": None,
+    "num_beams": 1,
+    "penalty_alpha": 0.0,
+    "dola_layers": None,
+    "stop_strings": None,
+    "token_healing": False,
 }
 """What a generation_config may ask for that changes any answer, and the value that asks for nothing."""
-_DRAW_SETTINGS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
-"""The same for what changes sampled answers only, beyond temperature, top_k and top_p."""
+_PENALTY = "repetition_penalty"
+"""The one of them that is applied."""
+_DRAW_SETTINGS = {
+    "temperature": None,
+    "top_k": None,
+    "top_p": None,
+    "min_p": 0.0,
+    "top_h": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+"""The same for what changes sampled answers only."""
 
 
 class ModelFolderError(ValueError):
@@ -322,21 +338,48 @@ def generation_config(folder: Path) -> dict[str, Any]:
         raise ModelFolderError(f"{path} is no JSON object; fetch it again") from None
 
 
-def ignored_processors(folder: Path) -> dict[str, Any]:
-    """Return what generation_config.json asks for that would change answers. It is not applied: see `load_vlm`.
-
-    Temperature, top_k and top_p are not among it: the robot's own `SamplingScheme` decide them.
-    """
+def asked_processors(folder: Path) -> dict[str, Any]:
+    """Return what generation_config.json asks for that changes any answer, sampled or not; see `repetition_penalty`."""
     wanted = generation_config(folder)
-    settings = _LOGITS_SETTINGS | (_DRAW_SETTINGS if wanted.get("do_sample") else {})
-    return {name: wanted[name] for name, nothing in settings.items() if wanted.get(name) not in (None, nothing, [])}
+    return {
+        name: wanted[name] for name, nothing in _LOGITS_SETTINGS.items() if wanted.get(name) not in (None, nothing, [])
+    }
+
+
+def repetition_penalty(folder: Path) -> float:
+    """Return the repetition penalty that generation_config.json asks for, 1 for none.
+
+    Raises ModelFolderError for whatever else it asks for that changes any answer, since only the penalty is applied,
+    and for a penalty that is no number from MIN_PENALTY to MAX_PENALTY.
+    """
+    asked = asked_processors(folder)
+    penalty, path = asked.pop(_PENALTY, 1.0), folder / "generation_config.json"
+    if asked:
+        raise ModelFolderError(
+            f"{path} asks for {described(asked)}, which cannot be applied here; with generation set to raw answers are "
+            "those of the model's raw logits, and nothing of that file is applied but its end tokens"
+        )
+    if not isinstance(penalty, (int, float)) or not MIN_PENALTY <= penalty <= MAX_PENALTY:
+        raise ModelFolderError(
+            f"{path}: {_PENALTY} is {penalty!r}, no number from {MIN_PENALTY:g} to {MAX_PENALTY:g}; correct it, or "
+            "load the model with generation set to raw"
+        )
+    return float(penalty)
+
+
+def described(settings: Mapping[str, Any]) -> str:
+    """Return settings of a generation_config as a sentence names them, long values cut."""
+    return ", ".join(f"{name}={str(value)[:40]}" for name, value in settings.items())
 
 
 def suggested_sampling(folder: Path) -> dict[str, Any]:
-    """Return the temperature, top_k and top_p that generation_config.json asks for; empty where it samples nothing."""
+    """Return what generation_config.json asks for where tokens are sampled; empty where it samples nothing.
+
+    It is not applied: the robot's own `SamplingScheme` decides.
+    """
     wanted = generation_config(folder)
-    names = ("temperature", "top_k", "top_p") if wanted.get("do_sample") else ()
-    return {name: wanted[name] for name in names if wanted.get(name) is not None}
+    settings = _DRAW_SETTINGS if wanted.get("do_sample") else {}
+    return {name: wanted[name] for name, nothing in settings.items() if wanted.get(name) not in (None, nothing)}
 
 
 def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:

@@ -15,14 +15,16 @@ from speculation.vlm.families import family_of
 from speculation.vlm.families.text import VICUNA_TEMPLATE
 from speculation.vlm.folder import (
     ModelFolderError,
+    asked_processors,
     check_attention,
     check_vocabulary,
+    described,
     end_tokens,
     find_model,
-    ignored_processors,
     model_fingerprint,
     model_name,
     read_config,
+    repetition_penalty,
     stored_tensors,
     tokenizer_fingerprint,
     weight_files,
@@ -65,7 +67,8 @@ class FolderReport:
     eos: tuple[int, ...]
     thinking: str
     """Whether the model thinks before it answers: `NO_THINKING`, or who begins that."""
-    ignored: dict[str, Any]
+    asked: dict[str, Any]
+    """What its generation_config asks for that changes answers."""
     template: str
     image_tokens: int
     weights: dict[str, int]
@@ -142,7 +145,7 @@ def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download
         tokenizer=tokenizer_fingerprint(tokenizer),
         eos=end_tokens(folder, tokenizer),
         thinking=_thinking(processor),
-        ignored=ignored_processors(folder),
+        asked=asked_processors(folder),
         template=_template_name(processor),
         image_tokens=_image_tokens(processor),
         weights={
@@ -226,6 +229,7 @@ def _problem(folder: Path, config: dict[str, Any], tokens: int, rows: int) -> st
         if stored := stored_quantisation(config):
             check_stored(folder, stored)
         check_vocabulary(folder, tokens, rows)
+        repetition_penalty(folder)
     except ModelFolderError as error:
         return str(error)
     return ""
@@ -249,9 +253,10 @@ def table(reports: Sequence[FolderReport], free: Mapping[str, int], pair: PairRe
 
 def _remarks(report: FolderReport) -> list[str]:
     remarks = [f"not usable: {report.problem}"] if report.problem else []
-    if report.ignored:
-        asked = ", ".join(f"{name}={value}" for name, value in report.ignored.items())
-        remarks.append(f"generation_config asks for {asked}; answers are the model's raw logits, it is not applied")
+    if report.asked and not report.problem:
+        remarks.append(
+            f"generation_config asks for {described(report.asked)}: answers get it, unless generation is raw"
+        )
     return remarks
 
 

@@ -25,14 +25,16 @@ from speculation.vlm.folder import (
     INT8_GROUPS,
     ModelFolderError,
     StoredTensor,
+    asked_processors,
     check_attention,
     check_vocabulary,
+    described,
     end_tokens,
     find_model,
     folder_fingerprint,
-    ignored_processors,
     model_fingerprint,
     read_config,
+    repetition_penalty,
     stored_tensors,
     suggested_sampling,
     tokenizer_fingerprint,
@@ -50,7 +52,7 @@ from speculation.vlm.quantise import (
     quantisation_config,
     stored_quantisation,
 )
-from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
+from speculation.vlm.settings import DEFAULT_SETTINGS, RAW, ModelSettings
 from speculation.vlm.storage import read_unpacked
 
 __all__ = [
@@ -80,9 +82,9 @@ DTYPES = {
 def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **changes: Any) -> Vlm:
     """Load a model folder, or a hub name that is in the local cache, whatever dtype it is stored in.
 
-    `changes` replace single fields of `settings`. What a generation_config asks for beyond the model's raw logits is
-    not applied, and logged. Raises ValueError for a setting, ModelFolderError for a folder that is no usable model or
-    too large for the device's free memory.
+    `changes` replace single fields of `settings`. Raises ValueError for a setting, ModelFolderError for a folder that
+    is no usable model or too large for the device's free memory, or whose generation_config asks for what is not
+    applied here, unless `settings.generation` is raw.
     """
     settings = replace(settings, **changes)
     if settings.threads is not None:
@@ -107,6 +109,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     if processor.frames is not None:
         processor.frames.limit(settings.min_pixels, settings.max_pixels)
     eos = end_tokens(folder, processor.tokenizer)
+    penalty = _penalty(folder, settings)
     places = _places(folder, config, _readable(weights), settings)
     model = _load_model(folder, config, weights, settings, rounding, places).eval().requires_grad_(False)
     if settings.dtype == "float64":
@@ -115,7 +118,6 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     check_vocabulary(folder, len(processor.tokenizer), text.embed_tokens.num_embeddings)
     if processor.frames is not None and processor.image_token != model.config.image_token_id:
         raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
-    _log_what_is_not_applied(folder)
     attend_by_rows(text)
     vlm = Vlm(
         family=family,
@@ -129,6 +131,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
         thinking=processor.thinking,
+        repetition_penalty=penalty,
     )
     # While transformers' own forward still runs, see `_take_over`.
     expected = expected_logits(vlm) if settings.load_check else None
@@ -164,18 +167,19 @@ def _warn_of_untested(version: str) -> None:
         )  # fmt: skip
 
 
-def _log_what_is_not_applied(folder: Path) -> None:
+def _penalty(folder: Path, settings: ModelSettings) -> float:
+    """Return the repetition penalty of a model's answers; log it, and what is not applied. Raises ModelFolderError."""
     path = folder / "generation_config.json"
-    if asked := ignored_processors(folder):
-        logger.warning(
-            "%s asks for %s; it is not applied, answers are sampled from the model's raw logits", path, _listed(asked)
-        )
     if suggested := suggested_sampling(folder):
-        logger.info("%s suggests %s; the robot's own sampling setting decides", path, _listed(suggested))
-
-
-def _listed(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
+        logger.info("%s suggests %s; the robot's own sampling setting decides", path, described(suggested))
+    if settings.generation == RAW:
+        if asked := asked_processors(folder):
+            logger.warning("%s asks for %s; generation is raw, so it is not applied", path, described(asked))
+        return 1.0
+    penalty = repetition_penalty(folder)
+    if penalty != 1.0:
+        logger.info("answers get the repetition penalty of %s, %g", path, penalty)
+    return penalty
 
 
 def _check_device(device: str) -> None:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from speculation.language.thinking import begun, reader
+from speculation.logits_processors import RepetitionPenalty
 from speculation.vlm.families import Family
 from speculation.vlm.folder import model_name
 from speculation.vlm.memory import head_width
 from speculation.vlm.placement import Span, spans_of
+from speculation.vlm.positions import Ints
 from speculation.vlm.processing import Processor
 from speculation.wire import Thinking
 
@@ -44,6 +46,8 @@ class Vlm:
     """What its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method."""
     thinking: Thinking | None = None
     """How it thinks before it answers; None: it does not."""
+    repetition_penalty: float = 1.0
+    """What its answers are penalised by, see `speculation.logits_processors`; 1: they are not."""
 
     @property
     def name(self) -> str:
@@ -111,6 +115,10 @@ class Vlm:
         """Where the final norm and the head are, and so the logits."""
         device: torch.device = self.text.norm.weight.device
         return device
+
+    def penalty(self, prompt: Ints) -> RepetitionPenalty | None:
+        """Return what its answers behind a prompt [n], images included, are penalised by; None where they are not."""
+        return RepetitionPenalty.of(self.repetition_penalty, prompt, self.vocabulary)
 
     def rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rotary cosines and sines of tokens at positions [3, ...] that have `embeds` [..., hidden]."""

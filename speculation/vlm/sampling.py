@@ -1,14 +1,38 @@
-"""Coupled draws where the logits are: on a GPU, a whole batch at once, so that no logits travel to the host (torch)."""
+"""Processing and coupled draws where the logits are: on a GPU, a whole batch at once, so that no logits travel to the
+host (torch)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from speculation.logits_processors import Context, LogitsProcessors
 from speculation.sampling import SamplingScheme, StepDraws
 from speculation.sampling.noise import BITS, blocks, key_words
+
+
+@torch.no_grad()
+def process_rows(logits: Tensor, processors: LogitsProcessors, contexts: Sequence[Context]) -> Tensor:
+    """Return what `LogitsProcessors.process` returns of rows of logits [n, vocabulary], on their device.
+
+    As transformers does, a penalty is computed in float32 where they are rounded further; in float64 where they are.
+    """
+    penalty = processors.penalty
+    if penalty is not None:
+        seen = [penalty.seen(context.answer) for context in contexts]
+        places = np.stack([np.repeat(np.arange(len(seen)), [len(each) for each in seen]), np.concatenate(seen)])
+        where = tuple(torch.from_numpy(places).to(logits.device))
+        logits = logits.clone() if logits.dtype == torch.float64 else logits.to(torch.float32, copy=True)
+        values = logits[where]
+        logits[where] = torch.where(values < 0.0, values * penalty.factor, values / penalty.factor)
+    if processors.grammar is not None:
+        masks = processors.masks(contexts)
+        left_out = [np.zeros(logits.shape[1], dtype=np.bool_) if mask is None else ~mask for mask in masks]
+        logits = logits.masked_fill(torch.from_numpy(np.stack(left_out)).to(logits.device), -torch.inf)
+    return logits
 
 
 @torch.no_grad()

@@ -8,7 +8,8 @@ import numpy as np
 
 from speculation.cancellation import Abandoned, Stop
 from speculation.frames import Frame
-from speculation.language.grammar import Automaton, masked
+from speculation.language.grammar import Automaton
+from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, forward_layers, prefill
@@ -36,6 +37,8 @@ class VlmSession:
         self.vlm = vlm
         self._reserved = reserved
         self._cache = KVCache(vlm, 1, capacity)
+        self._penalty: RepetitionPenalty | None = None
+        """What the model's checkpoint asks for, behind the prompt of this step."""
         self._pending: list[int] = []
         self._tokens: list[int] = []
         self._parents: list[int] = []
@@ -67,6 +70,7 @@ class VlmSession:
                 f"frames and prompt of {len(inputs.ids)} tokens and an answer of {self._reserved} do not fit the "
                 f"{self._cache.capacity} cache slots of {self.vlm.name}; raise capacity, or lower max_tokens"
             )
+        self._penalty = self.vlm.penalty(inputs.ids)
         self._set_nodes([], [], [])
         self._pending, self._root = [], None
         root = prefill(self.vlm, self._cache, 0, inputs, stop)
@@ -149,21 +153,19 @@ class VlmSession:
         """Begin a step and yield what the model alone samples with `key`, under a `grammar` or free, as `greedy` does.
 
         The answer goes on behind its `committed` tokens, which count towards `limit` and are not yielded; where they
-        begin no answer of the grammar, the rest is free. The logits are the model's own, neither masked nor perturbed
-        nor cut.
+        begin no answer of the grammar, the rest is free. The logits are those that were sampled from, with the penalty
+        of the model's checkpoint and masked by the grammar, but neither perturbed nor cut.
         """
         self.begin(prompt, image, committed)
+        processors = LogitsProcessors(self._penalty, grammar)
         sampler, prefix = settings.alone.sampler(key), Prefix(0, b"")
         for token in committed:
             prefix = prefix.after(token)
-        state = None if grammar is None else grammar.after(committed, limit)
+        context = processors.start(committed, limit)
         for _ in range(limit - len(committed)):
-            logits = self.root_logits()
-            row = logits
-            if grammar is not None and state is not None:
-                row = masked(logits[None], [grammar.allowed(state).mask])[0]
-            token = int(np.argmax(row if sampler is None else sampler.rank(row, prefix)))
-            state = None if grammar is None or state is None else grammar.next(state, token)
+            (logits,) = processors.process(self.root_logits()[None], [context])
+            token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefix)))
+            context = processors.next(context, token)
             yield token, logits
             if token in self.vlm.eos:
                 return

@@ -13,6 +13,8 @@ from speculation.frames import MAX_PIXELS
 from speculation.settings import check
 
 MIN_PIXELS = 56 * 56
+RAW = "raw"
+"""The value of `ModelSettings.generation` under which nothing of a generation_config changes the logits."""
 
 
 class Quantisation(str, Enum):
@@ -65,6 +67,13 @@ class ModelSettings(msgspec.Struct, frozen=True):
     load_check: Annotated[
         bool, Meta(description="compare the project's own forward with transformers' once, when the model is loaded")
     ] = True
+    generation: Annotated[
+        Literal["checkpoint", "raw"],
+        Meta(
+            description="checkpoint: the model's answers get what its generation_config asks for, the repetition "
+            "penalty, and what cannot be applied is refused; raw: its raw logits decide"
+        ),
+    ] = "checkpoint"
     allow_download: Annotated[bool, Meta(description="fetch a model that is given by its name on the hub")] = False
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,18 @@ def test_generate_answers_as_the_target_alone(target: Vlm, asked: list[Question]
         assert answer.stats.rounds == answer.stats.cloud_passes + 1 == len(answer.tokens) and answer.stats.total_s > 0.0
 
 
-def test_sampling_settings_of_a_checkpoint_are_left_out(tiny_target: Path, asked: list[Question]) -> None:
+def test_of_a_checkpoint_s_settings_only_the_penalty_that_it_was_loaded_with_counts(
+    tiny_target: Path, draft: Vlm, asked: list[Question]
+) -> None:
     vlm = load_vlm(tiny_target, dtype="float64")
     vlm.model.generation_config.repetition_penalty = 5.0
     vlm.model.generation_config.do_sample = True
     assert Generate(vlm, LIMIT)(asked[0]).tokens == alone(vlm, asked[0])
+    penalised = replace(vlm, repetition_penalty=1.3)
+    for question in asked:
+        assert Generate(penalised, LIMIT)(question).tokens == alone(penalised, question)
+        assert Generate(penalised, LIMIT, draft)(question).tokens == alone(penalised, question)
+    assert alone(penalised, asked[0]) != alone(vlm, asked[0])
 
 
 @pytest.mark.parametrize("sight", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.exits import ExitHeads, Head
+from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -54,10 +56,14 @@ def random_draft(
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from((*HOW, GREEDY)), st.integers(0, MAX_KEY), st.integers(0, 2**16), st.booleans())
+@given(
+    st.sampled_from((*HOW, GREEDY)), st.integers(0, MAX_KEY), st.integers(0, 2**16), st.booleans(),
+    st.sampled_from([1.0, 1.3]),
+)  # fmt: skip
 def test_any_trees_in_any_order_give_the_target_s_own_draws(
-    target: Vlm, how: SamplingScheme, key: int, seed: int, on_device: bool
+    target: Vlm, how: SamplingScheme, key: int, seed: int, on_device: bool, penalty: float
 ) -> None:
+    target = replace(target, repetition_penalty=penalty)
     dice, right = random.Random(seed), truth(target, 0, how, key)
     committed = right[: dice.randint(0, 3)]
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
@@ -79,8 +85,9 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     assert state.answer.tokens == right
 
 
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.text)
-def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) -> None:
+def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme, penalty: float) -> None:
     """An exit whose logits are the target's has the target's verdict; on a short list, too, wherever it has one."""
     heads = ExitHeads(target, (1,), rank=4)
     listed = sorted(random.Random(0).sample(range(target.vocabulary), 250))
@@ -93,10 +100,14 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) ->
         outside = np.setdiff1d(np.arange(target.vocabulary), listed)
         logits[:, outside] -= 30.0  # so that list and vocabulary have one support
         draws = StepDraws(question_key(4, number), number)
-        first = how.judge([], [], logits[:1], draws).token
+        prompt = dice.integers(target.vocabulary, size=60)
+        processors = LogitsProcessors(RepetitionPenalty.of(penalty, prompt, target.vocabulary))
+        root = processors.start([7, 8], 9)
+        first = how.judge([], [], processors.process(logits[:1], [root]), draws).token
         tokens, parents = [first, int(dice.integers(target.vocabulary))], [ROOT, 0]
-        final = how.judge(tokens, parents, logits, draws)
-        early = heads.judge(how, tokens, parents, logits[:, listed], sampling=draws)
+        processed = processors.process(logits, processors.along(root, tokens, parents))
+        final = how.judge(tokens, parents, processed, draws)
+        early = heads.judge(how, tokens, parents, logits[:, listed], None, draws, processors, root)
         silent = tokens[1] not in listed
         assert (early is None) is silent
         if early is not None:

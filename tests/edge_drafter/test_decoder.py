@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
@@ -84,6 +85,32 @@ def test_every_mode_gives_the_targets_own_tokens(
         assert results["sd"].stats.hits == 0
     alone = edge.decode(PROMPT, images[0], 60.0, "edge")
     assert list(alone.tokens) == greedy(tiny_draft, images[:1])[0]
+
+
+def test_what_the_checkpoints_ask_for_is_part_of_every_answer(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, robot: Robot, serve: Serve
+) -> None:
+    """Over sockets: the target's penalty in every mode that it verifies, the draft model's own where that is alone; and
+    neither where generation is raw."""
+    folders = [
+        Path(shutil.copytree(each, tmp_path / name)) for each, name in ((tiny_target, "big"), (tiny_draft, "small"))
+    ]
+    for folder, penalty in zip(folders, (1.3, 1.2), strict=True):
+        path = folder / "generation_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"repetition_penalty": penalty}))
+    big, small = folders
+    image = jpeg(1)
+    truth, raw = greedy(big, [image])[0], greedy(tiny_target, [image])[0]
+    assert truth != raw, "else it shows nothing"
+    server = serve(big, "--draft-model", str(small))
+    edge = robot(server.address, small)
+    for mode in ("cloud", "sd", "full", "server_sd"):
+        assert list(edge.decode(PROMPT, image, 60.0, mode).tokens) == truth, mode
+    assert edge.connect(60.0).repetition_penalty == 1.3
+    assert list(edge.decode(PROMPT, image, 60.0, "edge").tokens) == greedy(small, [image])[0]
+    plain = robot(serve(big, "--generation", "raw").address, small, generation="raw")
+    assert list(plain.decode(PROMPT, image, 60.0, "full").tokens) == raw
+    assert list(plain.decode(PROMPT, image, 60.0, "edge").tokens) == greedy(tiny_draft, [image])[0]
 
 
 def test_a_verifier_with_a_draft_model_of_its_own_needs_no_draft(

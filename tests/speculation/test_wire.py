@@ -230,6 +230,17 @@ def test_what_is_no_msgpack_is_malformed(payload: bytes) -> None:
         decode(payload)
 
 
+def test_a_welcome_without_a_repetition_penalty_has_none_and_others_are_bounded() -> None:
+    welcome = Welcome("s", "m", "t", 100, 4, [1], [9], repetition_penalty=1.05)
+    content = msgspec.msgpack.decode(encode(welcome))
+    assert decode(encode(welcome)) == welcome
+    earlier = decode(msgspec.msgpack.encode(content[:-1]))
+    assert isinstance(earlier, Welcome) and earlier.repetition_penalty == 1.0
+    for penalty in (0.0, -1.05, 1e3, float("inf"), float("nan")):
+        with pytest.raises(WireError, match=r"Welcome\.repetition_penalty"):
+            decode(msgspec.msgpack.encode([*content[:-1], penalty]))
+
+
 def test_an_oversized_message_is_refused_by_its_size() -> None:
     with pytest.raises(WireError, match=f"exceeds the limit of {MAX_MESSAGE_BYTES}"):
         decode(bytes(MAX_MESSAGE_BYTES + 1))

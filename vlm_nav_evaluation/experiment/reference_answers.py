@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edge_drafter import DecodingStats
-from speculation.language.grammar import FREE, Grammars, grammar_for, masked
+from speculation.language.grammar import FREE, Grammars, grammar_for
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
@@ -26,7 +26,7 @@ LIMITS = {"float64": 0.0, "float32": 1e-4}
 
 @dataclass(frozen=True)
 class Flip:
-    """The first token of an answer that differs; `margin` in the target's own logits."""
+    """The first token of an answer that differs; `margin` in the logits that the target alone samples from."""
 
     frame: int
     mode: str
@@ -79,15 +79,10 @@ class ModelAlone:
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
         vlm = self._session.vlm
         jpeg = as_sent(vlm, question.jpeg)
-        if self._grammars is None:
-            return list(self._session.greedy(question.prompt, jpeg, self._max_tokens))
-        grammar = self._grammars.of(grammar_for(question.prompt), vlm.eos, vlm.thinking)
-        alone = self._session.sampled(question.prompt, jpeg, self._max_tokens, GREEDY, grammar=grammar)
-        found, state = list[tuple[int, npt.NDArray[Any]]](), grammar.start(self._max_tokens)
-        for token, logits in alone:
-            found.append((token, masked(logits[None], [grammar.allowed(state).mask])[0]))
-            state = grammar.next(state, token) or state
-        return found
+        grammar = None
+        if self._grammars is not None:
+            grammar = self._grammars.of(grammar_for(question.prompt), vlm.eos, vlm.thinking)
+        return list(self._session.sampled(question.prompt, jpeg, self._max_tokens, GREEDY, grammar=grammar))
 
 
 def first_flip(

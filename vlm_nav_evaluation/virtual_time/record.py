@@ -25,7 +25,8 @@ from speculation.features import SCALE_BYTES
 from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.files import fingerprint, load_head
 from speculation.fed.head import FedHead
-from speculation.language.grammar import FREE, Constraint, Grammars, Mask, grammar_for, masked
+from speculation.language.grammar import FREE, Grammars, grammar_for
+from speculation.logits_processors import UNPROCESSED, Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
@@ -169,13 +170,15 @@ def fed_drafts(
     inputs: Inputs,
     tokens: Sequence[int],
     top: int,
-    masks: Sequence[Mask | None] = (),
+    processors: LogitsProcessors = UNPROCESSED,
+    contexts: Sequence[Context] = (),
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Return a fed head's `top` likeliest tokens at every place of an answer by depth, and their probabilities,
     [n, FED_DEPTHS, top] each, the likeliest first.
 
     One unrolled pass (`adapters_training.fed_head.unroll`) over the features of prompt's end and answer, rounded as
-    they are on a link. Row 0 of the cache is used. `masks` are of the answer's places, where it has a grammar.
+    they are on a link. Row 0 of the cache is used. Logits are processed by `processors`, for which the answer's places
+    have these `contexts`; where a grammar leaves none of the head's tokens, they are not masked.
     """
     config = pair.head.config
     text = Prefill.of(target, inputs, tokens[:-1])
@@ -193,11 +196,12 @@ def fed_drafts(
     rows = pair.head.rows(text.ids[-count:].tolist())[None]
     levels = torch.stack([each[0, -len(tokens) :] for each in unroll(pair.head, rows, states, FED_DEPTHS)], dim=1)
     logits = pair.head.logits(levels).double()
-    for place, mask in enumerate(masks):
-        allowed = None if mask is None else torch.tensor(mask)[pair.head.get_buffer("ids")]
-        if allowed is not None and allowed.any():
-            for depth in range(min(place + 1, FED_DEPTHS)):
-                logits[place - depth, depth].masked_fill_(~allowed, -torch.inf)
+    ids = pair.head.get_buffer("ids").numpy()
+    for place, mask in enumerate(processors.masks(contexts) if processors else ()):
+        context = contexts[place] if mask is None or mask[ids].any() else contexts[place]._replace(state=None)
+        for depth in range(min(place + 1, FED_DEPTHS)):
+            row = logits[place - depth, depth][None].numpy()
+            logits[place - depth, depth] = torch.from_numpy(processors.process(row, [context], ids)[0])
     likely = logits.softmax(-1).topk(min(top, len(config.short_list)), dim=-1)
     found = pair.head.get_buffer("ids")[likely.indices]
     return to_numpy(found).astype(np.int32), to_numpy(likely.values).astype(np.float32)
@@ -225,18 +229,19 @@ class _Recorder:
             grammar = self._grammars.of(grammar_for(question.prompt), target.eos, target.thinking)
         how = (self._max_tokens, self._sampling, self._key, grammar)
         tokens = [token for token, _ in self._target.sampled(question.prompt, question.jpeg, *how)]
-        masks: list[Mask | None] = [None] * len(tokens)
-        if grammar is not None:
-            chain = Constraint(grammar, grammar.start(self._max_tokens))
-            masks = chain.masks(tokens[:-1], range(ROOT, len(tokens) - 2))
-        exit_tokens, exit_probabilities = self._exits(question, tokens, masks)
+        target = self._models.target
+        penalty = target.penalty(prepare(target, question.prompt, question.jpeg).ids)
+        processors = LogitsProcessors(penalty, grammar)
+        root = processors.start((), self._max_tokens)
+        contexts = processors.along(root, tokens[:-1], range(ROOT, len(tokens) - 2))
+        exit_tokens, exit_probabilities = self._exits(question, tokens, processors, contexts)
         started = time.perf_counter()
         self._draft.begin(question.prompt, question.jpeg)
         self.edge_prefill_s.append(time.perf_counter() - started)
         rows = self._draft.root_logits()[None]
         if len(tokens) > 1:
             rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(ROOT, len(tokens) - 2))])
-        rows = masked(rows, masks)
+        rows = processors.process(rows, contexts)
         sampler = self._sampling.sampler(self._key)
         if sampler is not None:
             rows = np.stack([sampler.rank(row, Prefix(place, b"")) for place, row in enumerate(rows)])
@@ -246,7 +251,7 @@ class _Recorder:
         likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
         probabilities = np.take_along_axis(softmax, likeliest, axis=1)
         acceptance = self._acceptance(rows, probabilities)
-        fed_tokens, fed_probabilities = self._fed(question, tokens, masks)
+        fed_tokens, fed_probabilities = self._fed(question, tokens, processors, contexts)
         return RecordedStep(
             question.prompt, sum(map(len, frames_of(question.jpeg))), tuple(tokens), likeliest.astype(np.int32),
             probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
@@ -254,13 +259,13 @@ class _Recorder:
         )  # fmt: skip
 
     def _fed(
-        self, question: Question, tokens: list[int], masks: Sequence[Mask | None]
+        self, question: Question, tokens: list[int], processors: LogitsProcessors, contexts: Sequence[Context]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]] | tuple[None, None]:
         target, pair = self._models.target, self._models.fed
         if pair is None:
             return None, None
         inputs = prepare(target, question.prompt, question.jpeg)
-        return fed_drafts(target, self._cache, pair, inputs, tokens, self._top, masks)
+        return fed_drafts(target, self._cache, pair, inputs, tokens, self._top, processors, contexts)
 
     def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
@@ -276,7 +281,7 @@ class _Recorder:
 
     @torch.no_grad()
     def _exits(
-        self, question: Question, tokens: list[int], masks: Sequence[Mask | None]
+        self, question: Question, tokens: list[int], processors: LogitsProcessors, contexts: Sequence[Context]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return every exit's likeliest token at every place [n, exits], and that one's probability.
 
@@ -295,7 +300,8 @@ class _Recorder:
             if output.layer in models.exit_layers:
                 listed, place = models.short_list, models.exit_layers.index(output.layer)
                 short = None if listed is None else listed.astype(np.int64)
-                for at, row in enumerate(masked(to_numpy(exits.logits(output.layer, output.hidden[0])), masks, short)):
+                logits = to_numpy(exits.logits(output.layer, output.hidden[0]))
+                for at, row in enumerate(processors.process(logits, contexts, short)):
                     if not np.isfinite(row).any():
                         continue
                     best, chance = choose(row, self._sampling, StepDraws(self._key, at), short)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from cloud_verifier.interfaces import CapacityError, Row
 from cloud_verifier.server_draft.drafting import ServerDraft, check_pair
 from cloud_verifier.tree import Tree
 from speculation.cancellation import Abandoned
-from speculation.sampling import Coupled, DraftSampler, Prefix, StepDraws, choose
+from speculation.sampling import GREEDY, Coupled, DraftSampler, Prefix, StepDraws, choose
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -125,6 +126,17 @@ def test_a_batch_grows_the_likeliest_trees_as_each_row_would_alone(draft: Vlm) -
             longest = max(paths, key=len)
             answers[row.index] += [*longest[: dice.integers(len(longest) + 1)], int(dice.integers(draft.vocabulary))]
         answers[2] += [1]
+
+
+def test_drafts_get_the_targets_penalty_and_not_their_own(draft: Vlm) -> None:
+    """Behind prompt, answer and path, as the draft model would alone if the penalty were its own."""
+    own = replace(draft, repetition_penalty=1.3)
+    drafts = ServerDraft(replace(draft, repetition_penalty=9.0), 1, CAPACITY, (), repetition_penalty=1.3)
+    drafts.prefill(0, drafts.prepare(PROMPTS[0], jpeg(0)), 20)
+    for answer in ((), (7, 9), (7, 9, 11, 7)):
+        session = VlmSession(own, CAPACITY)
+        expected = list(session.sampled(PROMPTS[0], jpeg(0), len(answer) + 6, GREEDY, committed=answer))
+        assert drafted(drafts, asking(0, answer, 6))[0] == tuple(token for token, _ in expected)
 
 
 def test_a_tree_is_ranked_as_the_targets_tokens_are_drawn(target: Vlm) -> None:

@@ -14,10 +14,11 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from speculation.vlm.folder import (
     DOWNLOAD_VARIABLE,
     ModelFolderError,
+    asked_processors,
     find_model,
     folder_fingerprint,
-    ignored_processors,
     model_name,
+    repetition_penalty,
     suggested_sampling,
 )
 from speculation.vlm.load import load_vlm
@@ -98,12 +99,52 @@ def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(tiny_target:
 def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
     asked = {"repetition_penalty": 1.05, "temperature": 0.1, "top_k": 1, "min_length": 0, "suppress_tokens": [4]}
     (tmp_path / "generation_config.json").write_text(json.dumps(asked))
-    assert ignored_processors(tmp_path) == {"repetition_penalty": 1.05, "suppress_tokens": [4]}
+    assert asked_processors(tmp_path) == {"repetition_penalty": 1.05, "suppress_tokens": [4]}
     assert suggested_sampling(tmp_path) == {}
     drawn = {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.001, "min_p": 0.1, "typical_p": 1.0}
     (tmp_path / "generation_config.json").write_text(json.dumps(drawn))
-    assert ignored_processors(tmp_path) == {"min_p": 0.1}
-    assert suggested_sampling(tmp_path) == {"temperature": 0.01, "top_k": 1, "top_p": 0.001}
+    assert asked_processors(tmp_path) == {} and repetition_penalty(tmp_path) == 1.0
+    assert suggested_sampling(tmp_path) == {"temperature": 0.01, "top_k": 1, "top_p": 0.001, "min_p": 0.1}
     (tmp_path / "generation_config.json").write_text("[")
     with pytest.raises(ModelFolderError, match="is no JSON object"):
-        ignored_processors(tmp_path)
+        asked_processors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"no_repeat_ngram_size": 3}, "asks for no_repeat_ngram_size=3, which cannot be applied here; with generation"),
+        ({"bad_words_ids": [[5]], "repetition_penalty": 1.05}, "asks for bad_words_ids=[[5]], which"),
+        ({"suppress_tokens": list(range(99))}, "suppress_tokens=[0, 1, 2"),
+        ({"num_beams": 4, "min_new_tokens": 2}, "asks for min_new_tokens=2, num_beams=4, which"),
+        ({"stop_strings": ["\n"]}, "asks for stop_strings="),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0, no number from 0.01 to 100; correct it, or load"),
+        ({"repetition_penalty": -1.5}, "repetition_penalty is -1.5, no number"),
+        ({"repetition_penalty": 1e9}, "repetition_penalty is 1000000000.0, no number"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty is nan, no number"),
+        ({"repetition_penalty": "1.05"}, "repetition_penalty is '1.05', no number"),
+        ({"repetition_penalty": [1.05]}, "repetition_penalty is [1.05], no number"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_by_name(tmp_path: Path, asked: dict[str, object], named: str) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    with pytest.raises(ModelFolderError) as refused:
+        repetition_penalty(tmp_path)
+    assert named in str(refused.value) and "generation set to raw" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("asked", "penalty"),
+    [
+        ({}, 1.0),
+        ({"repetition_penalty": None, "bad_words_ids": [], "num_beams": 1, "max_length": 20}, 1.0),
+        ({"repetition_penalty": 1}, 1.0),
+        ({"repetition_penalty": 2}, 2.0),
+        ({"repetition_penalty": 1.05, "do_sample": True, "min_p": 0.1}, 1.05),
+        ({"repetition_penalty": 0.9}, 0.9),
+    ],
+)
+def test_the_repetition_penalty_is_read(tmp_path: Path, asked: dict[str, object], penalty: float) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    assert repetition_penalty(tmp_path) == penalty

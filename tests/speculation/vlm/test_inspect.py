@@ -89,7 +89,10 @@ def test_table_names_what_people_ask(tiny_target: Path, tmp_path: Path) -> None:
     assert "qwen2_vl, sees images" in text
     assert f"{report.vocabulary} tokens, {report.embedding_rows} rows ({report.padding} padding)" in text
     assert "weights, nf4" in text and "fits cpu yes, cuda:0 no" in text
-    assert "generation_config asks for repetition_penalty=1.05" in text
+    assert "generation_config asks for repetition_penalty=1.05: answers get it, unless generation is raw" in text
+    (folder / "generation_config.json").write_text(json.dumps({"no_repeat_ngram_size": 3}))
+    assert "not usable: " in (text := table([inspect_folder(folder)], {"cpu": 10**9}))
+    assert "asks for no_repeat_ngram_size=3, which cannot be applied here; with generation set to raw" in text
 
 
 def test_command_line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

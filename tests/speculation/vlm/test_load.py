@@ -111,9 +111,23 @@ def test_generation_config_adds_ends_and_is_not_silently_dropped(
     with caplog.at_level("INFO", "speculation"):
         vlm = load_vlm(folder)
     assert vlm.eos == (3, 5, vlm.tokenizer.eos_token_id)
+    assert vlm.repetition_penalty == 1.05 and "answers get the repetition penalty of" in caplog.text
+    assert "suggests temperature=0.01, min_p=0.1; the robot's own sampling setting decides" in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    with caplog.at_level("INFO", "speculation"):
+        raw = load_vlm(folder, generation="raw")
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "repetition_penalty=1.05, min_p=0.1; it is not applied" in warning
-    assert "suggests temperature=0.01; the robot's own sampling setting decides" in caplog.text
+    assert raw.repetition_penalty == 1.0 and raw.eos == vlm.eos
+    assert "asks for repetition_penalty=1.05; generation is raw, so it is not applied" in warning
+
+
+def test_a_generation_config_that_cannot_be_applied_is_refused_unless_it_is_left_out(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"no_repeat_ngram_size": 3}))
+    with pytest.raises(ModelFolderError, match="asks for no_repeat_ngram_size=3, which cannot be applied here"):
+        load_vlm(folder)
+    assert load_vlm(folder, generation="raw").repetition_penalty == 1.0
+    with pytest.raises(ValueError, match="generation 'checkpoints' is none of checkpoint, raw"):
+        load_vlm(folder, generation="checkpoints")
 
 
 def drop(name: str) -> Callable[[Path], object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from tests.edge_drafter.fakes import Weather
-from tests.models import scratch_logits
+from tests.models import scratch_inputs, scratch_logits
 from tests.pair import CAPACITY, Robot, run
 from tests.published import FILES, LAYOUTS, QWEN25_TOKENS, published, stored
 
@@ -109,7 +110,7 @@ def test_inspect_reads_what_is_loaded(folders: dict[str, Path], name: str) -> No
     assert report.stored_as == {"BF16": report.parameters} and not report.problem
     assert report.image_tokens == (40 * 22 if layout.is_third else 46 * 26), "a frame is not made smaller"
     asked = layout.sampling.get("repetition_penalty", 1.0)
-    assert report.ignored == ({"repetition_penalty": asked} if asked != 1.0 else {})
+    assert report.asked == ({"repetition_penalty": asked} if asked != 1.0 else {})
 
 
 def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, Path]) -> None:
@@ -131,7 +132,7 @@ def test_the_guide_goes_through_the_chat_template(
     with caplog.at_level(logging.INFO, "speculation"):
         vlm = load_vlm(folders[name])
     assert "the robot's own sampling setting decides" in caplog.text
-    assert ("repetition_penalty=1.05; it is not applied" in caplog.text) is ("2.5" in name)
+    assert ("answers get the repetition penalty of" in caplog.text) is ("2.5" in name)
     guided = Guidance.AUTO.applies(Vocabulary.load(folders[name]))
     prompt = compose("find the silver bottle", order=order, guide=guided)
     assert "You steer a robot dog" in prompt and "Action: " in prompt
@@ -144,6 +145,24 @@ def test_the_guide_goes_through_the_chat_template(
         f"{system}<|im_start|>user\n<|vision_start|>"
         f"{'<|image_pad|>' * places}<|vision_end|>{prompt}<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize("penalty", [1.05, 1.3, 0.8])
+@pytest.mark.parametrize("views", [0, 1, 3])
+def test_alone_it_is_generate_of_the_published_folder(tmp_path: Path, penalty: float, views: int) -> None:
+    """With the penalty that its generation_config asks for, behind all of the prompt; and without, where it is raw."""
+    folder = published(tmp_path / "model", "Qwen2.5-VL-7B-Instruct")
+    asked = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(asked | {"repetition_penalty": penalty}))
+    vlm, raw = load_vlm(folder, dtype="float64"), load_vlm(folder, dtype="float64", generation="raw")
+    frames = [FRAME, FRAME[::-1], FRAME[:, ::-1]][:views] or None
+    for prompt in ("find the silver bottle", "I see the red chair ahead, on the left. What now?"):
+        arguments, answers = scratch_inputs(vlm, prepare(vlm, prompt, frames)), []
+        for model, more in ((vlm, {}), (raw, {"repetition_penalty": 1.0})):
+            output = vlm.model.generate(**arguments, do_sample=False, max_new_tokens=30, **more)
+            answers.append([token for token, _ in VlmSession(model, 512).greedy(prompt, frames, 30)])
+            assert answers[-1] == output[0, arguments["input_ids"].shape[1] :].tolist()
+        assert answers[0] != answers[1], "else the penalty shows nothing"
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, choose
 from speculation.sampling.noise import all_random_bits, gumbel
-from speculation.vlm.sampling import choose_rows, gumbel_rows
+from speculation.vlm.sampling import choose_rows, gumbel_rows, process_rows
 
 SETTINGS = (
     GREEDY, Coupled(1.0), Coupled(0.7, 5), Coupled(1.5, 0, 0.8),
@@ -47,6 +48,19 @@ def test_rows_on_a_device_are_drawn_alike(device: torch.device) -> None:
     assert [column for column, _ in found] == expected
     noise = gumbel_rows(draws[:1], 5003, device)[0].cpu().numpy()
     assert noise == pytest.approx(gumbel(all_random_bits(5003, draws[0])), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rows_on_a_device_are_penalised_alike(device: torch.device, dtype: torch.dtype) -> None:
+    """To the last bit but one: a GPU divides by a number by multiplying with its inverse."""
+    logits = torch.from_numpy(4.0 * np.random.default_rng(1).normal(size=(4, 5003))).to(dtype)
+    processors = LogitsProcessors(RepetitionPenalty.of(1.05, range(0, 5003, 2), 5003))
+    contexts = processors.along(processors.start([1, 3], 9), [5, 7, 2], [-1, 0, 0])
+    found = process_rows(logits.to(device), processors, contexts)
+    wide = logits if dtype == torch.float64 else logits.float()
+    expected = processors.process(wide.numpy(), contexts)
+    assert found.device.type == device.type
+    np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=np.finfo(expected.dtype).eps, atol=0)
 
 
 def test_of_equals_the_lowest_is_taken(device: torch.device) -> None:
