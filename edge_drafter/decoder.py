@@ -19,6 +19,7 @@ from edge_drafter.draft_models import DraftModels, load_draft_models
 from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
+from edge_drafter.protocols import LoadedDraft
 from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost
 from edge_drafter.settings import EdgeConfig, Mode
 from edge_drafter.sources.choice import sources_of
@@ -33,7 +34,6 @@ from speculation.machine import machine_id
 from speculation.profiles import load_profile
 from speculation.sampling import question_key
 from speculation.trace import Trace
-from speculation.vlm.load import Vlm
 from speculation.vlm.processing import reduced
 from speculation.wire import TRACE_BYTES, FaultCode, Hello, Jpegs, Welcome
 
@@ -53,7 +53,7 @@ class EdgeDecoder:
         self,
         config: EdgeConfig,
         trace: Trace | None = None,
-        vlm: Vlm | None = None,
+        vlm: LoadedDraft | None = None,
         conditions: LinkConditions | None = None,
     ) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
@@ -74,7 +74,7 @@ class EdgeDecoder:
         self.trace = trace if trace is not None else Trace()
         models = load_draft_models(config, self.profile, vlm)
         self._models: DraftModels | None = models
-        self._objects, self._tokenizer = models.objects, models.vlm.tokenizer
+        self._objects, self._tokenizer = models.objects, models.loaded.tokenizer
         # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
@@ -93,7 +93,7 @@ class EdgeDecoder:
         if config.decoding.settings(config.decoding.mode).needs_link:
             self._background = Background()
             hello = Hello(
-                models.vlm.tokenizer_fingerprint, models.vlm.vocabulary, way.target, self.sampling.text,
+                models.loaded.tokenizer_fingerprint, models.loaded.vocabulary, way.target, self.sampling.text,
                 way.service_class, features=models.features,
             )  # fmt: skip
             silent_s = max(way.silence_s, 2.0 * self.profile.verify_s)
@@ -301,7 +301,7 @@ class EdgeDecoder:
     ) -> tuple[tuple[int, ...], Drafter]:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
         if not mode.needs_link:
-            return self.models.vlm.eos, self._drafter(mode, None, 0)
+            return self.models.loaded.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
         cancelled = _never if question is None else lambda: question.cancelled
         link, welcome = self._verifier.connected(until - started, cancelled, why)

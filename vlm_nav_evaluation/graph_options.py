@@ -8,6 +8,7 @@ from pathlib import Path
 from edge_drafter import Mode
 from spec_vlm_nav.process_graph import Graph
 from spec_vlm_nav.runner import free_address, require_models, take_private_domain
+from speculation.vlm.folder import gguf_files
 
 DECODING = ("mode", "drafting", "response_order", "guide", "profile", "link", "target_model", "draft_model")
 """Arguments of every graph with a verifier and a navigation node."""
@@ -31,7 +32,8 @@ def prepare(graph: Graph, options: argparse.Namespace, **given: str) -> dict[str
     known = {argument.name for argument in graph.arguments}
     arguments = {name: str(value) for name, value in vars(options).items() if name in known}
     for name in ("target_model", "draft_model"):
-        arguments[name] = str(Path(arguments[name]).resolve())
+        files = gguf_files(arguments[name])
+        arguments[name] = files.name if files else str(Path(arguments[name]).resolve())
     require_models(Path(arguments["target_model"]), Path(arguments["draft_model"]))
     if arguments["mode"] == Mode.SERVER_SD.value:
         arguments["server_draft"] = arguments["draft_model"]

@@ -19,6 +19,7 @@ from typing import IO, Any
 from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT
 from spec_vlm_nav.preflight import check
 from spec_vlm_nav.process_graph import MANAGER, PARAMS_FILE, RESPAWN_S, CommandSpec, Graph, NodeSpec, RespawnPolicy
+from speculation.vlm.folder import gguf_files
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -264,8 +265,10 @@ class Log:
 
 
 def require_models(target: Path, draft: Path) -> None:
-    """Raise ValueError, saying which and what to do, unless both folders hold a model."""
+    """Raise ValueError, saying which and what to do, unless both folders hold a model; a draft may be GGUF files."""
     for name, folder in (("target", target), ("draft", draft)):
+        if name == "draft" and gguf_files(folder):
+            continue
         if not (folder / "config.json").exists():
             raise ValueError(f"no {name} model in {folder}; train the pair first, see docs/training.md")
 
