@@ -162,9 +162,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json. Raises ModelFolderError where there is none, or it is of a type that is not known."""
     if folder.name.lower().endswith(GGUF) or (any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))):
         raise ModelFolderError(
-            f"{folder} is of GGUF files: a GGUF file, named itself, serves as a robot's draft model "
-            "(--draft-model MODEL.gguf, docs/models.md), not here; take the original checkpoint with quantisation set "
-            "to nf4 or int8_weight_only"
+            f"{folder} is of GGUF files, which serve as a robot's draft model (--draft-model MODEL.gguf, "
+            "docs/models.md) and nowhere else; take the original checkpoint with quantisation set to nf4 or "
+            "int8_weight_only"
         )
     if not folder.is_dir():
         raise ModelFolderError(f"model folder {folder} does not exist; give the path of a model's folder")

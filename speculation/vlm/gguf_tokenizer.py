@@ -117,29 +117,30 @@ def _build(path: Path, metadata: Mapping[str, Any], tokens: Sequence[str]) -> An
             f"{path}: a tokenizer of type {kind!r} with pre-tokenizer {cut!r} is not known (known are "
             f"{', '.join(PRE_TOKENIZERS)}); {_REMEDY}"
         )
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
-    types = metadata.get("tokenizer.ggml.token_type", ())
     try:
-        model = BPE({token: index for index, token in enumerate(tokens)}, merges, ignore_merges=cut.startswith("llama"))
-        built = Tokenizer(model)
-        if PRE_TOKENIZERS[cut] is _QWEN2:
-            built.normalizer = normalizers.NFC()
-        built.pre_tokenizer = PRE_TOKENIZERS[cut]()
-        built.decoder = decoders.ByteLevel()
-        for control in (True, False):
-            kinds = _CONTROL if control else _USER_DEFINED
-            added = [
-                AddedToken(token, special=control, normalized=False)
-                for token, each in zip(tokens, types, strict=False)
-                if each == kinds
-            ]
-            (built.add_special_tokens if control else built.add_tokens)(added)
+        built = _byte_level(metadata, tokens, cut)
+        named = {
+            f"{name}_token": tokens[metadata[f"tokenizer.ggml.{name}_token_id"]]
+            for name in ("bos", "eos")
+            if metadata.get(f"tokenizer.ggml.{name}_token_id", len(tokens)) < len(tokens)
+        }
     except Exception as error:
         # tokenizers raises bare Exceptions; the file is at fault whichever it is.
         raise ModelFolderError(f"{path}: its tokenizer cannot be built ({error}); convert it again") from None
-    named = {
-        f"{name}_token": tokens[metadata[f"tokenizer.ggml.{name}_token_id"]]
-        for name in ("bos", "eos")
-        if 0 <= metadata.get(f"tokenizer.ggml.{name}_token_id", -1) < len(tokens)
-    }
     return PreTrainedTokenizerFast(tokenizer_object=built, clean_up_tokenization_spaces=False, **named)
+
+
+def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], cut: str) -> Any:
+    """Return a byte-level BPE tokenizer, whose tokens of other types than text are added ones."""
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    built = Tokenizer(BPE(vocabulary, merges, ignore_merges=PRE_TOKENIZERS[cut] is _LLAMA3))
+    if PRE_TOKENIZERS[cut] is _QWEN2:
+        built.normalizer = normalizers.NFC()
+    built.pre_tokenizer = PRE_TOKENIZERS[cut]()
+    built.decoder = decoders.ByteLevel()
+    types = metadata["tokenizer.ggml.token_type"][: len(tokens)]
+    for kind, add in ((_CONTROL, built.add_special_tokens), (_USER_DEFINED, built.add_tokens)):
+        chosen = [token for token, each in zip(tokens, types, strict=True) if each == kind]
+        add([AddedToken(token, special=kind == _CONTROL, normalized=False) for token in chosen])
+    return built

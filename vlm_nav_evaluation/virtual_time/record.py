@@ -20,8 +20,6 @@ import torch
 from adapters_training.fed_head.unroll import unroll
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import Prefill, find_encoder, find_exits
-from edge_drafter.draft_models import draft_session, load_draft
-from edge_drafter.protocols import LoadedDraft
 from speculation.exits import ExitHeads, Head
 from speculation.features import SCALE_BYTES
 from speculation.fed.encoder import FeatureEncoder, rounded
@@ -33,13 +31,11 @@ from speculation.progress import progress
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.sampling.distribution import choose
 from speculation.sampling.noise import StepDraws
-from speculation.settings import from_flags
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.vlm.settings import ModelSettings
 from speculation.wire import ROOT, frames_of
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
@@ -73,7 +69,7 @@ class Models:
     """The pair as production loads it: target and exits as the verifier, draft and predictor as the edge."""
 
     target: Vlm
-    draft: LoadedDraft
+    draft: Vlm
     exits: ExitHeads | None
     predictor: Predictor | None
     fed: FedPair | None = None
@@ -96,10 +92,7 @@ class Models:
         """
         config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only, fed_head=fed_head)
         config.check_folders()
-        vlm, small = (
-            load_vlm(config.model_folder, dtype=dtype),
-            load_draft(draft, from_flags(ModelSettings, {"dtype": dtype})),
-        )
+        vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
             raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")
         folder = find(predictor, small.folder)
@@ -217,7 +210,7 @@ class _Recorder:
         self._max_tokens = max_tokens
         self._top = min(top, models.draft.vocabulary)
         self._target = VlmSession(models.target, CAPACITY)
-        self._draft = draft_session(models.draft, CAPACITY)
+        self._draft = VlmSession(models.draft, CAPACITY)
         self._cache = KVCache(models.target, 1, CAPACITY)
         self.cloud_prefill_s: list[float] = []
         self.edge_prefill_s: list[float] = []
