@@ -16,6 +16,7 @@ import logging
 import math
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -116,7 +117,7 @@ def _eyes_library() -> Any:
     return mtmd_cpp
 
 
-_complaints: list[str] = []
+_complaints: deque[str] = deque(maxlen=8)
 """What the library logged as errors since it was last asked for something that may fail."""
 
 
@@ -696,7 +697,8 @@ def _watched(library: Any, context: Any, stop: Stop | None) -> Iterator[None]:
             raised.append(error)
             return True
 
-    library.llama_set_abort_callback(context, ask := library.ggml_abort_callback(is_unwanted), None)
+    ask = library.ggml_abort_callback(is_unwanted)  # kept here for as long as the library may call it
+    library.llama_set_abort_callback(context, ask, None)
     try:
         yield
     except Abandoned:
@@ -705,4 +707,3 @@ def _watched(library: Any, context: Any, stop: Stop | None) -> Iterator[None]:
         raise
     finally:
         library.llama_set_abort_callback(context, library.ggml_abort_callback(0), None)
-        del ask  # the library has called it until here
