@@ -42,10 +42,10 @@ from speculation.wire import MAX_END_TOKENS, ROOT, Jpegs
 
 _log = logging.getLogger(__name__)
 EXTRA = "llama-cpp"
-BATCH = 512
-"""Tokens that the library computes at once; longer prompts are cut."""
 SEQUENCES = 256
 """The library's own limit: a tree has one leaf less."""
+BATCH = SEQUENCES
+"""Tokens that the library computes at once; more are cut. It keeps room for the logits of SEQUENCES tokens, no more."""
 TRUNK = 0
 """The sequence of the committed tokens."""
 ANNOUNCED, DECODES = 64, 4
@@ -618,8 +618,8 @@ class LlamaCppSession:
     def _run(self, entries: Sequence[_Entry], stop: Stop | None) -> Logits:
         """Compute tokens and return the logits after those that ask for them [n, vocabulary], in their order."""
         rows, library = [], self._library
-        for begin in range(0, len(entries), SEQUENCES):
-            part = entries[begin : begin + SEQUENCES]
+        for begin in range(0, len(entries), BATCH):
+            part = entries[begin : begin + BATCH]
             self._fill(part)
             with _watched(library, self._context, stop):
                 _check_outcome(library.llama_decode(self._context, self._batch), len(part))
