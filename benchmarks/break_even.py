@@ -25,6 +25,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.recordings import add_cost, add_source, changed, of_recording, source
 from edge_drafter import Mode
+from speculation.profiles import load_profile
 from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Arm
@@ -58,6 +59,7 @@ STYLES = {
     "PicoSpec (Jetson AGX)": ("s", "#72b7b2"),
     "SpecEdge (RTX 4090)": ("D", "#eeca3b"),
     "Orin, fast server": ("^", "#e45756"),
+    "Orin Nano, 4-bit engine, fast server": ("v", "#f58518"),
     "the same with a fed head": ("^", "#c9a0dc"),
 }
 """Marker shape and colour by `Marker.paper`."""
@@ -98,6 +100,8 @@ PICOSPEC = (
 )
 """Label, models, drafting 4 tokens, tokens/s of cloud decoding, and T_rtt + T_verify of a stop-and-wait round."""
 DERIVED = "PicoSpec, Tables 1 to 3; T_q is one token of cloud decoding, T_c what the stop-and-wait round leaves"
+ENGINES = {"orin_nano_llama_cpp": "llama.cpp", "orin_nano_tensorrt": "TensorRT Edge-LLM"}
+"""Draft engines of four bits by the device profile that has their time of a token."""
 SPECEDGE = Marker(
     "SpecEdge (RTX 4090)", "Qwen3 32B", 0.011, 0.0942, 0.01407 / 2.0,
     "Qwen3 1.7B/32B: SpecEdge, Sec. 5.1 and 5.2; T_q is that of a batch", (0.0, -15.0), "center",
@@ -119,6 +123,14 @@ def markers() -> list[Marker]:
         assumed = f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: assumed; T_p: Early Exits, Table 8(a)"
         times = (PAPERS["go2"].draft_s, verify_s, way_s)
         found.append(Marker("Orin, fast server", server, *times, assumed, (0.0, 8.0), "center"))
+        for profile, engine in ENGINES.items():
+            draft_s = load_profile(profile).draft_s
+            where = f"{engine}, T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: assumed; T_p: profile {profile}"
+            found.append(
+                Marker(
+                    "Orin Nano, 4-bit engine, fast server", "", draft_s, verify_s, way_s, where, (0.0, 8.0), "center"
+                )
+            )
     return found
 
 

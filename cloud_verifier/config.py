@@ -19,7 +19,7 @@ from speculation.frames import MAX_PIXELS
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
 from speculation.vlm.families import family_of, seeing
-from speculation.vlm.folder import ModelFolderError, find_model, read_config
+from speculation.vlm.folder import GGUF, ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAMES
 
@@ -386,6 +386,10 @@ class ServerConfig(msgspec.Struct, frozen=True):
         return self._folder("--draft-model", draft) if draft is not None else None
 
     def _folder(self, flag: str, name: Path) -> Path:
+        if str(name).lower().endswith(GGUF):
+            raise StartError(
+                f"{flag} {name}: GGUF files draft on a robot and serve nowhere else; give a model's folder"
+            )
         folder = self._found(flag, name)
         if not folder.is_dir():
             raise StartError(f"{flag} {name}: no such folder")

@@ -19,6 +19,7 @@ from edge_drafter.draft_models import DraftModels, load_draft_models
 from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
+from edge_drafter.protocols import LoadedDraft
 from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost
 from edge_drafter.settings import EdgeConfig, Mode
 from edge_drafter.sources.choice import sources_of
@@ -58,7 +59,7 @@ class EdgeDecoder:
         self,
         config: EdgeConfig,
         trace: Trace | None = None,
-        vlm: Vlm | None = None,
+        vlm: LoadedDraft | None = None,
         conditions: LinkConditions | None = None,
     ) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
@@ -79,9 +80,9 @@ class EdgeDecoder:
         self.trace = trace if trace is not None else Trace()
         models = load_draft_models(config, self.profile, vlm)
         self._models: DraftModels | None = models
-        self._objects, self._tokenizer = models.objects, models.vlm.tokenizer
-        self._read = reader(models.vlm.tokenizer)
-        self._own_thinking = self._thinking = models.vlm.thinking
+        self._objects, self._tokenizer = models.objects, models.loaded.tokenizer
+        self._read = reader(models.loaded.tokenizer)
+        self._own_thinking = self._thinking = models.loaded.thinking
         """How the draft model, and the one that answered last, think before they answer."""
         # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
@@ -101,7 +102,7 @@ class EdgeDecoder:
         if config.decoding.settings(config.decoding.mode).needs_link:
             self._background = Background()
             hello = Hello(
-                models.vlm.tokenizer_fingerprint, models.vlm.vocabulary, way.target, self.sampling.text,
+                models.loaded.tokenizer_fingerprint, models.loaded.vocabulary, way.target, self.sampling.text,
                 way.service_class, features=models.features,
             )  # fmt: skip
             silent_s = max(way.silence_s, 2.0 * self.profile.verify_s)
@@ -301,14 +302,16 @@ class EdgeDecoder:
         the frame counts, which is prepared once more for it. Raises ValueError for a prompt or frame that cannot be
         used.
         """
-        vlm, welcome = self.models.vlm, self.link.welcome if self.link is not None else None
+        loaded, welcome = self.models.loaded, self.link.welcome if self.link is not None else None
         if mode.needs_link:
             factor = welcome.repetition_penalty if welcome is not None and mode.drafts else 1.0
         else:
-            factor = vlm.repetition_penalty
+            factor = loaded.repetition_penalty
         if factor == 1.0:
             return None
-        return RepetitionPenalty.of(factor, prepare(vlm, prompt, None if mode.needs_link else jpeg).ids, vlm.vocabulary)
+        if not mode.needs_link and isinstance(loaded, Vlm):
+            return loaded.penalty(prepare(loaded, prompt, jpeg).ids)
+        return RepetitionPenalty.of(factor, loaded.words(prompt), loaded.vocabulary)
 
     def _scaled(self, jpeg: Jpegs) -> Jpegs:
         """Return frames as they are sent: in the size in which the verifier's model sees them, where they are larger.
@@ -327,7 +330,7 @@ class EdgeDecoder:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
         if not mode.needs_link:
             self._thinking = self._own_thinking
-            return self.models.vlm.eos, self._drafter(mode, None, 0)
+            return self.models.loaded.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
         cancelled = _never if question is None else lambda: question.cancelled
         link, welcome = self._verifier.connected(until - started, cancelled, why)

@@ -446,7 +446,9 @@ class Draws(CheckedSettings, frozen=True):
 class EdgeConfig(msgspec.Struct, frozen=True):
     """What one robot decodes with. Raises ValueError, naming the setting, for what cannot be used or does not fit."""
 
-    draft_model: Annotated[Path, Meta(description="folder of the draft model, or its name on the hub")]
+    draft_model: Annotated[
+        Path, Meta(description="folder of the draft model, its name on the hub, or MODEL.gguf[,MMPROJ.gguf]")
+    ]
     draft: ModelSettings = DEFAULT_SETTINGS
     connection: Connection = Connection()
     decoding: Decoding = Decoding()

@@ -57,7 +57,7 @@ MONITORING_HOMES = {
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
-    "edge_drafter/draft_models.py",
+    "edge_drafter/draft_models.py", "edge_drafter/llama_cpp.py",
     "cloud_verifier/engine.py", "cloud_verifier/server_draft/drafting.py", "cloud_verifier/serving.py",
     "adapters_training/", "vlm_nav_evaluation/", "benchmarks/",
 )  # fmt: skip
@@ -66,6 +66,7 @@ NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", 
 NEEDS_NO_TORCH = {
     "speculation.fed.config", "speculation.vlm.settings", "speculation.vlm.folder", "speculation.vlm.blocks",
     "speculation.vlm.families",
+    "speculation.vlm.gguf_file",
 }  # fmt: skip
 """Files that describe models without loading one."""
 
@@ -147,6 +148,12 @@ def test_ray_is_imported_in_the_cluster_only() -> None:
     for path in files():
         if not name_of(path).startswith(RAY_HOMES):
             assert "ray" not in tops(path), name_of(path)
+
+
+def test_llama_cpp_is_imported_by_its_draft_engine_only() -> None:
+    for path in files():
+        if name_of(path) != "edge_drafter/llama_cpp.py":
+            assert "llama_cpp" not in tops(path), name_of(path)
 
 
 @pytest.mark.parametrize("package", MONITORING_HOMES)

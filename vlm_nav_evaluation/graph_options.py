@@ -11,6 +11,7 @@ from pathlib import Path
 from edge_drafter import Mode
 from spec_vlm_nav.process_graph import Graph
 from spec_vlm_nav.runner import free_address
+from speculation.vlm.folder import gguf_files
 
 DECODING = ("mode", "drafting", "response_order", "guide", "profile", "link", "target_model", "draft_model")
 """Arguments of every graph with a verifier and a navigation node."""
@@ -34,7 +35,8 @@ def prepare(graph: Graph, options: argparse.Namespace, **given: str) -> dict[str
     known = {argument.name for argument in graph.arguments}
     arguments = {name: str(value) for name, value in vars(options).items() if name in known}
     for name in ("target_model", "draft_model"):
-        arguments[name] = str(Path(arguments[name]).resolve())
+        files = gguf_files(arguments[name])
+        arguments[name] = files.name if files else str(Path(arguments[name]).resolve())
     _require_models(Path(arguments["target_model"]), Path(arguments["draft_model"]))
     if arguments["mode"] == Mode.SERVER_SD.value:
         arguments["server_draft"] = arguments["draft_model"]
@@ -61,8 +63,10 @@ class Log:
 
 
 def _require_models(target: Path, draft: Path) -> None:
-    """Raise ValueError, saying which and what to do, unless both folders hold a model."""
+    """Raise ValueError, saying which and what to do, unless both folders hold a model; a draft may be GGUF files."""
     for name, folder in (("target", target), ("draft", draft)):
+        if name == "draft" and gguf_files(folder):
+            continue
         if not (folder / "config.json").exists():
             raise ValueError(f"no {name} model in {folder}; train the pair first, see docs/training.md")
 

@@ -15,6 +15,7 @@ EXAMPLE = """examples:
   python -m speculation.vlm inspect models/target models/draft
   python -m speculation.vlm inspect models/target models/draft --fed-head models/fed_head
   python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct Qwen/Qwen2-VL-2B-Instruct --json
+  python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct draft.gguf,mmproj.gguf
 
 Reads configs, tokenizers and the headers of weight files, no weights: seconds for a 7B. A hub name means what lies in
 this machine's Hugging Face cache. Exit status: 0 usable, 1 not usable or no pair, 2 no model at all.
@@ -29,7 +30,12 @@ def parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser(
         "inspect", help=text, description=text, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    inspect.add_argument("model", nargs="+", metavar="DIR", help="one or two folders, or names on the hub")
+    inspect.add_argument(
+        "model",
+        nargs="+",
+        metavar="DIR",
+        help="one or two folders or names on the hub; the second may be MODEL.gguf[,MMPROJ.gguf]",
+    )
     inspect.add_argument(
         "--fed-head", type=path_flag, metavar="DIR", help="a fed head, and how it goes with these models"
     )
@@ -48,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import msgspec
 
     from speculation.fed.inspect import inspect_head, lines
+    from speculation.vlm import inspect_gguf as of_gguf
+    from speculation.vlm.folder import gguf_files
     from speculation.vlm.inspect import free_memory, inspect_folder, inspect_pair, table
 
     try:
@@ -55,9 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"{len(options.model)} models: give one, or two that could be a pair")
         if options.capacity < 1:
             raise ValueError(f"--capacity {options.capacity}: give at least 1")
-        reports = [
-            inspect_folder(name, options.capacity, allow_download=options.allow_download) for name in options.model
-        ]
+        drafts = [files for name in options.model[1:] if (files := gguf_files(name))]
+        folders = options.model[: len(options.model) - len(drafts)]
+        reports = [inspect_folder(name, options.capacity, allow_download=options.allow_download) for name in folders]
+        gguf = of_gguf.inspect_gguf(drafts[0], reports[0]) if drafts else None
         head = inspect_head(options.fed_head, reports) if options.fed_head is not None else None
     except (ValueError, OSError) as error:
         print(f"speculation.vlm: {error}", file=sys.stderr)
@@ -66,12 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     free = free_memory()
     if options.json:
         found = {"models": [asdict(each) for each in reports], "free": free, "pair": pair and asdict(pair)}
+        if gguf is not None:
+            found["gguf"] = asdict(gguf)
         if head is not None:
             found["fed_head"] = asdict(head) | {"config": msgspec.to_builtins(head.config)}
         print(json.dumps(found, indent=1))
     else:
-        print("\n".join([table(reports, free, pair), *(lines(head) if head is not None else ())]))
-    problems = [*(each.problem for each in reports), *(each.problems for each in (pair, head) if each is not None)]
+        more = [*(of_gguf.lines(gguf) if gguf is not None else ()), *(lines(head) if head is not None else ())]
+        print("\n".join([table(reports, free, pair), *more]))
+    compared = (pair, gguf, head)
+    problems = [*(each.problem for each in reports), *(each.problems for each in compared if each is not None)]
     return 1 if any(problems) else 0
 
 

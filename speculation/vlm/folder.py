@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from speculation.settings import expanded
 from speculation.vlm.families import INSTEAD, KINDS
@@ -26,6 +26,8 @@ INT8_GROUPS = "spec_vlm_nav_int8"
 """quant_method of a folder whose weights `speculation.vlm.storage` has stored."""
 INT8_FILE = "model.int8.safetensors"
 SCALE_SUFFIX = ".int8_scale"
+GGUF = ".gguf"
+"""The end of the name of a llama.cpp checkpoint, which drafts (`edge_drafter.llama_cpp`)."""
 DOWNLOAD_VARIABLE = "SPEC_VLM_NAV_DOWNLOAD"
 _HUB_NAME = re.compile(r"(?:hf:/{1,2})?(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _ADDRESS = re.compile(r"https?:/")
@@ -88,6 +90,41 @@ class StoredTensor:
         return prod(self.shape)
 
 
+class GgufFiles(NamedTuple):
+    """The files of a llama.cpp checkpoint."""
+
+    weights: Path
+    eyes: Path | None
+    """The vision tower (mmproj); None for a model that drafts without seeing."""
+
+    @property
+    def name(self) -> str:
+        """What `gguf_files` reads them from in any working directory."""
+        return ",".join(str(path.absolute()) for path in self if path is not None)
+
+
+def gguf_files(name: Path | str) -> GgufFiles | None:
+    """Return the files that MODEL.gguf or MODEL.gguf,MMPROJ.gguf means; None for the name of anything else.
+
+    A relative MMPROJ that is not there is looked for beside MODEL. Raises ModelFolderError for a file that is missing.
+    """
+    first, *others = (part.strip() for part in str(name).split(","))
+    if not first.lower().endswith(GGUF):
+        return None
+    if len(others) > 1:
+        raise ModelFolderError(f"model {name} names {1 + len(others)} files; give MODEL.gguf or MODEL.gguf,MMPROJ.gguf")
+    try:
+        weights, eyes = expanded(first), expanded(others[0]) if others else None
+    except ValueError as error:
+        raise ModelFolderError(f"model {error}") from None
+    if eyes is not None and not eyes.exists():
+        eyes = weights.parent / eyes
+    for path in (weights, eyes):
+        if path is not None and not path.is_file():
+            raise ModelFolderError(f"model file {path} does not exist; give the path of a GGUF file")
+    return GgufFiles(weights, eyes)
+
+
 def find_model(name: Path | str, *, allow_download: bool = False) -> Path:
     """Return the folder that `name` means: a path, or a hub name such as Qwen/Qwen2-VL-2B-Instruct in the local cache.
 
@@ -137,10 +174,11 @@ def model_name(folder: Path) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json. Raises ModelFolderError where there is none, or it is of a type that is not known."""
-    if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))):
+    if folder.name.lower().endswith(GGUF) or (any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))):
         raise ModelFolderError(
-            f"{folder} is of GGUF files, which hold no vision tower and are not read here; take the original "
-            "checkpoint with quantisation set to nf4 or int8_weight_only"
+            f"{folder} is of GGUF files, which serve as a robot's draft model (--draft-model MODEL.gguf, "
+            "docs/models.md) and nowhere else; take the original checkpoint with quantisation set to nf4 or "
+            "int8_weight_only"
         )
     if not folder.is_dir():
         raise ModelFolderError(f"model folder {folder} does not exist; give the path of a model's folder")
@@ -292,27 +330,45 @@ def model_fingerprint(config: dict[str, Any], weights: list[Path], quantisation:
     if quantisation != "none":
         digest.update(f"quantisation:{quantisation};".encode())
     for path in weights:
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size};".encode())
+        digest.update(f"{path.name}:{path.stat().st_size};".encode())
         header = read_header(path)
         digest.update(header)
-        with path.open("rb") as file:
-            first, last = 8 + len(header), size - SAMPLE_BYTES
-            if size <= WHOLE_FILE_BYTES:
-                file.seek(first)
-                digest.update(file.read())
-                continue
-            for sample in range(SAMPLES):
-                file.seek(first + (last - first) * sample // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
+        for part in _sampled(path, 8 + len(header)):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _sampled(path: Path, first: int) -> Iterator[bytes]:
+    """Yield what a fingerprint counts of a file from byte `first` on: all of it, of a large one samples."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size <= WHOLE_FILE_BYTES:
+            file.seek(first)
+            yield file.read()
+            return
+        for sample in range(SAMPLES):
+            file.seek(first + (size - SAMPLE_BYTES - first) * sample // (SAMPLES - 1))
+            yield file.read(SAMPLE_BYTES)
+
+
+def gguf_fingerprint(files: GgufFiles) -> str:
+    """Return 16 hex digits that name a llama.cpp checkpoint: size and data, as of `model_fingerprint`, of its files."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in files:
+        if path is not None:
+            digest.update(f"{GGUF}:{path.stat().st_size};".encode())
+            for part in _sampled(path, 0):
+                digest.update(part)
     return digest.hexdigest()
 
 
 def folder_fingerprint(folder: Path, quantisation: str = "none") -> str:
-    """Return the fingerprint that `load_vlm` gives the model of a folder or hub name, without loading it.
+    """Return the fingerprint that loading gives the model of a folder, hub name or GGUF file, without loading it.
 
     Raises as `load_vlm`.
     """
+    if files := gguf_files(folder):
+        return gguf_fingerprint(files)
     folder = find_model(folder)
     return model_fingerprint(read_config(folder), weight_files(folder), quantisation)
 

@@ -63,6 +63,10 @@ class Vlm:
         """Return the text of an answer's tokens, without those that only mark its end."""
         return begun(self.thinking) + reader(self.tokenizer)(tokens)
 
+    def words(self, prompt: str) -> Ints:
+        """Return the tokens [n] of the chat around a prompt, without an image. Raises ValueError as `encode_text`."""
+        return self.processor.encode_text(prompt)
+
     @property
     def text(self) -> Any:
         """The decoder: embed_tokens, rotary_emb, layers, norm."""

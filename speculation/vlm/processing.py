@@ -58,16 +58,19 @@ class Processor:
     template: str
 
     @classmethod
-    def load(cls, folder: Path, family: Family | None = None, config: dict[str, Any] | None = None) -> Processor:
+    def load(
+        cls, folder: Path, family: Family | None = None, config: dict[str, Any] | None = None, template: str = ""
+    ) -> Processor:
         """Read the tokenizer and processor files of a folder whose config.json is `config`.
 
-        Without a family it is Qwen2-VL, as our own models are. Raises OSError, ValueError or KeyError for files that do
+        Without a family it is Qwen2-VL, as our own models are. `template` is used where the folder has no chat template
+        and the family neither. Raises OSError, ValueError or KeyError for files that do
         not load.
         """
         family = family or QwenVL()
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         frames = family.frames(folder, config or {})
-        template = _read_template(folder) or _default_of(tokenizer.chat_template) or family.template
+        template = _read_template(folder) or _default_of(tokenizer.chat_template) or family.template or template
         if not template:
             raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
         return cls(tokenizer, frames, template)

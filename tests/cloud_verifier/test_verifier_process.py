@@ -106,6 +106,7 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     ("arguments", "complaint"),
     [
         (("--model", "nowhere"), "--model nowhere: no such folder"),
+        (("--model", "x.gguf"), "--model x.gguf: GGUF files draft on a robot and serve nowhere else"),
         (("--model", "config"), "--model config: holds no model (config.json is missing)"),
         (("--model", "MODEL", "--draft-model", "nowhere"), "--draft-model nowhere: no such folder"),
         (("--model", "MODEL", "--exits", "config"), "--exits config: holds no exit heads"),

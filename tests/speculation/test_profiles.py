@@ -1,6 +1,7 @@
 """Device profiles: the shipped file, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ def test_the_shipped_profiles_keep_the_papers_ratios() -> None:
     for field in TIMES:
         assert getattr(scaled, field) == pytest.approx(getattr(paper, field) / 10)
     assert profiles["raw"].is_raw and RAW.is_raw and not paper.is_raw
+
+
+@pytest.mark.parametrize(("name", "tokens_per_s"), [("orin_nano_llama_cpp", 38), ("orin_nano_tensorrt", 60)])
+def test_a_draft_engines_profile_changes_the_draft_alone_and_names_its_source(name: str, tokens_per_s: int) -> None:
+    engine, go2 = load_profile(name), load_profile("go2_a100")
+    assert engine.draft_s == pytest.approx(1 / tokens_per_s, abs=0.001)
+    assert replace(engine, name="", draft_s=0.0, scale="") == replace(go2, name="", draft_s=0.0, scale="")
+    assert "vlm-benchmarks, April 2026" in engine.scale
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

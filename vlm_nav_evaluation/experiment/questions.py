@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from edge_drafter.protocols import LoadedDraft
 from speculation.language.prompts import (
     Blocked,
     Guidance,
@@ -72,23 +73,25 @@ def questions(
     raise ValueError(f"frames {source!r} are unknown; choose {KNOWN_SOURCES}")
 
 
-def check_prompts(vlm: Vlm, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
+def check_prompts(vlm: LoadedDraft, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
     """Raise ValueError as `check_question` for a text prompt; questions with a frame of our own are short."""
     for question in asked:
         if not question.jpeg:
             check_question(vlm, question, max_tokens, capacity)
 
 
-def check_question(vlm: Vlm, question: Question, max_tokens: int, capacity: int) -> None:
+def check_question(vlm: LoadedDraft, question: Question, max_tokens: int, capacity: int) -> None:
     """Raise ValueError for a question that `vlm` refuses, or that with answer and draft exceeds a session's cache."""
     prompt = question.prompt
     shown = f"sample {question.name}" if question.name else f"prompt {prompt[:47] + '...' if prompt[50:] else prompt!r}"
     if len(prompt) > MAX_PROMPT_CHARS:
         raise ValueError(f"{shown} has {len(prompt)} characters with the turns before, the limit is {MAX_PROMPT_CHARS}")
     try:
-        tokens = len(prepare(vlm, prompt, as_sent(vlm, question.jpeg)).ids)
+        # Of an engine's frames nobody knows the number of tokens before they are read.
+        ids = prepare(vlm, prompt, as_sent(vlm, question.jpeg)).ids if isinstance(vlm, Vlm) else vlm.words(prompt)
     except ValueError as error:
         raise ValueError(f"{shown}: {error}") from None
+    tokens = len(ids)
     if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
         raise ValueError(
             f"{shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the {capacity} "

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.draft_models import load_draft
+from edge_drafter.protocols import LoadedDraft
 from edge_drafter.settings import EdgeConfig
 from speculation.language.prompts import TURN_END, continued
 from speculation.settings import fields_of
 from speculation.trace import Trace
-from speculation.vlm.load import load_vlm
-from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed, processor_s
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import check_prompts, check_question
@@ -45,7 +45,7 @@ def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) 
 class Edges:
     """Edges that share one copy of each draft model; use `sockets`, which also starts their verifier."""
 
-    def __init__(self, options: argparse.Namespace, address: str, vlm: Vlm, trace: int = 1) -> None:
+    def __init__(self, options: argparse.Namespace, address: str, vlm: LoadedDraft, trace: int = 1) -> None:
         """`vlm`: the options' draft model. trace: spans that each edge keeps."""
         self.options = options
         self.address = address
@@ -60,7 +60,7 @@ class Edges:
         if key not in self._edges:
             config = edge_config(self.options, self.address, **changes)
             if config.draft_model not in self._models:
-                self._models[config.draft_model] = load_vlm(config.draft_model, config.draft)
+                self._models[config.draft_model] = load_draft(config.draft_model, config.draft)
             self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[config.draft_model])
         return self._edges[key]
 
@@ -146,7 +146,7 @@ def sockets(
     modes: Sequence[str] = (),
     *flags: str,
     address: str = "",
-    vlm: Vlm | None = None,
+    vlm: LoadedDraft | None = None,
     trace: int = 1,
 ) -> Iterator[Edges]:
     """Yield edges and their verifier, a process of its own that runs for the time; none where all modes are `edge`.
@@ -155,7 +155,7 @@ def sockets(
     address: of a running verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the
     process does not start or ends by itself, ValueError for models that cannot be used.
     """
-    vlm = vlm or load_vlm(options.draft_model, edge_config(options).draft)
+    vlm = vlm or load_draft(options.draft_model, edge_config(options).draft)
     cores = getattr(options, "cores", Cores.FREE)
     with ExitStack() as stack:
         if not address and set(modes) != {Mode.EDGE.value}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Abandoned, Stop
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
@@ -33,7 +35,7 @@ EXACT = 1e-9
 PROMPT = "find the silver bottle"
 
 
-def greedy(session: VlmSession, count: int) -> list[int]:
+def greedy(session: DraftModel, count: int) -> list[int]:
     answer = []
     for _ in range(count):
         token = int(session.root_logits().argmax())
@@ -149,14 +151,22 @@ class SessionMachine(RuleBasedStateMachine):
     """Random extends and commits against a twin that only knows the committed tokens and a list of (token, parent)."""
 
     vlm: Vlm
+    exact = EXACT
 
     @initialize(seed=st.integers(0, 2))
     def begin(self, seed: int) -> None:
-        self.session = VlmSession(self.vlm, 128)
-        self.session.begin(PROMPT, frame(seed))
-        self.inputs = prepare(self.vlm, PROMPT, frame(seed))
+        image = self.image(seed)
+        self.session = self.new_session()
+        self.session.begin(PROMPT, image)
+        self.inputs = prepare(self.vlm, PROMPT, image)
         self.committed: list[int] = []
         self.nodes: list[tuple[int, int]] = []
+
+    def new_session(self) -> Any:
+        return VlmSession(self.vlm, 128)
+
+    def image(self, seed: int) -> Any:
+        return frame(seed)
 
     def chain(self, node: int) -> list[int]:
         return [] if node == ROOT else [*self.chain(self.nodes[node][1]), node]
@@ -174,7 +184,7 @@ class SessionMachine(RuleBasedStateMachine):
         logits = self.session.extend([token for token, _ in new], [parent for _, parent in new])
         self.nodes += new
         for offset in range(count):
-            np.testing.assert_allclose(logits[offset], self.expected(first + offset), rtol=0, atol=EXACT)
+            np.testing.assert_allclose(logits[offset], self.expected(first + offset), rtol=0, atol=self.exact)
 
     @precondition(lambda self: len(self.committed) < 24)
     @rule(data=st.data())
@@ -191,7 +201,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def ask_the_root(self) -> None:
-        np.testing.assert_allclose(self.session.root_logits(), self.expected(ROOT), rtol=0, atol=EXACT)
+        np.testing.assert_allclose(self.session.root_logits(), self.expected(ROOT), rtol=0, atol=self.exact)
 
     @invariant()
     def counts_agree(self) -> None:

@@ -84,7 +84,11 @@ TARGET = Argument(
     "target_model", str(PROJECT / "models" / "target"), "folder of the target model", is_path=True, may_be_name=True
 )
 DRAFT = Argument(
-    "draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model", is_path=True, may_be_name=True
+    "draft_model",
+    str(PROJECT / "models" / "draft"),
+    "folder of the draft model, or MODEL.gguf[,MMPROJ.gguf]",
+    is_path=True,
+    may_be_name=True,
 )
 FED_HEAD = argument_of(
     EdgeConfig,

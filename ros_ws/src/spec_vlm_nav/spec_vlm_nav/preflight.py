@@ -34,10 +34,12 @@ from spec_vlm_nav.parameters import (
 )
 from spec_vlm_nav.process_graph import PARAMS_FILE, Graph, NodeSpec, held_for, load
 from speculation.links import load_link
+from speculation.optional_packages import need
 from speculation.predictor import OFF
 from speculation.profiles import load_profile
 from speculation.settings import Field
-from speculation.vlm.folder import DOWNLOAD_VARIABLE, find_model, read_config
+from speculation.vlm.folder import DOWNLOAD_VARIABLE, find_model, gguf_files, read_config
+from speculation.vlm.gguf_file import check_eyes, check_language_model, read_metadata
 from vlm_nav_simulation.scene import scene_of
 
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -86,6 +88,17 @@ def _check_model(name: str) -> None:
     # What is to be fetched is not here yet.
     if Path(name).exists() or os.environ.get(DOWNLOAD_VARIABLE) != "1":
         read_config(find_model(name))
+
+
+def _check_draft(name: str) -> None:
+    files = gguf_files(name)
+    if files is None:
+        _check_model(name)
+        return
+    need("llama-cpp", "llama_cpp")
+    check_language_model(files.weights, read_metadata(files.weights))
+    if files.eyes is not None:
+        check_eyes(files.eyes, read_metadata(files.eyes))
 
 
 def _check_bag(values: Mapping[str, str]) -> None:
@@ -164,7 +177,7 @@ READ_AT_START: dict[str, Callable[[str], Any]] = {
     "profile": load_profile,
     "link": load_link,
     "keys": lambda folder: load_keys(Path(folder)),
-    "draft_model": _check_model,
+    "draft_model": _check_draft,
     "fed_head": _check_head,
 }
 """Parameters of vlm_nav that name something to be read, and what reads it."""
@@ -173,5 +186,5 @@ READ_AT_START: dict[str, Callable[[str], Any]] = {
 def _refusal(what: str, make: Any, *given: Any) -> None:
     try:
         make(*given)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         raise ValueError(f"{what}: {error}") from None

@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from speculation.settings import Field, expanded, fields_of
+from speculation.vlm.folder import gguf_files
 
 RESPAWNS, RESPAWN_S = 3, 2.0
 """How often a process that died is started again, and after how many seconds."""
@@ -258,6 +259,8 @@ class Graph:
 def _path(argument: Argument, value: str) -> str:
     """Return a path as it is in this folder: processes may run in another. Raises ValueError for an unknown user's."""
     try:
+        if argument.may_be_name and (files := gguf_files(value)):
+            return files.name
         path = expanded(value)
     except ValueError as error:
         raise ValueError(f"argument {argument.name}:={error}") from None
