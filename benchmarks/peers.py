@@ -82,9 +82,10 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
         LOOKUP: Generate(target, max_tokens, **lookup),
         ASSISTED: Generate(target, max_tokens, draft),
     }
-    if target.sees_images:
-        # Special tokens, an image's among them, are no words.
-        barred = [token for token in target.tokenizer.get_added_vocab().values() if token not in target.eos]
+    if target.processor.frames is not None:
+        image = target.processor.frames.text(target.processor.frames.smallest()[1])
+        # What an image adds to a prompt is no word.
+        barred = sorted({*target.processor.encode_text("go", [image]).tolist()} - {*target.words("go").tolist()})
         decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)
         decoders[SIGHTED] = Generate(target, max_tokens, draft, sight=True)
     decoders[FIXED if target.sees_images else FIXED_WORDS] = Generate(target, max_tokens, draft, sight=True, **fixed)

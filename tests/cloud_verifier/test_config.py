@@ -60,7 +60,7 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
         "model": "m", "exits": "e", "short_list": "off", "pass_cost": "p", "draft_model": "d", "fed_head": "f",
         "text_only": "true", "profile": "go2", "device": "cuda", "dtype": "bfloat16", "threads": "3",
         "quantisation": "nf4", "min_pixels": "4000", "max_pixels": "5000", "generation": "raw",
-        "allow_download": "true", "max_sessions": "3", "max_draft": "5",
+        "load_check": "false", "allow_download": "true", "max_sessions": "3", "max_draft": "5",
         "capacity": "256", "idle_s": "7.5", "drain_s": "8.5", "policy": "fcfs", "max_batch": "2", "collect_s": "0.25",
         "guard_s": "0.05", "patience_s": "3.0",
         "pass_price": "0.75", "hint_tokens": "4", "forced_tokens": "3", "queue_policy": "fifo", "early_rate": "2.5",

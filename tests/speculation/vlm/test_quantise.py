@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.speculation.test_extras import install_broken
 
 from speculation.vlm import load as load_module
 from speculation.vlm import quantise
@@ -28,6 +27,7 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 from speculation.vlm.speed import announce
 from tests.models import frame
+from tests.speculation.test_optional_packages import install_broken
 
 PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
 ROUNDED = [each for each in Quantisation if each is not Quantisation.NONE]
