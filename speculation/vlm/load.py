@@ -58,7 +58,6 @@ from speculation.vlm.storage import read_unpacked
 __all__ = [
     "DTYPES",
     "ModelFolderError",
-    "Vlm",
     "folder_fingerprint",
     "load_vlm",
     "model_fingerprint",

@@ -48,8 +48,9 @@ from speculation.vlm.forward import (
 from speculation.vlm.fused import fuse
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.inspect import inspect_folder, inspect_pair
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.quantise import quantisation_config
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import Quantisation
