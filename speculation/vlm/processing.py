@@ -148,8 +148,9 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
         # As a question will be; what a template cannot do is known before a robot asks.
         processor.encode_text("?", ["here"] * int(processor.frames is not None))
     except (jinja2.TemplateError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
         raise ModelFolderError(
-            f"model folder {folder}: its chat template cannot be rendered ({' '.join(str(error).split())}); fetch it again"
+            f"model folder {folder}: its chat template cannot be rendered ({reason}); fetch it again"
         ) from None
     except ValueError as error:
         raise ModelFolderError(f"model folder {folder}: {error}") from None

@@ -45,7 +45,7 @@ class TileFrames(FrameProcessor):
 
     @property
     def resize_rule(self) -> tuple[int, int, int]:
-        """See `FrameProcessor.resize_rule`: all sizes, as most frames are enlarged, and none is resized by that rule."""
+        """See `FrameProcessor.resize_rule`: all sizes, as no frame is resized by that rule."""
         return 1, 1, MAX_FRAME_PIXELS
 
     def check_images(self) -> list[tuple[Pixels, Grid]]:
