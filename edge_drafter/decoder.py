@@ -261,7 +261,7 @@ class EdgeDecoder:
         sent: Jpegs | None = None
         while True:
             patient_until = min(lost_at + self._verifier.patience_s, began + limit)
-            eos, drafter = self._ready(mode, patient_until, stats, why, question)
+            eos, drafter = self._ready(mode, patient_until, stats, why, question, goes_on=bool(committed))
             if question is not None:
                 question.begun(begun(self._thinking))
             if sent is None:
@@ -325,9 +325,13 @@ class EdgeDecoder:
         return reduced(jpeg, sight.unit, sight.least, sight.most)
 
     def _ready(
-        self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None
+        self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None, goes_on: bool
     ) -> tuple[tuple[int, ...], Drafter]:
-        """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
+        """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one.
+
+        Raises VerifierLost, besides what the wait raises, where a part of the answer is committed (`goes_on`) and the
+        target that would go on with it thinks otherwise than the one which began it.
+        """
         if not mode.needs_link:
             self._thinking = self._own_thinking
             return self.models.loaded.eos, self._drafter(mode, None, 0)
@@ -335,6 +339,11 @@ class EdgeDecoder:
         cancelled = _never if question is None else lambda: question.cancelled
         link, welcome = self._verifier.connected(until - started, cancelled, why)
         stats.wait_s += time.perf_counter() - started
+        if goes_on and welcome.thinking != self._thinking:
+            raise VerifierLost(
+                "the target that would go on with this answer marks its thinking otherwise than the one that began it, "
+                "so an action could be read out of the thinking; ask again"
+            )
         self._thinking = welcome.thinking
         predictor = self.models.predictor
         if self._verifier.is_new_target(welcome, None if predictor is None else predictor.target):
