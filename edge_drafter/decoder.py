@@ -81,7 +81,7 @@ class EdgeDecoder:
         models = load_draft_models(config, self.profile, vlm)
         self._models: DraftModels | None = models
         self._objects, self._tokenizer = models.objects, models.loaded.tokenizer
-        self._read = reader(models.loaded.tokenizer)
+        self._read = reader(models.loaded.tokenizer, constrained=models.grammars is not None)
         self._own_thinking = self._thinking = models.loaded.thinking
         """How the draft model, and the one that answered last, think before they answer."""
         # Grows from start to start too, so that a resumed session never meets an old step's number.
