@@ -20,7 +20,7 @@ from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.protocols import LoadedDraft
-from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost
+from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig, Mode
 from edge_drafter.sources.choice import sources_of
 from edge_drafter.stats import DecodingStats
@@ -28,6 +28,7 @@ from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepRe
 from edge_drafter.verifier import Verifier
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
+from speculation.language.grammar import FREE
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
 from speculation.links import LinkConditions, declared_name, load_link
@@ -156,7 +157,7 @@ class EdgeDecoder:
 
         After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds, or
         another verifier is found within `resume_elsewhere_s`. Raises VerifierLost when the verifier cannot be reached
-        or refuses, AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or
+        or refuses, or its target cannot answer within `max_tokens`, AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or
         where drafting fails, RuntimeError after `close`.
         """
         chosen = Mode(mode or self.config.decoding.mode)
@@ -266,12 +267,17 @@ class EdgeDecoder:
                 question.begun(begun(self._thinking))
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
+            grammar = models.grammar(prompt, eos, self._thinking)
+            if grammar is not None and self.config.decoding.max_tokens < grammar.least_tokens:
+                raise VerifierRefused(
+                    f"max_tokens is {self.config.decoding.max_tokens}; a constrained answer of this target, with what it "
+                    f"thinks before, takes at least {grammar.least_tokens}: raise max_tokens, or take answers {FREE}"
+                )
             since = time.perf_counter() - began
             self._step += 1
             request = StepRequest(
                 self._step, prompt, sent, eos, self.config.decoding.max_tokens, max(0.0, limit - since), committed,
-                self.sampling, key, trace, models.grammar(prompt, eos, self._thinking),
-                self._penalty(mode, prompt, sent),
+                self.sampling, key, trace, grammar, self._penalty(mode, prompt, sent),
             )  # fmt: skip
             try:
                 result = drafter.run(request, question)

@@ -14,7 +14,7 @@ import pytest
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.question import Question, VerifierLost
+from edge_drafter.question import Question, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.runner import free_address
 from speculation.exits import ExitHeads, Reliability
@@ -183,6 +183,11 @@ def test_a_target_that_thinks_is_drafted_for_and_its_text_says_what_is_thought(
         alone = edge.text(edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens)
         assert (alone.startswith(OPENS) and CLOSES in alone) == (folder == thinking) and parse_answer(alone).action
     assert "the target thinks before it answers; max_tokens 40 is for both" in caplog.text
+    tight = robot(server.address, quick, answers="constrained", max_tokens=grammar.least_tokens - 1)
+    with pytest.raises(
+        VerifierRefused, match=rf"takes at least {grammar.least_tokens}: raise max_tokens, or take answ"
+    ):
+        tight.decode(PROMPT, jpeg(0), 60.0)
     free = robot(server.address, thinking, max_tokens=40)
     text = free.text(free.decode(PROMPT, jpeg(1), 60.0).tokens)
     assert text.startswith(OPENS)
