@@ -119,7 +119,7 @@ class Processor:
     @property
     def thinking(self) -> Thinking | None:
         """How the model thinks before it answers. Raises ValueError where nobody could tell its answer from that."""
-        if OPENS not in self.template:
+        if OPENS not in self.template and CLOSES not in self.template:
             return None
         return thinking_of(self.tokenizer, self.template, self._render("?", int(self.frames is not None)))
 
@@ -149,7 +149,8 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
         processor.encode_text("?", ["here"] * int(processor.frames is not None))
     except (jinja2.TemplateError, TypeError, KeyError) as error:
         raise ModelFolderError(
-            f"model folder {folder}: its chat template cannot be rendered ({' '.join(str(error).split())}); fetch it again"
+            f"model folder {folder}: its chat template cannot be rendered ({' '.join(str(error).split())}); "
+            "fetch it again"
         ) from None
     except ValueError as error:
         raise ModelFolderError(f"model folder {folder}: {error}") from None

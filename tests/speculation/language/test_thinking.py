@@ -45,6 +45,8 @@ def test_template_and_tokens_say_how_a_model_thinks(tokenizer: Any) -> None:
     opens, closes = tokenizer.convert_tokens_to_ids([OPENS, CLOSES])
     assert of(tokenizer, THINKING_TEMPLATE) == Thinking(opens, closes, opened=True)
     assert of(tokenizer, HYBRID_TEMPLATE) == Thinking(opens, closes, opened=False)
+    parted = "{% if '</think>' in 'x' %}{% endif %}" + CHAT_TEMPLATE
+    assert of(tokenizer, parted) == Thinking(opens, closes, opened=False), "a chat may know the mark that closes alone"
     assert of(tokenizer, CHAT_TEMPLATE) is None, "an instruct model's tokenizer may have the marks, too"
     assert of(tokenizer, HYBRID_TEMPLATE.replace("enable_thinking is false", "true")) is None, "the chat ends it itself"
 
