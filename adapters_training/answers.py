@@ -76,7 +76,7 @@ def answer_all(
             roots[row] = token
             if token in vlm.eos or len(tokens[row]) == limit:
                 del roots[row]
-    return [vlm.read(row) for row in tokens]
+    return [vlm.read(row, constrained=grammars is not None) for row in tokens]
 
 
 def ask(

@@ -20,7 +20,7 @@ from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.protocols import LoadedDraft
-from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost
+from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig, Mode
 from edge_drafter.sources.choice import sources_of
 from edge_drafter.stats import DecodingStats
@@ -28,6 +28,7 @@ from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepRe
 from edge_drafter.verifier import Verifier
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
+from speculation.language.grammar import FREE
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
 from speculation.links import LinkConditions, declared_name, load_link
@@ -81,7 +82,7 @@ class EdgeDecoder:
         models = load_draft_models(config, self.profile, vlm)
         self._models: DraftModels | None = models
         self._objects, self._tokenizer = models.objects, models.loaded.tokenizer
-        self._read = reader(models.loaded.tokenizer)
+        self._read = reader(models.loaded.tokenizer, constrained=models.grammars is not None)
         self._own_thinking = self._thinking = models.loaded.thinking
         """How the draft model, and the one that answered last, think before they answer."""
         # Grows from start to start too, so that a resumed session never meets an old step's number.
@@ -156,7 +157,7 @@ class EdgeDecoder:
 
         After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds, or
         another verifier is found within `resume_elsewhere_s`. Raises VerifierLost when the verifier cannot be reached
-        or refuses, AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or
+        or refuses, or its target cannot answer within `max_tokens`, AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or
         where drafting fails, RuntimeError after `close`.
         """
         chosen = Mode(mode or self.config.decoding.mode)
@@ -261,17 +262,22 @@ class EdgeDecoder:
         sent: Jpegs | None = None
         while True:
             patient_until = min(lost_at + self._verifier.patience_s, began + limit)
-            eos, drafter = self._ready(mode, patient_until, stats, why, question)
+            eos, drafter = self._ready(mode, patient_until, stats, why, question, goes_on=bool(committed))
             if question is not None:
                 question.begun(begun(self._thinking))
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
+            grammar = models.grammar(prompt, eos, self._thinking)
+            if grammar is not None and self.config.decoding.max_tokens < grammar.least_tokens:
+                raise VerifierRefused(
+                    f"max_tokens is {self.config.decoding.max_tokens}; a constrained answer of this target, with what it "
+                    f"thinks before, takes at least {grammar.least_tokens}: raise max_tokens, or take answers {FREE}"
+                )
             since = time.perf_counter() - began
             self._step += 1
             request = StepRequest(
                 self._step, prompt, sent, eos, self.config.decoding.max_tokens, max(0.0, limit - since), committed,
-                self.sampling, key, trace, models.grammar(prompt, eos, self._thinking),
-                self._penalty(mode, prompt, sent),
+                self.sampling, key, trace, grammar, self._penalty(mode, prompt, sent),
             )  # fmt: skip
             try:
                 result = drafter.run(request, question)
@@ -325,9 +331,13 @@ class EdgeDecoder:
         return reduced(jpeg, sight.unit, sight.least, sight.most)
 
     def _ready(
-        self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None
+        self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None, goes_on: bool
     ) -> tuple[tuple[int, ...], Drafter]:
-        """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
+        """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one.
+
+        Raises VerifierLost, besides what the wait raises, where a part of the answer is committed (`goes_on`) and the
+        target that would go on with it thinks otherwise than the one which began it.
+        """
         if not mode.needs_link:
             self._thinking = self._own_thinking
             return self.models.loaded.eos, self._drafter(mode, None, 0)
@@ -335,6 +345,11 @@ class EdgeDecoder:
         cancelled = _never if question is None else lambda: question.cancelled
         link, welcome = self._verifier.connected(until - started, cancelled, why)
         stats.wait_s += time.perf_counter() - started
+        if goes_on and welcome.thinking != self._thinking:
+            raise VerifierLost(
+                "the target that would go on with this answer marks its thinking otherwise than the one that began it, "
+                "so an action could be read out of the thinking; ask again"
+            )
         self._thinking = welcome.thinking
         predictor = self.models.predictor
         if self._verifier.is_new_target(welcome, None if predictor is None else predictor.target):

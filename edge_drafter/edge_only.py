@@ -47,7 +47,7 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
             if stats.first_commit_s is None:
                 stats.first_commit_s = step.clock() - step.started
             step.show()
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:
         raise step.interrupted(Interruption.FAILED, str(error)) from error
     finally:
         spans.step(stats, step.finish())

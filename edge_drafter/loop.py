@@ -100,7 +100,7 @@ class StepLoop:
             raise self._interrupted(Interruption.LINK_LOST, str(error)) from error
         except Contradiction as error:
             raise self._interrupted(Interruption.CONTRADICTION, str(error)) from error
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             raise self._interrupted(Interruption.FAILED, str(error)) from error
         except Exception as error:
             self._end_step(f"{Interruption.FAILED.value}: {error}")

@@ -84,6 +84,8 @@ class Policy:
     def _choose_ahead(self) -> int | None:
         tree, selector = self._tree, self._selector
         for anchor in self._sent.next_roots(tree, self._config.ahead_above):
+            if not tree[anchor].reach:
+                break  # the likeliest come first: neither this one nor any behind it is expected to be the root
             if not tree[anchor].children or selector.ends_at(anchor):
                 continue
             known = self._sent.at(anchor)
@@ -116,12 +118,12 @@ class Policy:
 
         The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
         """
-        now, tree = self._controller, self._tree
-        nodes = self._selector.cut(anchor)
+        now, selector = self._controller, self._selector
+        nodes = selector.cut(anchor)
         if not nodes or now.draft_s is None or now.acceptance is None:
             return False
-        gain = now.acceptance * tree.total_reach(self._selector.unfed(anchor, [])) / tree[anchor].reach
-        return gain * round_s <= (1.0 + self._selector.value(anchor, nodes)) * now.draft_s
+        gain = now.acceptance * selector.value(anchor, selector.unfed(anchor, []))
+        return gain * round_s <= (1.0 + selector.value(anchor, nodes)) * now.draft_s
 
     # --- what to draft
 

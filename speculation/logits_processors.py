@@ -47,9 +47,10 @@ class RepetitionPenalty:
         return np.concatenate([self.prompt, np.array(answer, dtype=np.int64)])
 
     def apply(self, rows: Logits, answers: Sequence[Sequence[int]], ids: Tokens | None = None) -> Logits:
-        """Return rows of logits [n, vocabulary], each behind an answer so far, with the penalty.
+        """Return a copy of logits [n, vocabulary] in which the tokens seen before each row are penalised.
 
-        `ids` are the tokens of the columns, ascending, where these are no whole vocabulary.
+        `answers` are the n answers so far, the tokens before each row. Where the logits have a column for only some
+        tokens, `ids` names these tokens in ascending order, and the logits are [n, len(ids)].
         """
         rows = np.array(rows)
         for row, answer in zip(rows, answers, strict=True):
@@ -64,7 +65,7 @@ class Context(NamedTuple):
     """What logits processors go by at one place of an answer."""
 
     answer: tuple[int, ...] = ()
-    """The tokens before the place; left out where no penalty asks for them."""
+    """All of the answer's tokens in front of the place. Empty where there is no penalty, which alone needs them."""
     state: State | None = None
     """Where in its grammar the answer stands; None: it has none, or has left it."""
 
@@ -104,9 +105,11 @@ class LogitsProcessors:
         return [None if grammar is None or c.state is None else grammar.allowed(c.state).mask for c in contexts]
 
     def process(self, rows: Logits, contexts: Sequence[Context], ids: Tokens | None = None) -> Logits:
-        """Return rows of logits [n, vocabulary] processed, each at its place; the same array where nothing is done.
+        """Return logits [n, vocabulary] with the penalty and then the grammar's mask applied to each row.
 
-        `ids` are the tokens of the columns, ascending, where these are no whole vocabulary.
+        `contexts` holds the n places that the rows belong to. Where the logits have a column for only some tokens,
+        `ids` names these tokens in ascending order, and the logits are [n, len(ids)]. The argument is not changed; it
+        is returned itself where there is neither penalty nor grammar.
         """
         if self.penalty is not None:
             rows = self.penalty.apply(rows, [context.answer for context in contexts], ids)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from speculation.wire import MAX_DRAFT_TOKENS
 
 KEPT_ANSWERS = 8
+INDEXED_TOKENS = 512
+"""The newest tokens of an answer that are found; a model that thinks may write thousands, each with seven n-grams."""
 SHORTEST, LONGEST = 2, 8
 START_ACCEPTANCE, WEIGHT = 0.5, 0.05
 LONGER = LONGEST + 1
@@ -18,7 +20,10 @@ _BEGIN = -1
 
 
 class Ngrams:
-    """The last `KEPT_ANSWERS` different answers, indexed by their n-grams of `SHORTEST` to `LONGEST` tokens."""
+    """The last `KEPT_ANSWERS` different answers, indexed by their n-grams of `SHORTEST` to `LONGEST` tokens.
+
+    Of a longer answer only what stands in front of its last `INDEXED_TOKENS` tokens is indexed.
+    """
 
     def __init__(self) -> None:
         self._answers: list[tuple[int, ...]] = []
@@ -53,15 +58,14 @@ class Ngrams:
         if marked in self._answers:
             self._answers.remove(marked)
         self._answers.append(marked)
-        for end in range(1, len(marked)):
-            for size in range(1, LONGEST + 1):
-                key = marked[max(0, end - size) : end]
-                if len(key) >= SHORTEST or key == (_BEGIN,):
-                    self._places[key] = (marked, end)
+        for key, end in _keys(marked):
+            self._places[key] = (marked, end)
         if len(self._answers) > KEPT_ANSWERS:
             # Newer answers overwrite older ones, so removing the oldest uncovers nothing.
             oldest = self._answers.pop(0)
-            self._places = {key: place for key, place in self._places.items() if place[0] is not oldest}
+            for key, _ in _keys(oldest):
+                if key in self._places and self._places[key][0] is oldest:
+                    del self._places[key]
 
     def lookup(self, prefix: Sequence[int], limit: int) -> list[int]:
         """Return at most `limit` tokens that followed the longest known ending of `prefix`; none for none."""
@@ -80,3 +84,12 @@ class Ngrams:
                 tokens, size = list(answer[end : end + limit]), len(marked) - start
                 return tokens, [min(size + ahead, LONGER) for ahead in range(len(tokens))]
         return [], []
+
+
+def _keys(marked: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield an answer's n-grams that are looked for, each with the place of the token behind it."""
+    for end in range(max(1, len(marked) - INDEXED_TOKENS), len(marked)):
+        for size in range(1, LONGEST + 1):
+            key = marked[max(0, end - size) : end]
+            if len(key) >= SHORTEST or key == (_BEGIN,):
+                yield key, end

@@ -28,6 +28,7 @@ from speculation.vlm.inputs import Inputs
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.model import Vlm
 from speculation.vlm.sampling import process_rows
+from speculation.vlm.session import MOST_PENDING
 from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
@@ -169,6 +170,7 @@ class ServerDraft(ReadsPrompts):
         drafts = [_Draft(row, self._unfed(row), self._ends, self._penalties[row.index]) for row in rows]
         for draft in drafts:
             self._latest[draft.index] = draft
+            self._feed_long(draft)
         growing = drafts
         while growing:
             self._forward(growing)
@@ -194,6 +196,18 @@ class ServerDraft(ReadsPrompts):
             same = len(known)
         del known[same:]
         return tokens[same:]
+
+    @torch.no_grad()
+    def _feed_long(self, draft: _Draft) -> None:
+        """Feed the answer's tokens in pieces until the last MOST_PENDING are left: one that is taken up again elsewhere
+        has thousands, whose attention would not fit one forward's memory."""
+        cache, index = self._cache, draft.index
+        while len(draft.unfed) > MOST_PENDING:
+            piece, draft.unfed = draft.unfed[:MOST_PENDING], draft.unfed[MOST_PENDING:]
+            for _ in forward_layers(self._vlm, cache, [Chunk(index, piece, cache.chain(index, MOST_PENDING))]):
+                pass
+            cache.keep(index, range(cache.length[index], cache.used[index]))
+            self._fed[index] += piece
 
     @torch.no_grad()
     def _forward(self, drafts: Sequence[_Draft]) -> None:

@@ -303,7 +303,7 @@ class ThinkingAutomaton(Automaton):
         self._farthest = max(self._farthest, closing)
         answer = self._rows[self._start][0]
         self._gaps = [
-            token for token, word in enumerate(words) if word and not word.strip(b"\n") and token not in answer
+            token for token, word in enumerate(self._words) if word and not word.strip(b"\n") and token not in answer
         ]
         if thinking.opened:
             self.least_tokens = closing

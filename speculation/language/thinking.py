@@ -14,8 +14,8 @@ from speculation.wire import Thinking
 
 OPENS: Final = "<think>"
 CLOSES: Final = "</think>"
-_SPELLED: Final = "</think >"
-"""What a text shows where other tokens than the mark spell it: a model may quote the mark while it thinks."""
+LONGEST_MARK: Final = max(len(OPENS), len(CLOSES))
+"""Characters of the longer mark."""
 MAX_SHOWN_CHARS = 1000
 """How much of its thinking people are shown, the newest."""
 SHORTENED: Final = f"{OPENS}... "
@@ -48,17 +48,20 @@ def begun(thinking: Thinking | None) -> str:
     return OPENS if thinking is not None and thinking.opened else ""
 
 
-def reader(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+def reader(tokenizer: Any, constrained: bool = False) -> Callable[[Sequence[int]], str]:
     """Return what reads an answer's tokens as text, without those that only mark its end.
 
     The marks of thinking are kept also where the tokenizer calls them special: without them nobody could tell the
-    answer from its thinking. Where they are tokens, only these read as the mark that closes it.
+    answer from its thinking. Where they are tokens, only these read as marks: what spells one in other tokens, as a
+    model does that quotes it, reads with a space in front of its last character. A tokenizer without such tokens spells
+    all its marks, but in a `constrained` answer, which such a model begins without thinking, none is meant as one.
     """
     marks = {token: mark for mark, token in tokenizer.get_added_vocab().items() if mark in (OPENS, CLOSES)}
+    quotes = constrained or bool(marks)
 
     def plain(tokens: Sequence[int]) -> str:
         text = str(tokenizer.decode(list(tokens), skip_special_tokens=True)) if tokens else ""
-        return text.replace(CLOSES, _SPELLED) if marks else text
+        return text.replace(OPENS, "<think >").replace(CLOSES, "</think >") if quotes else text
 
     def read(tokens: Sequence[int]) -> str:
         parts, first = list[str](), 0
@@ -71,19 +74,16 @@ def reader(tokenizer: Any) -> Callable[[Sequence[int]], str]:
     return read
 
 
-def joined(before: str, after: str) -> str:
-    """Return a text and what `reader` reads behind it as one, in which no mark is spelled across the seam."""
-    seam = before[1 - len(CLOSES) :] + after[: len(CLOSES) - 1]
-    return f"{before} {after}" if CLOSES in seam else before + after
-
-
 def split_thinking(text: str) -> tuple[str, str]:
     """Return what is thought in an answer's text, without marks, and what it says besides.
 
-    Up to the last mark that closes it everything is thought, and so is everything behind one that opens it again.
+    Up to the last mark that closes it everything is thought, and so is everything behind one that opens it, where
+    nothing is said before. A mark that opens it further on is a part of what is said: the model quotes it.
     """
     closed, _, rest = text.rpartition(CLOSES)
     said, _, going_on = rest.partition(OPENS)
+    if said.strip():
+        said, going_on = rest, ""
     thought = "\n".join(part.strip() for part in (closed, going_on) if part.strip())
     return thought.replace(OPENS, "").replace(CLOSES, "").strip(), said
 
@@ -97,5 +97,8 @@ def shortened(text: str) -> str:
 
 
 def goes_on(before: str, after: str) -> bool:
-    """Return whether the text `after` of `shortened` is of the same answer as `before`, further on."""
+    """Return whether `after` may be the same answer as `before`, with more text; both come from `shortened`.
+
+    Where thinking was shortened its beginning is missing, so two answers that think are taken for one.
+    """
     return after.startswith(before) or (after.startswith(SHORTENED) and before.lstrip().startswith(OPENS))

@@ -389,9 +389,22 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def generation_config(folder: Path) -> dict[str, Any]:
-    """Return generation_config.json, empty where there is none. Raises ModelFolderError where it is no JSON object."""
+def generation_file(folder: Path) -> Path:
+    """Return the file that says how answers are generated: generation_config.json, and where there is none config.json.
+
+    transformers reads checkpoints so, too; those of before 2023 have no other file.
+    """
     path = folder / "generation_config.json"
+    return path if path.is_file() else folder / "config.json"
+
+
+def generation_config(folder: Path) -> dict[str, Any]:
+    """Return the settings of `generation_file`, besides others that config.json has; empty where there is no file.
+
+    In config.json those of the whole model go before those of its decoder. Raises ModelFolderError where the file is no
+    JSON object.
+    """
+    path = generation_file(folder)
     if not path.is_file():
         return {}
     try:
@@ -400,11 +413,13 @@ def generation_config(folder: Path) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise ModelFolderError(f"{path} is no JSON object; fetch it again")
-    return found
+    decoder = found.get("text_config") if path.name == "config.json" else None
+    known = {name: value for name, value in found.items() if value is not None}
+    return {**decoder, **known} if isinstance(decoder, dict) else known
 
 
 def asked_processors(folder: Path) -> dict[str, Any]:
-    """Return what generation_config.json asks for that changes any answer, sampled or not; see `repetition_penalty`."""
+    """Return what `generation_config` asks for that changes any answer, sampled or not; see `repetition_penalty`."""
     wanted = generation_config(folder)
     return {
         name: wanted[name] for name, nothing in _LOGITS_SETTINGS.items() if wanted.get(name) not in (None, nothing, [])
@@ -412,13 +427,13 @@ def asked_processors(folder: Path) -> dict[str, Any]:
 
 
 def repetition_penalty(folder: Path) -> float:
-    """Return the repetition penalty that generation_config.json asks for, 1 for none.
+    """Return the repetition penalty that `generation_config` asks for, 1 for none.
 
     Raises ModelFolderError for whatever else it asks for that changes any answer, since only the penalty is applied,
     and for a penalty that is no number from MIN_PENALTY to MAX_PENALTY.
     """
     asked = asked_processors(folder)
-    penalty, path = asked.pop(_PENALTY, 1.0), folder / "generation_config.json"
+    penalty, path = asked.pop(_PENALTY, 1.0), generation_file(folder)
     if asked:
         raise ModelFolderError(
             f"{path} asks for {described(asked)}, which cannot be applied here; with generation set to raw answers are "
@@ -438,7 +453,7 @@ def described(settings: Mapping[str, Any]) -> str:
 
 
 def suggested_sampling(folder: Path) -> dict[str, Any]:
-    """Return what generation_config.json asks for where tokens are sampled; empty where it samples nothing.
+    """Return what `generation_config` asks for where tokens are sampled; empty where it samples nothing.
 
     It is not applied: the robot's own `SamplingScheme` decides.
     """
@@ -460,7 +475,7 @@ def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
         )
     except (TypeError, ValueError):
         raise ModelFolderError(
-            f"{folder / 'generation_config.json'}: eos_token_id is {stops!r}, not a token or a list of tokens"
+            f"{generation_file(folder)}: eos_token_id is {stops!r}, not a token or a list of tokens"
         ) from None
     # Logits are cut to the tokenizer's length, so no other token can ever end an answer.
     known = sorted(token for token in tokens if 0 <= token < len(tokenizer))
@@ -469,6 +484,6 @@ def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
     if len(known) > MAX_END_TOKENS:
         raise ModelFolderError(
             f"model folder {folder} names {len(known)} tokens that end an answer, robots take {MAX_END_TOKENS} at "
-            "most; shorten eos_token_id in its generation_config.json"
+            f"most; shorten eos_token_id in its {generation_file(folder).name}"
         )
     return tuple(known)

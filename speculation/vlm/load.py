@@ -32,6 +32,7 @@ from speculation.vlm.folder import (
     end_tokens,
     find_model,
     folder_fingerprint,
+    generation_file,
     model_fingerprint,
     read_config,
     repetition_penalty,
@@ -168,7 +169,7 @@ def _warn_of_untested(version: str) -> None:
 
 def _penalty(folder: Path, settings: ModelSettings) -> float:
     """Return the repetition penalty of a model's answers; log it, and what is not applied. Raises ModelFolderError."""
-    path = folder / "generation_config.json"
+    path = generation_file(folder)
     if suggested := suggested_sampling(folder):
         logger.info("%s suggests %s; the robot's own sampling setting decides", path, described(suggested))
     if settings.generation == RAW:

@@ -59,9 +59,9 @@ class Vlm:
         """The folder's tokenizer."""
         return self.processor.tokenizer
 
-    def read(self, tokens: Sequence[int]) -> str:
-        """Return the text of an answer's tokens, without those that only mark its end."""
-        return begun(self.thinking) + reader(self.tokenizer)(tokens)
+    def read(self, tokens: Sequence[int], constrained: bool = False) -> str:
+        """Return the text of an answer's tokens, without those that only mark its end; `constrained`: by a grammar."""
+        return begun(self.thinking) + reader(self.tokenizer, constrained)(tokens)
 
     def words(self, prompt: str) -> Ints:
         """Return the tokens [n] of the chat around a prompt, without an image. Raises ValueError as `encode_text`."""

@@ -120,7 +120,7 @@ class Processor:
     @property
     def thinking(self) -> Thinking | None:
         """How the model thinks before it answers. Raises ValueError where nobody could tell its answer from that."""
-        if OPENS not in self.template:
+        if OPENS not in self.template and CLOSES not in self.template:
             return None
         return thinking_of(self.tokenizer, self.template, self._render("?", int(self.frames is not None)))
 

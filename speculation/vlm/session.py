@@ -187,7 +187,7 @@ class VlmSession:
         first = list[int](self.vlm.tokenizer.encode(begun, add_special_tokens=False)) if begun else []
         how = (prompt, image, limit, GREEDY, 0, grammar, first)
         tokens = first + [token for token, _ in self.sampled(*how)]
-        return self.vlm.read(tokens)
+        return self.vlm.read(tokens, constrained=grammar is not None)
 
     def _feed(self, tokens: list[int], parents: list[int], stop: Stop | None = None) -> Logits:
         if self._root is None and not self._pending:

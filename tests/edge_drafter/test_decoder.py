@@ -14,7 +14,7 @@ import pytest
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
-from edge_drafter.question import Question, VerifierLost
+from edge_drafter.question import Question, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.runner import free_address
 from speculation.exits import ExitHeads, Reliability
@@ -40,10 +40,10 @@ NO_THINKING = "{# <think> #}"
 """Makes the marks of thinking tokens of a tiny model that does not think."""
 
 
-def greedy(folder: Path, images: list[bytes]) -> list[list[int]]:
+def greedy(folder: Path, images: list[bytes], limit: int = ANSWER) -> list[list[int]]:
     """Return the answers of a model alone."""
     session = VlmSession(load_vlm(folder, dtype="float64"), 512)
-    return [[token for token, _ in session.greedy(PROMPT, image, ANSWER)] for image in images]
+    return [[token for token, _ in session.greedy(PROMPT, image, limit)] for image in images]
 
 
 def config(draft: Path, address: str, **changes: object) -> EdgeConfig:
@@ -183,6 +183,11 @@ def test_a_target_that_thinks_is_drafted_for_and_its_text_says_what_is_thought(
         alone = edge.text(edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens)
         assert (alone.startswith(OPENS) and CLOSES in alone) == (folder == thinking) and parse_answer(alone).action
     assert "the target thinks before it answers; max_tokens 40 is for both" in caplog.text
+    tight = robot(server.address, quick, answers="constrained", max_tokens=grammar.least_tokens - 1)
+    with pytest.raises(
+        VerifierRefused, match=rf"takes at least {grammar.least_tokens}: raise max_tokens, or take answ"
+    ):
+        tight.decode(PROMPT, jpeg(0), 60.0)
     free = robot(server.address, thinking, max_tokens=40)
     text = free.text(free.decode(PROMPT, jpeg(1), 60.0).tokens)
     assert text.startswith(OPENS)
@@ -310,6 +315,25 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, robo
     wait_for(lambda: link.state is not LinkState.NOMINAL)
     with pytest.raises(VerifierLost, match="nothing received from the verifier at tcp://127"):
         edge.decode(PROMPT, jpeg(1), 0.1)
+
+
+def test_a_target_that_thinks_otherwise_does_not_go_on_with_an_answer(
+    tmp_path: Path, robot: Robot, serve: Serve
+) -> None:
+    """The committed tokens are thinking that the first prompt began; to the second target they would be an answer."""
+    thinks = tiny_model(tmp_path / "thinks", layers=4, template=THINKING_TEMPLATE)
+    quick = tiny_model(tmp_path / "quick", layers=4, template=CHAT_TEMPLATE + NO_THINKING)
+    flags = ("--bind", free_address(), "--profile", "go2_a100_scaled")
+    first = serve(thinks, *flags)
+    edge = robot(flags[1], quick, profile="go2_a100_scaled", resume_s=60.0, silence_s=1.0, max_tokens=40)
+    question = cut_short(edge, first)
+    assert question.committed.startswith(OPENS)
+    serve(quick, *flags)
+    with pytest.raises(VerifierLost, match="marks its thinking otherwise than the one that began it.*; ask again"):
+        question.result()
+    assert question.committed.startswith(OPENS)
+    answer = edge.decode(PROMPT, jpeg(1), 60.0)
+    assert not edge.text(answer.tokens).startswith(OPENS) and list(answer.tokens) == greedy(quick, [jpeg(1)], 40)[0]
 
 
 def test_an_answer_survives_blackouts_longer_than_the_silence(tiny_target: Path, robot: Robot, serve: Serve) -> None:

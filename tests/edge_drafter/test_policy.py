@@ -64,6 +64,19 @@ def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many()
     assert scene.policy.next_draft() is None
 
 
+def test_no_draft_is_sent_ahead_for_a_root_that_cannot_be() -> None:
+    """With top-p a draft model proposes tokens of chance 0, where nothing else may follow."""
+    scene = Scene("pipelined", gamma=4)
+    tree, controller = scene.step.tree, scene.step.acceptance.controller
+    *_, last = scene.chain(tree.root, [1, 2])
+    scene.send(tree.root)
+    scene.chain(last, [3, 4], chance=0.0)
+    controller.drafted(0.05)
+    controller.verified(1.0)
+    controller.acceptance = 0.5
+    assert scene.policy.next_draft() is None
+
+
 @pytest.mark.parametrize(("draft_s", "sends"), [(0.001, False), (0.2, True)])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_full_tree_is_drafted_on_while_that_may_save_a_verification(draft_s: float, sends: bool, ahead: bool) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, Interruption, Mode, StepInterrupted
 from edge_drafter.question import HALF, Cancelled, GrowingText, Question
+from speculation.language.thinking import CLOSES, LONGEST_MARK, OPENS, reader
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
 from tests.edge_drafter.fakes import (
     DRAFT_S,
@@ -30,6 +31,7 @@ from tests.models import tiny_tokenizer
 
 LIMIT_S = 20.0
 TOKENIZER: Any = tiny_tokenizer()
+THINKS: Any = tiny_tokenizer(thinks=True)
 
 
 def read(tokens: Sequence[int]) -> str:
@@ -73,6 +75,38 @@ def test_text_is_complete_where_its_characters_are_and_goes_on_in_the_guess(
     assert text.text + text.behind(tokens[last:]) == written
     text.add(tokens[last:])
     assert text.text == written and text.behind([]) == ""
+
+
+MARKS = st.lists(st.sampled_from([OPENS, CLOSES, *"</think>", "</thi", "nk>", "<th", "Action: stop", "é"]), max_size=16)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pieces=MARKS, places=PLACES, tokenizer=st.sampled_from([TOKENIZER, THINKS]), constrained=st.booleans())
+def test_marks_of_thinking_are_read_alike_while_an_answer_grows_and_at_its_end(
+    pieces: list[str], places: list[int], tokenizer: Any, constrained: bool
+) -> None:
+    """Whether they are tokens or spelled, and wherever the answer is cut meanwhile."""
+    reads = reader(tokenizer, constrained)
+    tokens = [token for piece in pieces for token in tokenizer(piece, add_special_tokens=False)["input_ids"]]
+    text, whole = GrowingText(reads), reads(tokens)
+    for piece in cut(tokens, places):
+        text.add(piece)
+        assert whole.startswith(text.text)
+    assert text.text == whole
+
+
+def test_only_the_newest_tokens_are_read() -> None:
+    read_at_most = 0
+
+    def counted(tokens: Sequence[int]) -> str:
+        nonlocal read_at_most
+        read_at_most = max(read_at_most, len(tokens))
+        return read(tokens)
+
+    text, tokens = GrowingText(counted), TOKENIZER.encode("a silver bottle " * 50, add_special_tokens=False)
+    for token in tokens:
+        text.add([token])
+    assert text.text == read(tokens) and read_at_most <= 2 * LONGEST_MARK < len(tokens)
 
 
 def test_a_cancel_wakes_whoever_waits_for_the_result() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation import ngrams
 from speculation.ngrams import KEPT_ANSWERS, LONGER, LONGEST, Ngrams
 from speculation.wire import MAX_DRAFT_TOKENS
 
@@ -22,42 +24,58 @@ def followed(answers: list[list[int]], prefix: list[int]) -> list[int]:
         if size < 2 and ending != [-1]:
             break
         for m in reversed(marked):
-            places = [end for end in range(size, len(m)) if m[end - size : end] == ending]
+            newest = max(size, len(m) - ngrams.INDEXED_TOKENS)
+            places = [end for end in range(newest, len(m)) if m[end - size : end] == ending]
             if places:
                 return m[places[-1] :]
     return []
 
 
 @given(answers=ANSWERS, prefix=st.lists(st.integers(0, 3), max_size=10), limit=st.integers(1, 6))
-def test_a_lookup_continues_the_longest_known_ending(answers: list[list[int]], prefix: list[int], limit: int) -> None:
-    ngrams = Ngrams()
-    kept: list[list[int]] = []
-    for answer in answers:
-        ngrams.remember(answer)
-        kept = [*(each for each in kept if each != answer), answer][-KEPT_ANSWERS:]
-    assert ngrams.lookup(prefix, limit) == followed(kept, prefix)[:limit]
+@pytest.mark.parametrize("indexed", [5, 512])
+def test_a_lookup_continues_the_longest_known_ending(
+    indexed: int, answers: list[list[int]], prefix: list[int], limit: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngrams, "INDEXED_TOKENS", indexed)
+        earlier = Ngrams()
+        kept: list[list[int]] = []
+        for answer in answers:
+            earlier.remember(answer)
+            kept = [*(each for each in kept if each != answer), answer][-KEPT_ANSWERS:]
+        assert earlier.lookup(prefix, limit) == followed(kept, prefix)[:limit]
+
+
+def test_long_answers_take_bounded_memory() -> None:
+    earlier, most = Ngrams(), KEPT_ANSWERS * ngrams.INDEXED_TOKENS * LONGEST
+    for first in range(0, 24_000, 2_000):
+        earlier.remember(range(first, first + 2_000))
+        assert len(earlier._places) <= most
+    assert earlier.lookup([23_000, 23_001], 2) == [] and earlier.lookup([23_900, 23_901], 2) == [23_902, 23_903]
+    assert earlier.lookup([7_900, 7_901], 2) == [], "it is forgotten"
+    assert {id(answer) for answer, _ in earlier._places.values()} <= {id(answer) for answer in earlier._answers}
 
 
 def test_the_newest_answer_wins_and_hints_are_the_newest_first() -> None:
-    ngrams = Ngrams()
-    ngrams.remember([1, 2, 3])
-    ngrams.remember([1, 2, 4, 5])
-    assert ngrams.lookup([1, 2], 5) == [4, 5]
-    assert ngrams.lookup([], 2) == [1, 2]
-    ngrams.remember([1, 2, 3])
-    assert ngrams.lookup([1, 2], 5) == [3]
-    assert ngrams.hints == [[1, 2, 3], [1, 2, 4, 5]]
-    ngrams.remember(list(range(200)))
-    assert ngrams.hints[0] == list(range(MAX_DRAFT_TOKENS))
+    earlier = Ngrams()
+    earlier.remember([1, 2, 3])
+    earlier.remember([1, 2, 4, 5])
+    assert earlier.lookup([1, 2], 5) == [4, 5]
+    assert earlier.lookup([], 2) == [1, 2]
+    earlier.remember([1, 2, 3])
+    assert earlier.lookup([1, 2], 5) == [3]
+    assert earlier.hints == [[1, 2, 3], [1, 2, 4, 5]]
+    earlier.remember(list(range(200)))
+    assert earlier.hints[0] == list(range(MAX_DRAFT_TOKENS))
 
 
 @given(answers=ANSWERS, prefix=st.lists(st.integers(0, 3), max_size=10))
 def test_a_token_stands_behind_the_ngram_that_it_followed(answers: list[list[int]], prefix: list[int]) -> None:
     """The first length is that of the longest known ending; a shorter prefix, or one more token, changes it by one."""
-    ngrams = Ngrams()
+    earlier = Ngrams()
     for answer in answers:
-        ngrams.remember(answer)
-    tokens, lengths = ngrams.proposals(prefix, 4)
+        earlier.remember(answer)
+    tokens, lengths = earlier.proposals(prefix, 4)
     assert len(tokens) == len(lengths) and all(1 <= length <= LONGER for length in lengths)
     assert all(after == min(before + 1, LONGER) for before, after in itertools.pairwise(lengths))
     if tokens:
@@ -69,14 +87,14 @@ def test_a_token_stands_behind_the_ngram_that_it_followed(answers: list[list[int
 
 @given(verdicts=st.lists(st.tuples(st.integers(1, LONGER), st.booleans()), max_size=60))
 def test_a_chance_is_a_share_and_follows_its_own_length(verdicts: list[tuple[int, bool]]) -> None:
-    ngrams = Ngrams()
+    earlier = Ngrams()
     for length, right in verdicts:
-        before, other = ngrams.chance(length), ngrams.acceptance
-        ngrams.judged(length, right)
-        assert (ngrams.acceptance > other) is right or ngrams.acceptance == other
-        assert (ngrams.chance(length) > before) is right
-        assert 0.0 < ngrams.chance(length) < 1.0
+        before, other = earlier.chance(length), earlier.acceptance
+        earlier.judged(length, right)
+        assert (earlier.acceptance > other) is right or earlier.acceptance == other
+        assert (earlier.chance(length) > before) is right
+        assert 0.0 < earlier.chance(length) < 1.0
     for _ in range(200):
-        ngrams.judged(3, True)
-        ngrams.judged(2, False)
-    assert ngrams.chance(3) > 0.9 and ngrams.chance(2) < 0.1
+        earlier.judged(3, True)
+        earlier.judged(2, False)
+    assert earlier.chance(3) > 0.9 and earlier.chance(2) < 0.1

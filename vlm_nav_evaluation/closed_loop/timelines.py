@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from speculation.language.grammar import CONSTRAINED
+from speculation.language.grammar import CONSTRAINED, FREE
 from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Arm, Question
 from vlm_nav_evaluation.virtual_time.backend import VirtualTime
@@ -96,5 +96,5 @@ class Timelines:
         texts, count = [], 0
         for seconds, more in arrivals:
             count = min(count + more, len(tokens))
-            texts.append((seconds, self._models.target.read(tokens[:count])))
+            texts.append((seconds, self._models.target.read(tokens[:count], constrained=self._how != FREE)))
         return AnswerTimeline(tuple(texts), stats)

@@ -56,7 +56,7 @@ class ModelAlone:
     def text(self, question: Question) -> str:
         """Return the answer's text. Raises ValueError as `decode`."""
         tokens = self.decode(question).tokens
-        return self._session.vlm.read(tokens)
+        return self._session.vlm.read(tokens, constrained=self._grammars is not None)
 
     def arm(self, name: str = TARGET) -> Arm[Question]:
         """Return the arm that every exact arm is compared with."""

@@ -14,6 +14,7 @@ from edge_drafter.draft_models import load_draft
 from edge_drafter.protocols import LoadedDraft
 from edge_drafter.settings import EdgeConfig
 from speculation.language.prompts import TURN_END, continued
+from speculation.language.thinking import split_thinking
 from speculation.settings import fields_of
 from speculation.trace import Trace
 from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed, processor_s
@@ -97,10 +98,12 @@ class Edges:
         check_question(self.vlm, question, self.options.max_tokens, capacity_of(self.options))
 
     def _answer_alone(self, question: Question) -> str:
-        """Return the text of the target's own answer, without tokens that a prompt may not have."""
+        """Return what the target's own answer says, as chats go on: without what it thinks before, and without tokens
+        that a prompt may not have."""
         # An edge of its own: no mode that is measured remembers these answers.
-        tokens = self.edge(mode=Mode.CLOUD.value).decode(question.prompt, question.jpeg).tokens
-        text = str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True)).replace(TURN_END, " ")
+        edge = self.edge(mode=Mode.CLOUD.value)
+        _, said = split_thinking(edge.text(edge.decode(question.prompt, question.jpeg).tokens))
+        text = said.replace(TURN_END, " ")
         for special in self.vlm.tokenizer.get_added_vocab():
             text = text.replace(special, "")
         return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +12,13 @@ import pytest
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import CapacityError, Row
+from cloud_verifier.server_draft import drafting
 from cloud_verifier.server_draft.drafting import ServerDraft, check_pair
 from cloud_verifier.tree import Tree
 from speculation.cancellation import Abandoned
 from speculation.sampling import GREEDY, Coupled, DraftSampler, Prefix, StepDraws, choose
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import Chunk, LayerOutput, forward_layers
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -103,6 +106,24 @@ def test_a_batch_drafts_what_each_row_would_draft_alone(draft: Vlm) -> None:
             assert given[row.index] == alone(draft, row.index, row.answer, row.self_draft)
             right = int(dice.integers(0, row.self_draft + 1))
             answers[row.index] += [*given[row.index][:right], int(dice.integers(0, draft.vocabulary))]
+
+
+def test_a_long_answer_that_is_taken_up_again_is_fed_in_pieces(draft: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, fed = 8, list[int]()
+
+    def counted(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> Iterator[LayerOutput]:
+        fed.extend(len(chunk.tokens) for chunk in chunks)
+        return forward_layers(vlm, cache, chunks)
+
+    answers = [tuple(5 + (row + place) % 300 for place in range(length)) for row, length in enumerate((19, 7, 8))]
+    rows = [asking(row, answer, 3) for row, answer in enumerate(answers)]
+    drafts, longer = beside(draft), [(*answer, 9) for answer in answers]
+    monkeypatch.setattr(drafting, "MOST_PENDING", most)
+    monkeypatch.setattr(drafting, "forward_layers", counted)
+    for asked in (rows, [asking(row, answer, 3) for row, answer in enumerate(longer)]):
+        expected = {row.index: alone(draft, row.index, row.answer, 3) for row in asked}
+        assert drafted(drafts, *asked) == expected
+    assert max(fed) == most
 
 
 def test_a_batch_grows_the_likeliest_trees_as_each_row_would_alone(draft: Vlm) -> None:

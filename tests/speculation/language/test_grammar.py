@@ -418,6 +418,15 @@ def test_every_answer_behind_thinking_ends_readable_in_time(data: st.DataObject)
             assert (found.only == marks.closes) == (place.left == plain.least_tokens + 1)
 
 
+def test_no_end_token_stands_behind_thinking() -> None:
+    """A tokenizer may spell text with one, newlines too: an answer would be over before it began."""
+    words = (b"", b"", b"\n", b"\n\n", *(bytes([byte]) for byte in range(256)))
+    known = ThinkingAutomaton(Grammar.ACTION_FIRST, words, (0, 3), Thinking(1, 1, opened=True))
+    state = known.after([1], 60)
+    assert state is not None and known.allowed(state).mask[2] and not known.allowed(state).mask[[0, 3]].any()
+    assert known.next(state, 3) is None
+
+
 @pytest.mark.parametrize(("grammar", "opened"), KINDS)
 def test_thinking_is_closed_at_the_last_moment(grammar: Grammar, opened: bool) -> None:
     known, marks = thinks(grammar, opened), thinking(opened)

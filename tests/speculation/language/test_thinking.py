@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.language.prompts import STOP, ActionKind, committed_action, parse_answer
 from speculation.language.thinking import (
     CLOSES,
     MAX_SHOWN_CHARS,
@@ -16,7 +17,6 @@ from speculation.language.thinking import (
     SHORTENED,
     begun,
     goes_on,
-    joined,
     reader,
     shortened,
     split_thinking,
@@ -31,6 +31,11 @@ SPECIAL: Any = tiny_tokenizer(thinks=True, special=True)
 PLAIN: Any = tiny_tokenizer()
 
 
+def spelled(tokenizer: Any, pieces: Sequence[str]) -> list[int]:
+    """Return the tokens of texts one after the other, in which only a whole text may be a mark's token."""
+    return [token for piece in pieces for token in tokenizer(piece, add_special_tokens=False)["input_ids"]]
+
+
 def of(tokenizer: Any, template: str) -> Thinking | None:
     return Processor(tokenizer, None, template).thinking
 
@@ -40,6 +45,8 @@ def test_template_and_tokens_say_how_a_model_thinks(tokenizer: Any) -> None:
     opens, closes = tokenizer.convert_tokens_to_ids([OPENS, CLOSES])
     assert of(tokenizer, THINKING_TEMPLATE) == Thinking(opens, closes, opened=True)
     assert of(tokenizer, HYBRID_TEMPLATE) == Thinking(opens, closes, opened=False)
+    parted = "{% if '</think>' in 'x' %}{% endif %}" + CHAT_TEMPLATE
+    assert of(tokenizer, parted) == Thinking(opens, closes, opened=False), "a chat may know the mark that closes alone"
     assert of(tokenizer, CHAT_TEMPLATE) is None, "an instruct model's tokenizer may have the marks, too"
     assert of(tokenizer, HYBRID_TEMPLATE.replace("enable_thinking is false", "true")) is None, "the chat ends it itself"
 
@@ -62,20 +69,31 @@ def test_marks_are_read_whatever_the_tokenizer_calls_them(tokenizer: Any) -> Non
     )
 
 
-@given(st.lists(st.sampled_from([OPENS, CLOSES, *"</think>", "Action: stop", "é", " "]), max_size=12), st.data())
-def test_only_the_token_closes_thinking(pieces: list[str], data: st.DataObject) -> None:
-    """Text that spells the mark does not, in whatever pieces it comes."""
-    read = reader(THINKS)
-    tokens: list[int] = []
-    for piece in pieces:
-        tokens += THINKS(piece, add_special_tokens=False)["input_ids"]
-    marks = tokens.count(THINKS.convert_tokens_to_ids(CLOSES))
-    assert read(tokens).count(CLOSES) == marks
-    text, rest = "", tokens
-    while rest:
-        cut = data.draw(st.integers(1, len(rest)))
-        text, rest = joined(text, read(rest[:cut])), rest[cut:]
-    assert text.count(CLOSES) == marks
+@given(st.lists(st.sampled_from([OPENS, CLOSES, *"</think>", "Action: stop", "é", " "]), max_size=12))
+def test_only_tokens_mark_thinking(pieces: list[str]) -> None:
+    """Text that spells a mark does not, nor does it in a constrained answer of a model without such tokens."""
+    for mark in (OPENS, CLOSES):
+        tokens = spelled(THINKS, pieces)
+        assert reader(THINKS)(tokens).count(mark) == tokens.count(THINKS.convert_tokens_to_ids(mark))
+        assert mark not in reader(PLAIN, constrained=True)(spelled(PLAIN, pieces))
+        assert reader(PLAIN)(spelled(PLAIN, pieces)) == "".join(pieces)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It said <think> so.\nAction: stop",
+        "x</think>y\nAction: stop",
+        "<think>\nAction: stop",
+        "Action: stop\nThe sign says </think> here.",
+        "Action: stop\nThe sign says <think> here.",
+    ],
+)
+@pytest.mark.parametrize("tokenizer", [THINKS, SPECIAL, PLAIN])
+def test_a_constrained_answer_that_quotes_marks_is_readable(text: str, tokenizer: Any) -> None:
+    read = reader(tokenizer, constrained=True)(spelled(tokenizer, text))
+    parsed = parse_answer(read)
+    assert parsed.action == STOP and not parsed.thinking and committed_action(read) == (ActionKind.STOP, None)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +106,9 @@ def test_only_the_token_closes_thinking(pieces: list[str], data: st.DataObject) 
         ("<think>\nLook.\n</think>\n\nA ball.", "Look.", "\n\nA ball."),
         ("Look.</think>A ball.", "Look.", "A ball."),
         ("<think>a</think>b<think>c</think>d", "abc", "d"),
-        ("<think>a</think>b<think>c", "a\nc", "b"),
+        ("<think>a</think>\n<think>c", "a\nc", "\n"),
+        ("<think>a</think>b<think>c", "a", "b<think>c"),
+        ("It said <think> so.\nAction: stop", "", "It said <think> so.\nAction: stop"),
         ("</think>", "", ""),
         ("<think></think>", "", ""),
     ],
@@ -103,7 +123,7 @@ pieces = st.lists(st.sampled_from([OPENS, CLOSES, "x", "Action: forward large", 
 @given(pieces)
 def test_nothing_is_said_while_thinking_lasts(text: str) -> None:
     thought, said = split_thinking(text)
-    assert OPENS not in thought + said and CLOSES not in thought + said
+    assert OPENS not in thought and CLOSES not in thought + said and not said.lstrip().startswith(OPENS)
     assert split_thinking(OPENS + text.replace(CLOSES, ""))[1] == ""
     assert split_thinking(f"{text}{CLOSES}")[1] == ""
     assert said in text

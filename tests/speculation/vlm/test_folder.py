@@ -110,6 +110,26 @@ def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
         asked_processors(tmp_path)
 
 
+def test_an_old_checkpoint_asks_in_its_config(tiny_target: Path, tmp_path: Path) -> None:
+    """As transformers reads it: the whole model's settings, and the decoder's where those have none."""
+    ignored = shutil.ignore_patterns("generation_config.json")
+    folder = Path(shutil.copytree(tiny_target, tmp_path / "model", ignore=ignored))
+    path, decoder = folder / "config.json", {"repetition_penalty": 1.2}
+    config = json.loads(path.read_text())
+    config["text_config"] |= decoder
+    for settings, penalty in (({}, 1.2), ({"repetition_penalty": None}, 1.2), ({"repetition_penalty": 1.3}, 1.3)):
+        path.write_text(json.dumps({**config, **settings}))
+        loaded = load_vlm(folder, load_check=False)
+        assert loaded.repetition_penalty == loaded.model.generation_config.repetition_penalty == penalty
+    path.write_text(json.dumps({**config, "no_repeat_ngram_size": 3}))
+    with pytest.raises(
+        ModelFolderError, match=r"config\.json asks for no_repeat_ngram_size=3, which cannot be applied"
+    ):
+        repetition_penalty(folder)
+    (folder / "generation_config.json").write_text("{}")
+    assert repetition_penalty(folder) == 1.0
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from argparse import Namespace
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,21 @@ from PIL import Image, ImageOps
 
 from edge_drafter import DecodingStats
 from speculation.frames import MAX_PIXELS, decode_jpeg, jpeg_size
+from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import chat, continued
+from speculation.language.thinking import split_thinking
 from speculation.vlm.families.qwen_vl import QwenFrames
+from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
+from speculation.vlm.session import VlmSession
 from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
+from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.photographs import TASKS, photographs, write_mmspec
 from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
 from vlm_nav_evaluation.experiment.questions import check_question, questions
 from vlm_nav_evaluation.experiment.run import Answer, Question, Run
+from vlm_nav_evaluation.experiment.sockets import Edges
+from vlm_nav_evaluation.verifier_process import verifier
 
 SAMPLE = {"id": "a", "image": "a.png", "turns": ["What is it?"], "category": "default", "topic": "general vqa"}
 
@@ -186,6 +195,18 @@ def test_a_conversation_is_rendered_as_the_models_own_chat(target: Vlm) -> None:
     for answer, question in (("a\x1eb", "c"), ("a", "b\x1ec")):
         with pytest.raises(ValueError, match="control character U\\+001E; leave it out"):
             continued("d", answer, question)
+
+
+def test_a_later_turn_comes_behind_what_was_said_and_not_what_was_thought(tmp_path: Path) -> None:
+    vlm = load_vlm(tiny_model(tmp_path / "thinks", layers=2, template=THINKING_TEMPLATE), dtype="float64")
+    first = Question("find the silver bottle", questions("random", 1)[0].jpeg, "a", later=("Which colour?",))
+    options = Namespace(draft_model=vlm.folder, max_tokens=30, dtype="float64", answers="constrained", capacity=512)
+    flags = ("--dtype", "float64", "--capacity", "512")
+    with verifier(vlm.folder, *flags) as address, closing(Edges(options, address, vlm)) as edges:
+        _, second = edges.conversations([first])
+    grammar = Grammars(vlm.tokenizer, vlm.vocabulary).of(grammar_for(first.prompt), vlm.eos, vlm.thinking)
+    thought, said = split_thinking(VlmSession(vlm, 512).answer(first.prompt, first.jpeg, 30, grammar))
+    assert thought and second.prompt == continued(first.prompt, said, "Which colour?")
 
 
 def test_a_turn_that_does_not_fit_is_named(target: Vlm) -> None:
