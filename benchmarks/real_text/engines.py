@@ -20,6 +20,7 @@ from adapters_training.exit_choice.timing import WARM_UP, Clock, Timer
 from edge_drafter import Mode
 from edge_drafter.draft_models import draft_session, load_draft
 from edge_drafter.protocols import DraftModel
+from speculation.vlm.folder import gguf_files
 from speculation.vlm.model import Vlm
 from speculation.wire import ROOT
 from vlm_nav_evaluation.experiment import command
@@ -131,6 +132,10 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> None:
     """Measure and report. Raises ValueError or RuntimeError, in one sentence, for what cannot be done."""
+    if gguf_files(options.draft_model) is None:
+        raise ValueError(
+            f"--draft-model {options.draft_model} is no GGUF file; give the one that the target is made of"
+        )
     arms = engines(options)
     warm_up, asked = warmed_up(options, options.steps, FIRST_ANSWERS)
     with sockets(options, [Mode.SD.value]) as edges:
