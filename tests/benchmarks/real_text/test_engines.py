@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters_training.exit_choice.timing import WARM_UP, Timer
 from benchmarks.real_text import __main__ as real_text
 from benchmarks.real_text import engines, packages
 from benchmarks.real_text.engines import BFLOAT16, FLOAT32, LLAMA_CPP, TREE
@@ -59,10 +60,10 @@ def test_what_is_timed_is_one_token_and_the_tree(folder: Path) -> None:
             return super()._feed(tokens, parents, stop)
 
     drafts = {"one": Counted(vlm, 256), "other": Counted(vlm, 256)}
-    times = engines.time_rounds(drafts, "find the red ball", vlm.vocabulary, engines.Timer(vlm), 2)
+    times = engines.time_rounds(drafts, "find the red ball", vlm.vocabulary, Timer(vlm), 2)
     assert {name: len(rounds) for name, rounds in times.items()} == {"one": 2, "other": 2}
     assert all(seconds > 0 for rounds in times.values() for pair in rounds for seconds in pair)
-    rounds = 2 * (engines.WARM_UP + 2)
+    rounds = 2 * (WARM_UP + 2)
     assert calls == [("1 waiting", 0), ("0 waiting", len(TREE))] * rounds
 
 
