@@ -59,7 +59,7 @@ class Encoder:
         frames, pixels, grid, image = self._vlm.processor.frames, None, None, ""
         if sample.image is not None and frames is not None:
             pixels, grid = self._image(frames, sample)
-            image = frames.text(grid)
+            image = frames.placeholder(grid)
         text, spans = self._render(sample, image)
         tokens = self._vlm.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids = np.array(tokens["input_ids"], dtype=np.int64)

@@ -9,7 +9,7 @@ what an arm changes on purpose.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -23,6 +23,8 @@ from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.run import Answer, Question
 
 GenerationConfig: Any = _GenerationConfig
+WORDS = ("input_ids", "attention_mask", "mm_token_type_ids")
+"""Arguments of a forward that are not of its images."""
 
 
 def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
@@ -70,7 +72,8 @@ class Generate:
                 draft.model.generation_config = self._assistant
                 more = {"assistant_model": draft.model}
                 if self._sight and "pixel_values" in arguments:
-                    stack.enter_context(sighted(draft, arguments["pixel_values"], arguments["image_grid_thw"]))
+                    images = {name: each for name, each in arguments.items() if name not in WORDS}
+                    stack.enter_context(sighted(draft, images))
             stack.callback(target.text.register_forward_pre_hook(lambda *_: forwards.append(None)).remove)
             output = target.model.generate(**arguments, **more)
         tokens, rounds = tuple(output[0, arguments["input_ids"].shape[1] :].tolist()), len(forwards)
@@ -95,8 +98,8 @@ def check_alike(target: Vlm, draft: Vlm, question: Question) -> None:
 
 
 @contextmanager
-def sighted(draft: Vlm, pixel_values: Tensor, grid: Tensor) -> Iterator[None]:
-    """Let an assistant see: at its prefill it gets the pixels itself, in place of the target's encoded image."""
+def sighted(draft: Vlm, images: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let an assistant see: at its prefill it gets the images itself, in place of the target's encoded ones."""
     model = draft.model
     own = model.prepare_inputs_for_generation
 
@@ -106,7 +109,7 @@ def sighted(draft: Vlm, pixel_values: Tensor, grid: Tensor) -> Iterator[None]:
         prepared.pop("mm_encoder_outputs", None)
         cached = prepared["cache" if "cache" in prepared else "past_key_values"]  # before transformers 5.24
         if cached.get_seq_length() == 0:
-            prepared |= {"pixel_values": pixel_values, "image_grid_thw": grid}
+            prepared |= images
         return prepared
 
     model.prepare_inputs_for_generation = with_image

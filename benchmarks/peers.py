@@ -83,7 +83,7 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
         ASSISTED: Generate(target, max_tokens, draft),
     }
     if target.processor.frames is not None:
-        image = target.processor.frames.text(target.processor.frames.smallest()[1])
+        image = target.processor.frames.placeholder(target.processor.frames.check_images()[0][1])
         # What an image adds to a prompt is no word.
         barred = sorted({*target.processor.encode_text("go", [image]).tolist()} - {*target.words("go").tolist()})
         decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)

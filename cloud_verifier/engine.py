@@ -223,7 +223,7 @@ class VlmEngine(ReadsPrompts):
     def _sight(self) -> Sight | None:
         if self._vlm.processor.frames is None:
             return None
-        unit, *pixels = self._vlm.processor.frames.sizes
+        unit, *pixels = self._vlm.processor.frames.resize_rule
         # Models with a list of objects were trained on one frame a question.
         frames = MAX_FRAMES if self._objects is None else 1
         return Sight(frames, unit, *(min(each, MAX_FRAME_PIXELS) for each in pixels))

@@ -199,7 +199,10 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(KINDS)} (docs/models.md); "
             f"{remedy}"
         )
-    inner, decoders = config.get("text_config", {}).get("model_type"), KINDS[kind].decoders
+    described = config.get("text_config", {})
+    if not isinstance(described, dict):
+        raise ModelFolderError(f"model folder {folder}: text_config in config.json is no object; fetch it again")
+    inner, decoders = described.get("model_type"), KINDS[kind].decoders
     if decoders and inner not in decoders:
         raise ModelFolderError(
             f"model folder {folder} holds a {kind} with a decoder of type {inner!r}; known are {', '.join(decoders)}"
@@ -227,8 +230,11 @@ def check_attention(folder: Path, config: dict[str, Any]) -> None:
     text = config | config.get("text_config", {})
     always = config["model_type"] == "mistral"  # the others slide only where their config asks for it
     window = text.get("sliding_window", 4096)
+    kinds = text.get("layer_types") or ()
     slides = window is not None and (always or text.get("use_sliding_window"))
-    if slides and (always or text["num_hidden_layers"] > text.get("max_window_layers", 28)):
+    late = always or text["num_hidden_layers"] > (text.get("max_window_layers") or 28)
+    # A list of layers' kinds decides alone.
+    if "sliding_attention" in kinds or (slides and late and not kinds):
         raise ModelFolderError(
             f"model folder {folder}: sliding-window attention ({window} tokens) is not supported; if prompt and answer "
             "stay shorter than that, switch it off in config.json"
@@ -389,9 +395,12 @@ def generation_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise ModelFolderError(f"{path} is no JSON object; fetch it again") from None
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ModelFolderError(f"{path} is no JSON object; fetch it again")
+    return found
 
 
 def asked_processors(folder: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None
         raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
     encoded = [frames.encode(frame) for frame in _frames(image)]
     pixel_values, grids = np.concatenate([pixels for pixels, _ in encoded]), tuple(grid for _, grid in encoded)
-    ids = vlm.processor.encode_text(prompt, [frames.text(grid) for grid in grids])
+    ids = vlm.processor.encode_text(prompt, [frames.placeholder(grid) for grid in grids])
     positions, delta = vlm.family.positions(frames, ids, vlm.image_token, grids)
     return Inputs(ids, pixel_values, grids, positions, delta)
 
@@ -60,7 +60,7 @@ def as_sent(vlm: Vlm, jpeg: Jpegs) -> Jpegs:
     See `speculation.vlm.frame_size.reduced`; for a language model alone they stay as they are.
     """
     frames = vlm.processor.frames
-    return jpeg if frames is None else reduced(jpeg, *frames.sizes)
+    return jpeg if frames is None else reduced(jpeg, *frames.resize_rule)
 
 
 def _frames(image: Jpegs | Frame | Sequence[Frame]) -> list[Frame]:

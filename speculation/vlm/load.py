@@ -41,7 +41,7 @@ from speculation.vlm.folder import (
     weight_files,
 )
 from speculation.vlm.load_check import check_logits, expected_logits
-from speculation.vlm.memory import check_memory
+from speculation.vlm.memory import DECODER_LAYER, check_memory
 from speculation.vlm.model import Vlm
 from speculation.vlm.placement import device_map
 from speculation.vlm.processing import load_processor
@@ -58,7 +58,6 @@ from speculation.vlm.storage import read_unpacked
 __all__ = [
     "DTYPES",
     "ModelFolderError",
-    "Vlm",
     "folder_fingerprint",
     "load_vlm",
     "model_fingerprint",
@@ -256,6 +255,14 @@ def _load_model(
             raise ModelFolderError(f"model folder {folder} needs a package that is missing: {reason}") from None
         remedy = kernels_remedy(reason) or "; fetch them again"
         raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}){remedy}") from None
+    # transformers leaves out layers that config.json does not count, and only logs it.
+    layers = len(attrgetter(family.decoder)(model).layers)
+    found = (DECODER_LAYER.search(str(key)) for key in report["unexpected_keys"])
+    if further := [match for match in found if match is not None and int(match[1]) >= layers]:
+        raise ModelFolderError(
+            f"model folder {folder}: config.json has {layers} layers, the weights have more, such as "
+            f"{further[0].string}; fetch config.json again"
+        )
     # transformers fills what is missing with random numbers and only logs it.
     for what in ("missing_keys", "mismatched_keys"):
         if report[what]:

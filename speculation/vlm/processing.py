@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 
 from speculation.language.prompts import chat
-from speculation.language.thinking import OPENS, thinking_of
+from speculation.language.thinking import CLOSES, OPENS, thinking_of
 from speculation.vlm.families import Family, FrameProcessor, family_of
 from speculation.vlm.families.qwen_vl import QwenFrames, QwenVL
 from speculation.vlm.folder import ModelFolderError
@@ -69,6 +70,8 @@ class Processor:
         """
         family = family or QwenVL()
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        if len(tokenizer) <= len(tokenizer.get_added_vocab()):  # what transformers makes of a folder without its files
+            raise ValueError("no tokenizer.json, vocab.json or tokenizer.model with words in it")
         frames = family.frames(folder, config or {})
         template = _read_template(folder) or _default_of(tokenizer.chat_template) or family.template or template
         if not template:
@@ -95,7 +98,7 @@ class Processor:
         """
         if not prompt.strip():
             raise ValueError("the instruction is empty; say for example 'find the silver bottle'")
-        for special in self.tokenizer.get_added_vocab():
+        for special in self._marks:
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
         text = self._render(prompt, len(images))
@@ -105,6 +108,13 @@ class Processor:
             raise ValueError(f"the chat template renders {len(parts) - 1} image places, {needed} needed")
         text = "".join(part + image for part, image in zip(parts, [*images, ""], strict=True))
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+
+    @property
+    def _marks(self) -> list[str]:
+        """The tokens that mean something by themselves; others may have been added as words of a user's own."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        places = {OPENS, CLOSES} | ({self.frames.place} if self.frames is not None else set())
+        return [str(token) for token in added if token.special or str(token) in places]
 
     @property
     def thinking(self) -> Thinking | None:
@@ -128,13 +138,20 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
     """Return the processor of a model folder. Raises ModelFolderError, in one sentence, for files that do not load."""
     try:
         processor = Processor.load(folder, family_of(config["model_type"]), config)
-    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(":")
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
     try:
         _ = processor.thinking
+        # As a question will be; what a template cannot do is known before a robot asks.
+        processor.encode_text("?", ["here"] * int(processor.frames is not None))
+    except (jinja2.TemplateError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelFolderError(
+            f"model folder {folder}: its chat template cannot be rendered ({reason}); fetch it again"
+        ) from None
     except ValueError as error:
         raise ModelFolderError(f"model folder {folder}: {error}") from None
     return processor

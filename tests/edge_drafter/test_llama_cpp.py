@@ -25,7 +25,8 @@ from speculation.language.grammar import Grammars, grammar_for
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.cache import CacheFull
 from speculation.vlm.folder import ModelFolderError, folder_fingerprint, gguf_files
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import load_vlm
+from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import ROOT

@@ -24,8 +24,7 @@ Pixels = npt.NDArray[np.float32]
 class FrameProcessor(ABC):
     """How a family turns frames into what its vision tower reads, and what stands for them in the prompt.
 
-    A grid describes one image in three numbers. They mean what the family wants them to mean, and nobody else reads
-    them.
+    A grid describes one image in three numbers, whose meaning is the family's own: no other file reads them.
     """
 
     place: ClassVar[str]
@@ -51,21 +50,21 @@ class FrameProcessor(ABC):
     def tokens(self, grid: Grid) -> int:
         """Return how many tokens of the prompt stand for an image."""
 
-    def text(self, grid: Grid) -> str:
+    def placeholder(self, grid: Grid) -> str:
         """Return the text that takes an image's place in the rendered chat: `place` repeated, perhaps in a frame."""
         return self.place * self.tokens(grid)
 
     @property
     @abstractmethod
-    def sizes(self) -> tuple[int, int, int]:
+    def resize_rule(self) -> tuple[int, int, int]:
         """The unit of a resized frame's sides, and its least and most pixels; see `speculation.vlm.frame_size.fit`.
 
         Robots send frames in that size. 1 and all sizes, where a frame is not resized by that rule.
         """
 
     @abstractmethod
-    def smallest(self) -> tuple[Pixels, Grid]:
-        """Return random pixel values and the grid of the smallest image that takes all that the family does."""
+    def check_images(self) -> list[tuple[Pixels, Grid]]:
+        """Return random pixel values and grids of the small images that the check at load asks about."""
 
     def limit(self, least: int, most: int) -> None:
         """Bound the pixels of resized frames; 0 leaves the folder's own bound. Raises ValueError where it cannot."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from speculation.vlm.families.family import Family, FrameProcessor, Pixels, Seen
-from speculation.vlm.families.tiles import TileFrames, check_tiles, described, square
+from speculation.vlm.families.tiles import TileFrames, check_tiles, square, whole_config
 from speculation.vlm.positions import Grid
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ class InternVLFrames(TileFrames):
         """Read the image processor's files of a folder whose config.json is `config`. Raises OSError or ValueError."""
         from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
-        whole, images = described(config), GotOcr2ImageProcessorPil.from_pretrained(str(folder), local_files_only=True)
+        whole, images = (
+            whole_config(config),
+            GotOcr2ImageProcessorPil.from_pretrained(str(folder), local_files_only=True),
+        )
         if whole.vision_feature_select_strategy != "default":
             raise ValueError(
                 f"config.json: vision_feature_select_strategy is {whole.vision_feature_select_strategy!r}, only "
@@ -50,9 +53,9 @@ class InternVLFrames(TileFrames):
         """See `FrameProcessor.grid`."""
         return int(self.images.get_number_of_image_patches(height, width, {"crop_to_patches": True})), 0, 0
 
-    def text(self, grid: Grid) -> str:
-        """See `FrameProcessor.text`."""
-        return f"<img>{super().text(grid)}</img>"
+    def placeholder(self, grid: Grid) -> str:
+        """See `FrameProcessor.placeholder`."""
+        return f"<img>{super().placeholder(grid)}</img>"
 
     def limit(self, least: int, most: int) -> None:
         """See `FrameProcessor.limit`: rows times columns of tiles have so many pixels, the small picture comes on top.

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from speculation.frames import Frame
 
-SMALLEST_SIDE = 2
-"""Merged patches that each side of the smallest image has, so that rows and columns differ."""
-
 
 class QwenFrames(FrameProcessor):
     """Frames keep their proportions and become a grid of patches, of which `merge` x `merge` make one token.
@@ -34,9 +31,20 @@ class QwenFrames(FrameProcessor):
         self.images = images
 
     @classmethod
-    def load(cls, folder: Path) -> QwenFrames:
-        """Read preprocessor_config.json or processor_config.json of a folder. Raises OSError or ValueError."""
-        return cls(_image_processor().from_pretrained(str(folder), local_files_only=True))
+    def load(cls, folder: Path, config: dict[str, Any]) -> QwenFrames:
+        """Read preprocessor_config.json or processor_config.json of a folder whose config.json is `config`.
+
+        Raises OSError or ValueError, also where its patches are not those of the vision tower.
+        """
+        found = cls(_image_processor().from_pretrained(str(folder), local_files_only=True))
+        tower = config.get("vision_config") or {}
+        for name, own in (("patch_size", "patch_size"), ("spatial_merge_size", "merge_size"),
+                          ("temporal_patch_size", "temporal_patch_size")):  # fmt: skip
+            if tower.get(name) not in (None, getattr(found.images, own)):
+                raise ValueError(
+                    f"{own} of its image processor is {getattr(found.images, own)}, {name} in config.json {tower[name]}"
+                )
+        return found
 
     @classmethod
     def of(cls, **settings: Any) -> QwenFrames:
@@ -81,7 +89,7 @@ class QwenFrames(FrameProcessor):
         """Return the height and width in pixels that a frame is resized to."""
         from speculation.vlm.frame_size import fit  # late, as it takes transformers
 
-        return fit(height, width, *self.sizes)
+        return fit(height, width, *self.resize_rule)
 
     def grid(self, height: int, width: int) -> Grid:
         """See `FrameProcessor.grid`."""
@@ -93,16 +101,18 @@ class QwenFrames(FrameProcessor):
         return image_token_count(grid, self.merge)
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """See `FrameProcessor.sizes`."""
+    def resize_rule(self) -> tuple[int, int, int]:
+        """See `FrameProcessor.resize_rule`."""
         size = self.images.size
         return self.images.patch_size * self.merge, size["shortest_edge"], size["longest_edge"]
 
-    def smallest(self) -> tuple[Pixels, Grid]:
-        """See `FrameProcessor.smallest`."""
-        side = SMALLEST_SIDE * self.merge
+    def check_images(self) -> list[tuple[Pixels, Grid]]:
+        """See `FrameProcessor.check_images`: two of different sizes, as positions behind an image depend on it."""
         width = 3 * self.images.temporal_patch_size * self.images.patch_size**2
-        return np.random.default_rng(0).normal(size=(side * side, width)).astype(np.float32), (1, side, side)
+        grids: list[Grid] = [(1, 2 * self.merge, 2 * self.merge), (1, self.merge, 3 * self.merge)]
+        dice = np.random.default_rng(0)
+        return [(dice.normal(size=(rows * columns, width)).astype(np.float32), (1, rows, columns))
+                for _, rows, columns in grids]  # fmt: skip
 
     def limit(self, least: int, most: int) -> None:
         """See `FrameProcessor.limit`. Raises ValueError where the bounds cross."""
@@ -142,7 +152,7 @@ class QwenVL(Family):
 
     def frames(self, folder: Path, config: dict[str, Any]) -> QwenFrames:
         """See `Family.frames`."""
-        return QwenFrames.load(folder)
+        return QwenFrames.load(folder, config)
 
     def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
         """See `Family.see`."""

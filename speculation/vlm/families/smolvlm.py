@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from speculation.vlm.families.family import Family, FrameProcessor, Pixels, Seen
-from speculation.vlm.families.tiles import TileFrames, check_tiles, described, square
+from speculation.vlm.families.tiles import TileFrames, check_tiles, square, whole_config
 from speculation.vlm.positions import Grid
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ class SmolVLMFrames(TileFrames):
         """Read the image processor's files of a folder whose config.json is `config`. Raises OSError or ValueError."""
         from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-        whole, images = described(config), SmolVLMImageProcessorPil.from_pretrained(str(folder), local_files_only=True)
+        whole, images = (
+            whole_config(config),
+            SmolVLMImageProcessorPil.from_pretrained(str(folder), local_files_only=True),
+        )
         side = square("image_size", whole.vision_config.image_size)
         patches = side // square("patch_size", whole.vision_config.patch_size)
         tokens = int(patches**2 / whole.scale_factor**2)
@@ -62,8 +65,8 @@ class SmolVLMFrames(TileFrames):
         rows, columns = self._rows_and_columns(height, width)
         return (1, 0, 0) if rows == columns == 1 else (rows * columns + 1, rows, columns)
 
-    def text(self, grid: Grid) -> str:
-        """See `FrameProcessor.text`."""
+    def placeholder(self, grid: Grid) -> str:
+        """See `FrameProcessor.placeholder`."""
         tile = self.place * self.tokens_per_tile
         _, rows, columns = grid
         lines = [

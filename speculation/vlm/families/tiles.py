@@ -44,21 +44,21 @@ class TileFrames(FrameProcessor):
         return grid[0] * self.tokens_per_tile
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """See `FrameProcessor.sizes`: all sizes, as most frames are enlarged, and none is resized by that rule."""
+    def resize_rule(self) -> tuple[int, int, int]:
+        """See `FrameProcessor.resize_rule`: all sizes, as no frame is resized by that rule."""
         return 1, 1, MAX_FRAME_PIXELS
 
-    def smallest(self) -> tuple[Pixels, Grid]:
-        """See `FrameProcessor.smallest`: one tile."""
+    def check_images(self) -> list[tuple[Pixels, Grid]]:
+        """See `FrameProcessor.check_images`: one tile."""
         pixels = np.random.default_rng(0).normal(size=(1, 3, self.side, self.side))
-        return pixels.astype(np.float32), (1, 0, 0)
+        return [(pixels.astype(np.float32), (1, 0, 0))]
 
     def save(self, folder: Path) -> None:
         """See `FrameProcessor.save`; how many tokens a tile takes stands in config.json."""
         self.images.save_pretrained(str(folder))
 
 
-def described(config: dict[str, Any]) -> Any:
+def whole_config(config: dict[str, Any]) -> Any:
     """Return transformers' own description of a config.json, with its defaults."""
     from transformers import AutoConfig  # late: names of families are asked for where no model is loaded
 
@@ -83,8 +83,8 @@ def check_tiles(folder: Path, images: Any, cut_to: tuple[str, Any], side: int, t
     sides = {value for value in (dict(size) if size else {}).values() if value is not None}
     if sides != {side}:
         raise ValueError(f"frames are cut into tiles by {name} {dict(size or {})}, image_size in config.json is {side}")
-    if not images.do_normalize:
-        raise ValueError("do_normalize is false: a black frame would be taken for none; set it to true")
+    if not images.do_normalize or 0.0 in images.image_mean:
+        raise ValueError("do_normalize is false or image_mean has a 0: a black frame would be taken for none")
     path = folder / "processor_config.json"
     told = json.loads(path.read_text(encoding="utf-8")).get(tokens[0]) if path.is_file() else None
     if told not in (None, tokens[1]):

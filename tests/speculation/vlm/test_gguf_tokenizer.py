@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.language.grammar import Grammars, grammar_for
+from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import ModelFolderError, tokenizer_fingerprint
 from speculation.vlm.gguf_tokenizer import PRE_TOKENIZERS, gguf_processor
 from speculation.vlm.processing import CHAT_TEMPLATE, Processor
@@ -42,11 +44,13 @@ def test_it_is_the_checkpoints_own(tmp_path: Path) -> None:
     assert tokenizer_fingerprint(processor.tokenizer) == tokenizer_fingerprint(TOKENIZER)
     assert len(processor.tokenizer) == len(TOKENIZER)
     own = Processor(TOKENIZER, None, CHAT_TEMPLATE)
-    for images in (0, 1, [1, 1]):
+    assert processor.encode_text(PROMPT).tolist() == own.encode_text(PROMPT).tolist()
+    processor, own = (replace(each, frames=QwenFrames.of()) for each in (processor, own))
+    for images in ([], [QwenFrames.place], [QwenFrames.place] * 2):
         assert processor.encode_text(PROMPT, images).tolist() == own.encode_text(PROMPT, images).tolist()
     assert processor.image_token == own.image_token
     with pytest.raises(ValueError, match="special token"):
-        processor.encode_text("<|im_end|>", 0)
+        processor.encode_text("<|im_end|>")
 
 
 @given(text=st.text(max_size=40))

@@ -119,7 +119,7 @@ def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
 ) -> None:
     processor = qwen(build_processor(target.tokenizer, 224))
     large = picture(*size)
-    small = reduced(large, *processor.sizes)
+    small = reduced(large, *processor.resize_rule)
     assert len(small) < len(large)
     grid = processor.encode(decode_jpeg(large))[1]
 
@@ -133,12 +133,12 @@ def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
 
 @pytest.mark.parametrize("data", [b"", b"no image", picture(600, 600)[:400], picture(5, 1100)])
 def test_what_cannot_be_reduced_is_for_the_model_to_refuse(target: Vlm, data: bytes) -> None:
-    assert reduced(data, *qwen(build_processor(target.tokenizer, 224)).sizes) is data
+    assert reduced(data, *qwen(build_processor(target.tokenizer, 224)).resize_rule) is data
 
 
 def test_a_chat_of_several_images_has_a_place_for_each(target: Vlm) -> None:
     place = "<|vision_start|>{}<|vision_end|>"
-    images = [qwen(target.processor).text((1, 2, 2 * count)) for count in (2, 3, 1)]
+    images = [qwen(target.processor).placeholder((1, 2, 2 * count)) for count in (2, 3, 1)]
     text = target.tokenizer.decode(target.processor.encode_text("go", images))
     frames = "".join(place.format("<|image_pad|>" * count) for count in (2, 3, 1))
     assert text == f"<|im_start|>user\n{frames}go<|im_end|>\n<|im_start|>assistant\n"

@@ -24,7 +24,7 @@ from speculation.vlm.families.qwen3_vl import Qwen3VL
 from speculation.vlm.families.qwen_vl import QwenVL
 from speculation.vlm.families.text import Llama
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.forward import final_logits, forward_layers, prefill
+from speculation.vlm.forward import final_logits, forward_layers
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.load_check import difference, library_logits, own_logits, small_question
@@ -81,15 +81,11 @@ def test_layers_give_what_exits_and_fed_heads_were_trained_on(seeing: Vlm) -> No
 
     inputs = prepare(seeing, "find it", picture)
     cache = KVCache(seeing, 1, 256)
-    prefill(seeing, cache, 0, inputs)
-    cache.clear(0, inputs.delta)
-    from cloud_verifier.engine import Prefill
-
-    whole_prompt = Prefill.of(seeing, inputs)
-    whole_prompt.encode(seeing)
-    served = [
-        output.hidden[0] for output in forward_layers(seeing, cache, [whole_prompt.chunk(0, 0, len(inputs.ids) - 1)])
-    ]
+    cache.open(0, [], inputs.delta)
+    prompt = Prefill.of(seeing, inputs)
+    prompt.encode(seeing)
+    chunk = prompt.chunk(0, 0, len(inputs.ids) - 1)
+    served = [output.hidden[0] for output in forward_layers(seeing, cache, [chunk])]
     for layer, (one, other) in enumerate(zip(trained, served, strict=True)):
         torch.testing.assert_close(one[: len(other)], other, rtol=0, atol=EXACT, msg=f"layer {layer}")
 

@@ -48,8 +48,9 @@ from speculation.vlm.forward import (
 from speculation.vlm.fused import fuse
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.inspect import inspect_folder, inspect_pair
-from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
+from speculation.vlm.model import Vlm
 from speculation.vlm.quantise import quantisation_config
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import Quantisation
@@ -276,7 +277,7 @@ def test_an_instruction_with_a_place_for_an_image_is_refused(vlm: Vlm) -> None:
 
 def test_robots_send_frames_as_they_are(vlm: Vlm) -> None:
     """No smaller frame gives the same tiles, and what is said of it to robots is within the wire's bounds."""
-    sight = Sight(MAX_FRAMES, *tiles_of(vlm).sizes)
+    sight = Sight(MAX_FRAMES, *tiles_of(vlm).resize_rule)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sight), type=Sight) == sight
     for picture in (FRAME, pixels(4096, 4096), *(ODD[name] for name in ("flat", "high", "tiny"))):
         sent = jpeg(picture)
