@@ -138,7 +138,7 @@ def stages(out: Path, sizes: Sizes, threads: int, save: bool = False) -> list[St
         Stage("fed-head", "a draft head that the target feeds", 11, head / "results.json", heads),
         Stage("speed", "tokens a second beside transformers' generate and assisted generation", 70,
               None, run=partial(compare, list(map(str, speed)))),
-        Stage("engines", "llama.cpp and torch draft with the target's own weights; not one of `all`", 10,
+        Stage("engines", "llama.cpp and torch draft with the target's own weights; not one of `all`", 11,
               None, run=partial(compare_engines, list(map(str, engine_words))), in_all=False),
     ]  # fmt: skip
 
