@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import torch
 
+from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.model import Vlm
 
 ARCHITECTURES = {
@@ -71,8 +72,10 @@ def write_eyes(vlm: Vlm, path: Path) -> Path:
     writer.add_vision_feed_forward_length(int(config.embed_dim * config.mlp_ratio))
     writer.add_vision_block_count(config.depth)
     writer.add_vision_head_count(config.num_heads)
-    writer.add_vision_image_mean(list(vlm.processor.images.image_mean))
-    writer.add_vision_image_std(list(vlm.processor.images.image_std))
+    assert isinstance(vlm.processor.frames, QwenFrames)
+    images = vlm.processor.frames.images
+    writer.add_vision_image_mean(list(images.image_mean))
+    writer.add_vision_image_std(list(images.image_std))
     writer.add_vision_attention_layernorm_eps(1e-6)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(config.depth, 3))  # the merger counts its layers, too
     for name, weight in vlm.model.model.visual.state_dict().items():

@@ -31,13 +31,13 @@ WEATHER = Weather(one_way_s=0.02, jitter_s=0.1, duplicates=0.1, seed=3)
 @pytest.fixture(scope="module")
 def spread(tiny_target: Path) -> Vlm:
     """The target with two layers on each of two devices."""
-    return load_vlm(tiny_target, dtype="float64", device="lazy:0,lazy:1")
+    return load_vlm(tiny_target, dtype="float64", device="lazy:0,lazy:1", load_check=False)
 
 
 @pytest.fixture(scope="module")
 def beside(tiny_draft: Path) -> Vlm:
     """The draft model with a layer on each of them."""
-    return load_vlm(tiny_draft, dtype="float64", device="lazy:0,lazy:1")
+    return load_vlm(tiny_draft, dtype="float64", device="lazy:0,lazy:1", load_check=False)
 
 
 def request(target: Vlm, number: int) -> StepRequest:
@@ -84,7 +84,17 @@ def test_robots_in_one_batch_are_answered_as_on_one_device(target: Vlm, draft: V
 def test_a_verifier_serves_what_is_spread(tiny_target: Path, tmp_path: Path) -> None:
     """The real process, in which the devices are; its log has what is where."""
     pair = make_target(tiny_target, tmp_path)
-    flags = ("--dtype", "float64", "--max-sessions", "2", "--capacity", "192", "--device", "lazy:0,lazy:1")
+    flags = (
+        "--dtype",
+        "float64",
+        "--max-sessions",
+        "2",
+        "--capacity",
+        "192",
+        "--device",
+        "lazy:0,lazy:1",
+        "--no-load-check",
+    )
     verifier = start(pair.folder, *flags, preexec_fn=devices.attach)
     try:
         robot = Raw(verifier.address)

@@ -227,8 +227,8 @@ def _load_model(
     if stored_quantisation(config) == INT8_GROUPS:
         where = _unpacked(folder, config, weights, DTYPES[settings.dtype])
     family = family_of(config["model_type"])
-    model_class = family.model_class(config["model_type"])
     try:
+        model_class = family.model_class(config["model_type"])
         model, report = model_class.from_pretrained(
             **where,
             dtype=DTYPES[settings.dtype],

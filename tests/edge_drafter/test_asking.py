@@ -277,8 +277,8 @@ def test_closing_cancels_the_question_and_frees_the_draft_model(
     edge._drafters.clear()
     running = edge.ask(PROMPT, jpeg(1), 60.0)
     assert gate.reached.wait(LIMIT_S)
-    weights = weakref.ref(edge.models.vlm.text.layers[0].mlp.up_proj.weight)
-    cache, model = weakref.ref(session._cache), weakref.ref(edge.models.vlm.model)  # type: ignore[union-attr]
+    weights = weakref.ref(edge.models.loaded.text.layers[0].mlp.up_proj.weight)
+    cache, model = weakref.ref(session._cache), weakref.ref(edge.models.loaded.model)  # type: ignore[union-attr]
     del session, gate
     edge.close()
     edge.close()

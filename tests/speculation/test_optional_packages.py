@@ -58,11 +58,12 @@ def test_a_torchvision_for_another_torch_is_a_sentence_in_every_program(words: t
     path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
     command, environment = [sys.executable, "-m", *words], {**os.environ, "PYTHONPATH": path}
     got = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=300)
-    assert got.returncode == 1 and len(got.stderr.splitlines()) == 1, got.stderr
-    assert got.stderr.startswith(
-        f"{words[0]}: torchvision 0.21.0 is installed but does not load (operator torchvision::nms does not exist); "
+    assert got.returncode in (1, 2) and len(got.stderr.splitlines()) == 1, got.stderr
+    assert got.stderr.startswith(f"{words[0]}: ")
+    assert (
+        "torchvision 0.21.0 is installed but does not load (operator torchvision::nms does not exist); "
         "install the torchvision that goes with torch "
-    )
+    ) in got.stderr
     assert "pip uninstall torchvision" in got.stderr
 
 

@@ -146,6 +146,27 @@ def edit_config(**values: object) -> Callable[[Path], object]:
     return edit
 
 
+def edit_text(**values: object) -> Callable[[Path], object]:
+    def edit(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        edit_config(text_config=config["text_config"] | values)(folder)
+
+    return edit
+
+
+def edit_images(**values: object) -> Callable[[Path], object]:
+    def edit(folder: Path) -> None:
+        path = folder / "preprocessor_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return edit
+
+
+def lose_the_words(folder: Path) -> None:
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def cut_weights(folder: Path) -> None:
     data = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
@@ -191,6 +212,21 @@ def grow_tokenizer(folder: Path) -> None:
         (grow_tokenizer, "they do not belong together"),
         (drop("preprocessor_config.json"), "tokenizer or processor files do not load"),
         (drop("chat_template.jinja"), "no chat_template.jinja"),
+        (lose_the_words, "tokenizer or processor files do not load"),
+        (write("chat_template.jinja", "{% if %}"), "its chat template cannot be rendered"),
+        (write("chat_template.jinja", "{{ raise_exception('no images') }}"), "cannot be rendered (no images)"),
+        (write("chat_template.jinja", "no place"), "renders 0 image places, one is needed"),
+        (write("preprocessor_config.json", "[]"), "tokenizer or processor files do not load"),
+        (edit_images(patch_size=16), "patch_size of its image processor is 16, patch_size in config.json 14"),
+        (edit_images(merge_size=4), "merge_size of its image processor is 4, spatial_merge_size in config.json 2"),
+        (write("generation_config.json", "[]"), "generation_config.json is no JSON object"),
+        (edit_config(text_config=[]), "text_config in config.json is no object"),
+        (edit_text(layer_types=["full_attention"] * 3 + ["sliding_attention"], sliding_window=16), "sliding-window"),
+        (
+            edit_text(use_sliding_window=True, sliding_window=16, max_window_layers=2, layer_types=None),
+            "sliding-window",
+        ),
+        (edit_text(num_hidden_layers=3, layer_types=None), "config.json has 3 layers, the weights have more, such as"),
     ],
 )
 def test_unusable_folder_gives_one_sentence(folder: Path, damage: Callable[[Path], object], sentence: str) -> None:
@@ -200,6 +236,16 @@ def test_unusable_folder_gives_one_sentence(folder: Path, damage: Callable[[Path
     assert sentence in str(caught.value)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_word_that_a_user_added_to_the_tokenizer_may_be_said(folder: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["bottle"])
+    tokenizer.save_pretrained(str(folder))
+    vlm = load_vlm(folder)
+    assert tokenizer.convert_tokens_to_ids("bottle") in vlm.words("find the silver bottle")
+    with pytest.raises(ValueError, match=r"contains the special token <\|im_end\|>"):
+        vlm.words("find<|im_end|>")
 
 
 def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from adapters_training.frozen_target.hidden_states import outputs
 from adapters_training.sources import Sample, Turn
 from cloud_verifier.engine import Prefill
 from speculation.images import pixels_jpeg
-from speculation.vlm import families
+from speculation.vlm import cache, families, load_check
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families import KINDS, Family, Seen
 from speculation.vlm.families.qwen3_vl import Qwen3VL
@@ -138,11 +139,46 @@ def test_wrong_positions_are_refused(family: str, tmp_path: Path, monkeypatch: p
         load_vlm(folder)
 
 
+def test_wrong_positions_behind_a_second_image_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, positions = tiny_model(tmp_path), QwenVL.positions
+
+    def off(*given: Any) -> Any:
+        found, delta = positions(*given)
+        found[0, -4:] += len(given[-1]) > 1
+        return found, delta
+
+    monkeypatch.setattr(QwenVL, "positions", off)
+    with pytest.raises(ModelFolderError, match="differ from transformers' own"):
+        load_vlm(folder)
+
+
+def test_a_tree_whose_branches_see_each_other_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, visible = tiny_model(tmp_path), cache.visible_slots
+    monkeypatch.setattr(cache, "visible_slots", lambda *given: np.ones_like(visible(*given)))
+    with pytest.raises(ModelFolderError, match="differ from transformers' own"):
+        load_vlm(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_token_that_is_fed_wrong_is_refused_in_any_dtype(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, chunk = tiny_model(tmp_path), load_check.draft_chunk
+    monkeypatch.setattr(
+        load_check, "draft_chunk", lambda cache, row, root, *rest: chunk(cache, row, (root + 1) % 300, *rest)
+    )
+    with pytest.raises(ModelFolderError, match=rf"of their spread in {dtype}, at most"):
+        load_vlm(folder, dtype=dtype)
+
+
 def test_logits_that_are_no_numbers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tiny_model(tmp_path)
-    see = QwenVL.see
-    monkeypatch.setattr(QwenVL, "see", lambda self, *given: Seen(see(self, *given).features * torch.nan))
-    with pytest.raises(ModelFolderError, match="by nan of their spread"):
+    folder, see, library = tiny_model(tmp_path), QwenVL.see, load_check.library_logits
+    with monkeypatch.context() as patch:
+        patch.setattr(QwenVL, "see", lambda self, *given: Seen(see(self, *given).features * torch.nan))
+        with pytest.raises(ModelFolderError, match="by nan of their spread"):
+            load_vlm(folder)
+    monkeypatch.setattr(load_check, "library_logits", lambda *given: library(*given) * torch.inf)
+    with pytest.raises(ModelFolderError, match="in float32 its logits are no finite numbers; choose bfloat16"):
         load_vlm(folder)
 
 
