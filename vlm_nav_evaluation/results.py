@@ -48,13 +48,13 @@ def provenance(options: argparse.Namespace, synthetic: bool = False) -> dict[str
 
 
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
-    """Return the settings of a run: all options but `NOT_SETTINGS` and `outputs`, paths relative to the project."""
+    """Return the settings of a run: all options but `NOT_SETTINGS` and `outputs`, paths relative to the project.
 
-    def shown(value: object) -> str:
-        inside = isinstance(value, Path) and value.is_absolute() and value.is_relative_to(PROJECT)
-        return str(value.relative_to(PROJECT) if isinstance(value, Path) and inside else value)
-
-    return {name: shown(value) for name, value in vars(options).items() if name not in (*NOT_SETTINGS, *outputs)}
+    A path may stand in a longer word, as in text:PATH.
+    """
+    left_out = {*NOT_SETTINGS, *outputs}
+    inside = rf"(^|[:,]){re.escape(str(PROJECT))}/"
+    return {name: re.sub(inside, r"\1", str(value)) for name, value in vars(options).items() if name not in left_out}
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -7,56 +7,38 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM as _AutoModelForCausalLM
-from transformers import AutoTokenizer as _AutoTokenizer
 
+from speculation.vlm.gguf_file import read_metadata
+from speculation.vlm.gguf_tokenizer import gguf_processor
 from speculation.vlm.processing import Processor
 
 AutoModelForCausalLM: Any = _AutoModelForCausalLM
-AutoTokenizer: Any = _AutoTokenizer
-SPLITS_DIGITS = "smollm"
-"""What `tokenizer.ggml.pre` calls pre-tokenization into single digits before GPT-2's (llama.cpp, llama-vocab.cpp)."""
 
 
 def convert_gguf(gguf: Path, out: Path) -> None:
     """Write the model of a GGUF file as a model folder, weights in float32; `out` appears when it is whole.
 
     transformers rounds nothing: what was 4 bits in the file stays these values. Raises ValueError without the package
-    gguf or for a file that transformers cannot read.
+    gguf, for a file that transformers cannot read, and for one without a tokenizer that is known or a chat template.
     """
-    try:
-        # transformers reads the package itself; without it its own error names neither package nor remedy.
-        from gguf import GGUFReader
-    except ImportError:
-        raise ValueError(
-            "package gguf is not installed, which reads the weights; docs/benchmarks.md has the command"
-        ) from None
-    field = GGUFReader(str(gguf)).fields.get("tokenizer.ggml.pre")
+    if find_spec("gguf") is None:
+        # transformers reads with it; its own error names neither package nor remedy.
+        raise ValueError("package gguf is not installed, which reads the weights; docs/benchmarks.md has the command")
+    processor = gguf_processor(gguf, read_metadata(gguf))
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, use_safetensors=True)
-    if field is not None and field.contents() == SPLITS_DIGITS:
-        split_digits(tokenizer)
-    write(model, tokenizer, out)
+    write(model, processor, out)
 
 
-def split_digits(tokenizer: Any) -> None:
-    """Let a tokenizer take every digit by itself before all else, which transformers drops while it reads GGUF."""
-    backend = tokenizer.backend_tokenizer
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
-
-
-def write(model: Any, tokenizer: Any, out: Path) -> None:
-    """Write a loaded model and its tokenizer as a model folder. Raises ValueError without a chat template."""
-    if not tokenizer.chat_template:
-        raise ValueError("the file has no chat template; take weights of a model that was trained to chat")
+def write(model: Any, processor: Processor, out: Path) -> None:
+    """Write a loaded model, its tokenizer and its chat template as a model folder."""
     config = model.config
     if hasattr(config, "quantization_config"):
         # The weights are plain float32 by now; with this a loader would look for the file again.
@@ -70,7 +52,7 @@ def write(model: Any, tokenizer: Any, out: Path) -> None:
     part.mkdir(parents=True)
     config.save_pretrained(str(part))
     model.generation_config.save_pretrained(str(part))
-    Processor(tokenizer, None, tokenizer.chat_template).save(part)
+    processor.save(part)
     save_file(weights, str(part / "model.safetensors"), metadata={"format": "pt"})
     part.replace(out)
 

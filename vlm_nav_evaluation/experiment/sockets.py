@@ -51,7 +51,9 @@ class Edges:
         self.options = options
         self.address = address
         self.vlm = vlm
-        self._models = {options.draft_model: self.vlm}
+        own = edge_config(options, address)
+        self._models = {(own.draft_model, own.draft): vlm}
+        """What is loaded, by name and settings."""
         self._spans = trace
         self._edges: dict[tuple[tuple[str, Any], ...], EdgeDecoder] = {}
 
@@ -60,9 +62,10 @@ class Edges:
         key = tuple(sorted(changes.items()))
         if key not in self._edges:
             config = edge_config(self.options, self.address, **changes)
-            if config.draft_model not in self._models:
-                self._models[config.draft_model] = load_draft(config.draft_model, config.draft)
-            self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[config.draft_model])
+            wanted = config.draft_model, config.draft
+            if wanted not in self._models:
+                self._models[wanted] = load_draft(*wanted)
+            self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[wanted])
         return self._edges[key]
 
     def decoder(self, arm: Arm[Any]) -> Callable[[Question], Answer]:

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from benchmarks import peers
 from benchmarks.real_text import __main__ as real_text
 from benchmarks.real_text import corpus, packages
 from benchmarks.real_text.__main__ import FULL, QUICK, Sizes, main, stages
 from benchmarks.real_text.corpus import Conversation, read_chatterbot, read_chitchat, usable, write
-from benchmarks.real_text.model import check_tokenizer, split_digits
-from benchmarks.real_text.model import write as write_folder
+from benchmarks.real_text.model import check_tokenizer, convert_gguf
+from speculation.vlm.gguf_file import read_metadata
+from speculation.vlm.gguf_tokenizer import gguf_processor
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from tests.models import scratch_logits, tiny_text_model, tiny_tokenizer
@@ -97,12 +97,12 @@ def test_packages_that_are_missing_or_damaged_are_one_sentence(tmp_path: Path) -
         list(read_chitchat(tmp_path))
 
 
-def test_a_loaded_model_becomes_a_folder_that_answers_alike(tmp_path: Path) -> None:
+@pytest.mark.skipif(not find_spec("gguf"), reason="needs the package gguf")
+def test_a_gguf_file_becomes_a_folder_that_answers_alike(tmp_path: Path) -> None:
+    from tests.gguf_models import write_gguf
+
     source = load_vlm(tiny_text_model(tmp_path / "source", tied=True), dtype="float32")
-    # As transformers marks what it read from GGUF.
-    source.model.config.quantization_config = {"quant_method": "gguf"}
-    source.tokenizer.chat_template = source.processor.template
-    write_folder(source.model, source.tokenizer, tmp_path / "made")
+    convert_gguf(write_gguf(source, tmp_path / "model.gguf"), tmp_path / "made")
     made = load_vlm(tmp_path / "made", dtype="float32")
     inputs = prepare(source, "find the red ball", None)
     torch.testing.assert_close(
@@ -110,9 +110,10 @@ def test_a_loaded_model_becomes_a_folder_that_answers_alike(tmp_path: Path) -> N
         torch.from_numpy(scratch_logits(source, inputs)), rtol=0, atol=0,
     )  # fmt: skip
     assert made.eos == source.eos and made.tokenizer_fingerprint == source.tokenizer_fingerprint
-    source.tokenizer.chat_template = None
+    no_template = write_gguf(source, tmp_path / "other.gguf", {"tokenizer.chat_template": ""})
     with pytest.raises(ValueError, match="has no chat template"):
-        write_folder(source.model, source.tokenizer, tmp_path / "other")
+        convert_gguf(no_template, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_tokenizer_that_changes_a_text_is_found() -> None:
@@ -120,10 +121,6 @@ def test_a_tokenizer_that_changes_a_text_is_found() -> None:
     texts = ["find the red ball", "  1234 dogs\n", "你好"]
     counts = check_tokenizer(tokenizer, texts)
     assert counts["texts"] == 3 and counts["characters"] == sum(map(len, texts)) < counts["tokens"] + 40
-    split_digits(tokenizer)
-    assert check_tokenizer(tokenizer, texts)["texts"] == 3
-    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
-    assert [text for text, _ in pieces][-2:] == ["1", "2"]
     with pytest.raises(ValueError, match="does not give a text back: 'e\\\\u0301'|does not give a text back"):
         check_tokenizer(tokenizer, ["e\u0301"])  # its normalizer composes
 
@@ -144,7 +141,7 @@ def test_all_stages_then_none_of_them_again(out: Path, capsys: pytest.CaptureFix
     command = ["all", "--out", str(out), "--threads", "1", "--save"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    every = stages(out, SMALL, 1)
+    every = [stage for stage in stages(out, SMALL, 1) if stage.in_all]
     assert all(stage.made is None or stage.is_done for stage in every) and not list(out.rglob("*.part"))
     (kept,) = (out.parent / "kept").glob("peers_text_float32*.json")
     found = json.loads(kept.read_text())
@@ -161,7 +158,7 @@ def test_all_stages_then_none_of_them_again(out: Path, capsys: pytest.CaptureFix
 def test_a_plan_names_every_stage_and_does_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["all", "--out", str(out), "--plan"]) == 0
     rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert [name for name, _ in rows] == [stage.name for stage in stages(out, SMALL, 1)]
+    assert [name for name, _ in rows] == [stage.name for stage in stages(out, SMALL, 1) if stage.in_all]
     assert rows[0][1] == "done" and rows[-1][1] == "70" and [path.name for path in out.iterdir()] == ["target"]
 
 
@@ -176,9 +173,8 @@ def test_a_look_is_smaller_than_what_is_reported() -> None:
 
 
 @pytest.mark.skipif(not (find_spec("gguf") and find_spec(packages.WEIGHTS)), reason="needs the packages of weights")
-def test_the_published_tokenizer_splits_digits(tmp_path: Path) -> None:
+def test_the_published_tokenizer_splits_digits() -> None:
     gguf = packages.weights()
-    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    split_digits(tokenizer)
+    tokenizer = gguf_processor(gguf, read_metadata(gguf)).tokenizer
     assert check_tokenizer(tokenizer, ["  12 dogs, don't\tyou?\n\n 你好 <|im_start|>"])["texts"] == 1
     assert tokenizer.convert_ids_to_tokens(tokenizer("a  12")["input_ids"]) == ["a", "ĠĠ", "1", "2"]

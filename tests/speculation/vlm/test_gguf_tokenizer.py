@@ -113,3 +113,9 @@ def test_every_known_way_to_cut_gives_texts_back(name: str, tmp_path: Path) -> N
     tokenizer = gguf_processor(tmp_path / "x.gguf", metadata(pre=name)).tokenizer
     for text in ("Find 1234 bottles, it's  nice\n\n of é日本", " a\tb ", ""):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_smollm_takes_every_digit_by_itself(tmp_path: Path) -> None:
+    tokenizer = gguf_processor(tmp_path / "x.gguf", metadata(pre="smollm")).tokenizer
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
+    assert [text for text, _ in pieces][-2:] == ["1", "2"]
