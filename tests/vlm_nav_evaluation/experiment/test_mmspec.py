@@ -182,7 +182,7 @@ def test_a_conversation_is_rendered_as_the_models_own_chat(target: Vlm) -> None:
     prompt = continued(continued("What is it?", "A chair. ", "Which colour?"), "", " Sure? ")
     parts = [("user", "What is it?"), ("assistant", "A chair."), ("user", "Which colour?"), ("assistant", ""),
              ("user", "Sure?")]  # fmt: skip
-    assert chat(prompt, 0) == [{"role": role, "content": text} for role, text in parts]
+    assert chat(prompt, 0, in_parts=False) == [{"role": role, "content": text} for role, text in parts]
     messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in parts]
     messages[0]["content"].insert(0, {"type": "image"})
     assert chat(prompt) == messages
