@@ -39,6 +39,7 @@ BASE = {
     "PIL",
     "numpy",
     "yaml",
+    "jinja2",
     "msgspec",
     "zmq",
     "cv2",
