@@ -157,8 +157,9 @@ class EdgeDecoder:
 
         After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds, or
         another verifier is found within `resume_elsewhere_s`. Raises VerifierLost when the verifier cannot be reached
-        or refuses, or its target cannot answer within `max_tokens`, AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or
-        where drafting fails, RuntimeError after `close`.
+        or refuses, its target cannot answer within `max_tokens`, or another one takes over that thinks otherwise,
+        AnswerLate after `deadline_s` seconds, ValueError for a frame or prompt that cannot be used, or where drafting
+        fails, RuntimeError after `close`.
         """
         chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
@@ -268,15 +269,16 @@ class EdgeDecoder:
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
             grammar = models.grammar(prompt, eos, self._thinking)
-            if grammar is not None and self.config.decoding.max_tokens < grammar.least_tokens:
+            max_tokens = self.config.decoding.max_tokens
+            if grammar is not None and max_tokens < grammar.least_tokens:
                 raise VerifierRefused(
-                    f"max_tokens is {self.config.decoding.max_tokens}; a constrained answer of this target, with what it "
-                    f"thinks before, takes at least {grammar.least_tokens}: raise max_tokens, or take answers {FREE}"
+                    f"max_tokens is {max_tokens}; a constrained answer of this target, with what it thinks before, "
+                    f"takes at least {grammar.least_tokens}: raise max_tokens, or take answers {FREE}"
                 )
             since = time.perf_counter() - began
             self._step += 1
             request = StepRequest(
-                self._step, prompt, sent, eos, self.config.decoding.max_tokens, max(0.0, limit - since), committed,
+                self._step, prompt, sent, eos, max_tokens, max(0.0, limit - since), committed,
                 self.sampling, key, trace, grammar, self._penalty(mode, prompt, sent),
             )  # fmt: skip
             try:
