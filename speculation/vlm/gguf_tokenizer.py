@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast as _PreTrainedTokenizerFast
 
 from speculation.vlm.families.text import Text
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.processing import Processor
+from speculation.vlm.processing import Processor, check_template
 
 PreTrainedTokenizerFast: Any = _PreTrainedTokenizerFast
 _CONTROL, _USER_DEFINED = 3, 4
@@ -75,10 +75,12 @@ def gguf_processor(path: Path, metadata: Mapping[str, Any]) -> Processor:
             raise ModelFolderError(
                 f"{path}: {problem} in {path.parent / 'tokenizer.json'}; they are of two models: move one of them away"
             )
-        return processor
-    if not template:
+    elif not template:
         raise ModelFolderError(f"{path} has no chat template; {_REMEDY}")
-    return Processor(_build(path, metadata, tokens), None, template)
+    else:
+        processor = Processor(_build(path, metadata, tokens), None, template)
+    check_template(processor, str(path))
+    return processor
 
 
 def _beside(path: Path, template: str) -> Processor:

@@ -147,18 +147,23 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
+    check_template(processor, f"model folder {folder}")
+    return processor
+
+
+def check_template(processor: Processor, whose: str) -> None:
+    """Render a chat as a question will be, so that what its template cannot do is known before a robot asks.
+
+    Raises ModelFolderError, in one sentence that begins with `whose` it is.
+    """
     try:
         _ = processor.thinking
-        # As a question will be; what a template cannot do is known before a robot asks.
         processor.encode_text("?", ["here"] * int(processor.frames is not None))
     except (jinja2.TemplateError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split())
-        raise ModelFolderError(
-            f"model folder {folder}: its chat template cannot be rendered ({reason}); fetch it again"
-        ) from None
+        raise ModelFolderError(f"{whose}: its chat template cannot be rendered ({reason}); fetch it again") from None
     except ValueError as error:
-        raise ModelFolderError(f"model folder {folder}: {error}") from None
-    return processor
+        raise ModelFolderError(f"{whose}: {error}") from None
 
 
 def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLATE) -> Processor:

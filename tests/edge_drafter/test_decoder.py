@@ -275,7 +275,7 @@ def test_a_rounded_draft_of_another_padding_changes_no_token(
     pytest.importorskip("bitsandbytes")
     folder = tiny_model(tmp_path / "draft", layers=2, padding=256)
     edge = robot(verifier.address, folder, dtype="float32", quantisation="nf4")
-    assert edge.models.vlm.quantisation == "nf4"
+    assert edge.models.loaded.quantisation == "nf4"
     result = edge.decode(PROMPT, jpeg(0), 60.0, "sd")
     assert list(result.tokens) == greedy(tiny_target, [jpeg(0)])[0]
     assert result.stats.drafted > 0

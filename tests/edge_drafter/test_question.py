@@ -77,7 +77,7 @@ def test_text_is_complete_where_its_characters_are_and_goes_on_in_the_guess(
     assert text.text == written and text.behind([]) == ""
 
 
-MARKS = st.lists(st.sampled_from([OPENS, CLOSES, *"</think>", "</thi", "nk>", "<th", "Action: stop", "é"]), max_size=16)
+MARKS = st.lists(st.sampled_from([OPENS, CLOSES, *"</think>", "</th", "ink>", "<th", "Action: stop", "é"]), max_size=16)
 
 
 @settings(max_examples=200, deadline=None)

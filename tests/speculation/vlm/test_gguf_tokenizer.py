@@ -119,3 +119,9 @@ def test_smollm_takes_every_digit_by_itself(tmp_path: Path) -> None:
     tokenizer = gguf_processor(tmp_path / "x.gguf", metadata(pre="smollm")).tokenizer
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
     assert [text for text, _ in pieces][-2:] == ["1", "2"]
+
+
+def test_a_template_that_cannot_be_rendered_is_refused_before_a_question(tmp_path: Path) -> None:
+    broken = metadata() | {"tokenizer.chat_template": "{{ raise_exception('no tools') }}"}
+    with pytest.raises(ModelFolderError, match=r"x.gguf: its chat template cannot be rendered \(no tools\)"):
+        gguf_processor(tmp_path / "x.gguf", broken)
