@@ -38,7 +38,7 @@ class Verification:
     verdict: Verdict
     processors: LogitsProcessors
     root: Context
-    """Where the answer stood."""
+    """The place in the answer before its drafted tokens."""
 
 
 class SpeculativeDecoder:

@@ -18,23 +18,13 @@ from torch import Tensor
 from transformers import GenerationConfig as _GenerationConfig
 
 from edge_drafter import DecodingStats
-from speculation.vlm.inputs import Inputs, as_sent, prepare
+from speculation.vlm.inputs import as_sent, library_arguments, prepare
 from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.run import Answer, Question
 
 GenerationConfig: Any = _GenerationConfig
 WORDS = ("input_ids", "attention_mask", "mm_token_type_ids")
 """Arguments of a forward that are not of its images."""
-
-
-def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
-    """Return what transformers' `generate` is given for a prepared step."""
-    ids = torch.from_numpy(inputs.ids)[None].to(vlm.device)
-    pixels = None if inputs.pixel_values is None else torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    given: dict[str, Tensor] = vlm.family.arguments(
-        ids, vlm.image_token if vlm.sees_images else -1, pixels, inputs.grids
-    )
-    return given
 
 
 class Generate:
@@ -64,7 +54,7 @@ class Generate:
         """
         began = time.perf_counter()
         target, draft, more, forwards = self._target, self._draft, self._more, list[None]()
-        arguments = arguments_of(target, prepare(target, question.prompt, as_sent(target, question.jpeg)))
+        arguments = library_arguments(target, prepare(target, question.prompt, as_sent(target, question.jpeg)))
         # Not passed to generate(): what it leaves open would be filled from the checkpoint's own.
         target.model.generation_config = self._config
         with ExitStack() as stack:
@@ -88,7 +78,7 @@ def check_alike(target: Vlm, draft: Vlm, question: Question) -> None:
     transformers shows both the same ids, so "with sight" is right only for models that prepare frames alike.
     """
     sent = as_sent(target, question.jpeg)
-    one, other = (arguments_of(vlm, prepare(vlm, question.prompt, sent)) for vlm in (target, draft))
+    one, other = (library_arguments(vlm, prepare(vlm, question.prompt, sent)) for vlm in (target, draft))
     for name in one.keys() | other.keys():
         if name not in one or name not in other or not torch.equal(one[name].cpu(), other[name].cpu()):
             raise ValueError(

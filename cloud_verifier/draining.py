@@ -40,7 +40,7 @@ class Draining:
 
     @property
     def begun(self) -> bool:
-        """Whether all robots are to go."""
+        """Whether a drain has begun, in which all robots are sent elsewhere."""
         return self._lifecycle.is_draining
 
     def begin(self) -> None:

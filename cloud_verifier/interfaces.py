@@ -101,7 +101,7 @@ class Row:
 
     @property
     def context(self) -> Context:
-        """What logits are processed by behind the root."""
+        """The place in the answer behind the root, by which logits are processed."""
         return Context(self.answer, None if self.constraint is None else self.constraint.state)
 
     @property

@@ -44,7 +44,7 @@ class SessionLifecycle:
         self._mailbox, self._sessions, self._memory, self._outbox = mailbox, sessions, memory, outbox
         self._membership, self._clock = membership, clock
         self.is_draining = False
-        """Whether every robot that says Hello is sent elsewhere."""
+        """Whether a drain has begun: every robot that says Hello is then sent elsewhere."""
 
     def hello(self, peer: bytes, hello: wire.Hello) -> None:
         """Give the robot at `peer` a session, its own where it has one, or tell it why there is none."""

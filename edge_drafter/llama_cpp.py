@@ -39,6 +39,7 @@ from speculation.vlm.gguf_tokenizer import gguf_processor
 from speculation.vlm.memory import gigabytes
 from speculation.vlm.positions import Ints
 from speculation.vlm.processing import MERGE, PATCH, Processor
+from speculation.vlm.session import check_parents
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_END_TOKENS, ROOT, Jpegs, Thinking
 
@@ -177,12 +178,12 @@ class LlamaCppModel:
 
     @property
     def name(self) -> str:
-        """What people call the model: its file's name."""
+        """The name of its file."""
         return self.files.weights.name
 
     @property
     def folder(self) -> Path:
-        """Where the file lies, and what belongs to the model beside it."""
+        """The folder of its file, in which what belongs to the model lies, too."""
         return self.files.weights.parent
 
     @property
@@ -465,12 +466,9 @@ class LlamaCppSession:
         Raises ValueError for a parent or token that is none, CacheFull where the cache is full or the tree has more
         than SEQUENCES - 1 leaves, Abandoned where `stop` returns True; nothing changes then.
         """
-        if len(tokens) != len(parents):
-            raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
-        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), start=self.node_count):
+        check_parents(tokens, parents, self.node_count)
+        for token in tokens:
             self._check_token(token)
-            if not ROOT <= parent < node:
-                raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
         return self._feed(list(tokens), list(parents), stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:

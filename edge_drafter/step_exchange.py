@@ -1,4 +1,4 @@
-"""Passes messages between the thread that decodes a step and the link's own, and tells how the link is."""
+"""Passes messages between the thread that decodes a step and the link's own, and reports the link's state."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from transformers import (
 from adapters_training.shapes import train_tokenizer
 from speculation.language.prompts import ACTIONS, Vocabulary, format_answer
 from speculation.language.thinking import CLOSES, OPENS
-from speculation.vlm.inputs import Inputs
+from speculation.vlm.inputs import Inputs, library_arguments
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, SPECIAL_TOKENS, Processor, build_processor
 
@@ -264,9 +264,7 @@ def frame(seed: int, size: int = IMAGE_SIZE) -> npt.NDArray[np.uint8]:
 
 def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict[str, torch.Tensor]:
     """Return the arguments of transformers' own forward over a prompt and `tokens`; it finds positions by itself."""
-    ids = torch.tensor([[*inputs.ids.tolist(), *tokens]])
-    pixels = None if inputs.pixel_values is None else torch.from_numpy(inputs.pixel_values)
-    return vlm.family.arguments(ids, vlm.image_token if vlm.sees_images else -1, pixels, inputs.grids)
+    return library_arguments(vlm, inputs, tokens)
 
 
 @torch.no_grad()

@@ -6,8 +6,8 @@ head that it belongs to, tied and untied heads, embeddings that are padded diffe
 windows, shards with an index and names of weights from before transformers 4.52, vocab.json and merges.txt beside
 tokenizer.json, the template in chat_template.json, and the sampling of generation_config.json.
 Taken from config.json, generation_config.json and preprocessor_config.json of huggingface.co/Qwen/Qwen2-VL-2B-Instruct,
-Qwen2-VL-7B-Instruct, Qwen2.5-VL-3B-Instruct, Qwen2.5-VL-7B-Instruct and Qwen3-VL-2B-Instruct to -32B-Instruct and
--30B-A3B-Instruct, and of their copies there.
+Qwen2-VL-7B-Instruct, Qwen2.5-VL-3B-Instruct and Qwen2.5-VL-7B-Instruct and of their copies there; those of Qwen3-VL, 2B
+to 32B and 30B-A3B, are written from memory of the same files.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ THIRD_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What tells one published size from another, the numbers that are small here as they are small here."""
+    """Where one published size differs from another; numbers that are small here stand as they are here."""
 
     family: str
     tied: bool
@@ -122,18 +122,18 @@ def published(folder: Path, name: str, *, nested: bool = False, seed: int = 0) -
     ids = {token: vocabulary[token] for token in SPECIAL_TOKENS}
     template = THIRD_TEMPLATE if layout.is_third else TEMPLATE
     _write_tokenizer(folder, tokenizer, template)
-    _write_json(folder / "chat_template.json", {"chat_template": template})
-    _write_json(folder / "preprocessor_config.json", _images(layout))
+    write_json(folder / "chat_template.json", {"chat_template": template})
+    write_json(folder / "preprocessor_config.json", _images(layout))
     if layout.is_third:
-        _write_json(folder / "video_preprocessor_config.json", {
+        write_json(folder / "video_preprocessor_config.json", {
             **_images(layout), "size": {"longest_edge": 25165824, "shortest_edge": 4096},
             "video_processor_type": "Qwen3VLVideoProcessor",
         })  # fmt: skip
-    _write_json(folder / "generation_config.json", {
+    write_json(folder / "generation_config.json", {
         "bos_token_id": ids["<|endoftext|>"], "pad_token_id": ids["<|endoftext|>"], "do_sample": True,
         "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]], **layout.sampling, "transformers_version": "4.37.0",
     })  # fmt: skip
-    _write_json(folder / "config.json", _config(layout, ids, len(tokenizer) + layout.padding, nested))
+    write_json(folder / "config.json", _config(layout, ids, len(tokenizer) + layout.padding, nested))
     _write_weights(folder, layout, len(tokenizer), seed)
     return folder
 
@@ -231,11 +231,11 @@ def _write_tokenizer(folder: Path, tokenizer: Any, template: str) -> None:
     tokenizer.save_pretrained(str(folder))
     whole = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     model = whole["model"]
-    _write_json(folder / "vocab.json", model["vocab"])
+    write_json(folder / "vocab.json", model["vocab"])
     merges = [each if isinstance(each, str) else " ".join(each) for each in model["merges"]]
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
     added = {each["id"]: {name: each[name] for name in each if name != "id"} for each in whole["added_tokens"]}
-    _write_json(folder / "tokenizer_config.json", {
+    write_json(folder / "tokenizer_config.json", {
         "add_prefix_space": False, "added_tokens_decoder": added, "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
         "bos_token": None, "chat_template": template, "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>",
         "errors": "replace", "model_max_length": 32768, "pad_token": "<|endoftext|>", "padding_side": "left",
@@ -258,15 +258,20 @@ def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None
         if not layout.is_third:
             name = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
         weights[name] = weight.contiguous()
+    write_shards(folder, weights, layout.shards)
+
+
+def write_shards(folder: Path, weights: dict[str, torch.Tensor], shards: int) -> None:
+    """Write weights into so many files, and the index that says which holds what."""
     names = sorted(weights)
     places = {
-        name: f"model-{1 + number * layout.shards // len(names):05}-of-{layout.shards:05}.safetensors"
+        name: f"model-{1 + number * shards // len(names):05}-of-{shards:05}.safetensors"
         for number, name in enumerate(names)
     }
     for file in sorted(set(places.values())):
         save_file({name: weights[name] for name in names if places[name] == file}, str(folder / file), {"format": "pt"})
     size = sum(weight.nbytes for weight in weights.values())
-    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:
@@ -274,5 +279,6 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     return {name: weight for path in folder.glob("*.safetensors") for name, weight in load_file(str(path)).items()}
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file as the checkpoints have them."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -2,8 +2,9 @@
 
 What is small is small for speed. As published are: keys of config.json and what they leave out (SmolVLM2 2.2B has no
 heads), image processor's and processor's files, names and shards of weights, special tokens, chat templates.
-Taken from huggingface.co/OpenGVLab/InternVL3-1B-hf, InternVL3_5-1B-HF, InternVL3_5-8B-HF, HuggingFaceTB/
-SmolVLM2-256M-Video-Instruct, SmolVLM2-500M-Video-Instruct and SmolVLM2-2.2B-Instruct and of copies of their files.
+Written from memory of huggingface.co/OpenGVLab/InternVL3-1B-hf, InternVL3_5-1B-HF, InternVL3_5-8B-HF, HuggingFaceTB/
+SmolVLM2-256M-Video-Instruct, SmolVLM2-500M-Video-Instruct and SmolVLM2-2.2B-Instruct; InternVL's chat template and the
+heads that 2.2B leaves out were seen in public copies.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from transformers import AutoConfig
 
 from speculation.vlm.families import family_of
 from tests.models import randomise, tiny_tokenizer
+from tests.published import write_json, write_shards
 
 INTERNVL_TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}{% if message['content'] is string %}"
@@ -45,7 +47,7 @@ TOKENS_PER_TILE = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """What tells one published checkpoint from another, the numbers that are small here as they are small here."""
+    """Where one published checkpoint differs from another; numbers that are small here stand as they are here."""
 
     family: str
     decoder: str
@@ -100,22 +102,22 @@ def published_tiles(
     tokens |= {"processor_class": processor["processor_class"]}
     template = INTERNVL_TEMPLATE if internvl else SMOLVLM_TEMPLATE
     if newer:
-        _write_json(folder / "processor_config.json", {"image_processor": processor, **tokens})
+        write_json(folder / "processor_config.json", {"image_processor": processor, **tokens})
     else:
-        _write_json(folder / "preprocessor_config.json", processor)
-        _write_json(folder / "processor_config.json", tokens)
+        write_json(folder / "preprocessor_config.json", processor)
+        write_json(folder / "processor_config.json", tokens)
     if newer or internvl:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     else:
-        _write_json(folder / "chat_template.json", {"chat_template": template})
-    _write_json(folder / "generation_config.json", {
+        write_json(folder / "chat_template.json", {"chat_template": template})
+    write_json(folder / "generation_config.json", {
         "bos_token_id": vocabulary["<|im_start|>"], "eos_token_id": vocabulary[tokenizer.eos_token],
         "pad_token_id": vocabulary["<|im_end|>"], "transformers_version": "4.55.0",
     })  # fmt: skip
     config = _internvl_config if internvl else _smolvlm_config
     described = config(layout, vocabulary, len(tokenizer) + (151 if internvl else 0))
     described["text_config"] |= text or {}
-    _write_json(folder / "config.json", described)
+    write_json(folder / "config.json", described)
     _write_weights(folder, layout, len(tokenizer), seed)
     return folder
 
@@ -200,7 +202,7 @@ def _name_the_image_tokens(folder: Path) -> None:
     settings = json.loads(path.read_text(encoding="utf-8"))
     named = {"context_image_token": "<IMG_CONTEXT>", "end_image_token": "</img>", "start_image_token": "<img>",
              "video_token": "<video>"}  # fmt: skip
-    _write_json(path, settings | named | {"extra_special_tokens": named, "processor_class": "InternVLProcessor"})
+    write_json(path, settings | named | {"extra_special_tokens": named, "processor_class": "InternVLProcessor"})
 
 
 def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None:
@@ -219,16 +221,4 @@ def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None
     if layout.shards == 1:
         save_file(weights, str(folder / "model.safetensors"), {"format": "pt"})
         return
-    names = sorted(weights)
-    places = {
-        name: f"model-{1 + number * layout.shards // len(names):05}-of-{layout.shards:05}.safetensors"
-        for number, name in enumerate(names)
-    }
-    for file in sorted(set(places.values())):
-        save_file({name: weights[name] for name in names if places[name] == file}, str(folder / file), {"format": "pt"})
-    size = sum(weight.nbytes for weight in weights.values())
-    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_shards(folder, weights, layout.shards)

@@ -53,6 +53,7 @@ class FrozenTargetConfig(LearningConfig, frozen=True, forbid_unknown_fields=True
     quantisation: Annotated[
         Quantisation, Meta(description="of the target while loading: none, nf4, int8 or int8_weight_only")
     ] = Quantisation.NONE
+    load_check: Annotated[bool, Meta(description="compare the target's forward with transformers' once")] = True
     max_pixels: Annotated[int, Meta(ge=0, description="images are resized to at most so many; 0: the model's own")] = 0
     head_tokens: Annotated[
         int, Meta(ge=1, description="tokens whose logits are in memory at once; less is less memory")
@@ -66,9 +67,10 @@ class FrozenTargetConfig(LearningConfig, frozen=True, forbid_unknown_fields=True
             threads=self.threads,
             quantisation=self.quantisation.value,
             max_pixels=self.max_pixels,
+            load_check=self.load_check,
         )
 
 
 FREE = frozenset({"out", "minutes", "epochs", "held_out", "held_out_samples", "threads", "workers",
-                  "checkpoint_seconds", "images"})  # fmt: skip
+                  "checkpoint_seconds", "images", "load_check"})  # fmt: skip
 """Settings that may change between the parts of a run: they do not decide what is learned."""

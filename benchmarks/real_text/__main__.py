@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
     drafted: int = 40
     """Prompts for which the draft engines draft."""
     rounds: int = 100
-    """How often the draft engines are timed."""
+    """Number of rounds in which the draft engines are timed."""
 
 
 FULL = Sizes()

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from speculation.frames import Frame, decode_frames
 from speculation.vlm.frame_size import reduced
@@ -52,6 +53,16 @@ def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None
     ids = vlm.processor.encode_text(prompt, [frames.placeholder(grid) for grid in grids])
     positions, delta = vlm.family.positions(frames, ids, vlm.image_token, grids)
     return Inputs(ids, pixel_values, grids, positions, delta)
+
+
+def library_arguments(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict[str, torch.Tensor]:
+    """Return what transformers' own forward and `generate` take for a prompt and `tokens` behind it, on the device."""
+    ids = torch.tensor([[*inputs.ids.tolist(), *tokens]], device=vlm.device)
+    pixels = None if inputs.pixel_values is None else torch.from_numpy(inputs.pixel_values).to(vlm.device)
+    given: dict[str, torch.Tensor] = vlm.family.arguments(
+        ids, vlm.image_token if vlm.sees_images else -1, pixels, inputs.grids
+    )
+    return given
 
 
 def as_sent(vlm: Vlm, jpeg: Jpegs) -> Jpegs:

@@ -27,7 +27,7 @@ from speculation.vlm.forward import (
     forward_layers,
     image_places,
 )
-from speculation.vlm.inputs import Inputs
+from speculation.vlm.inputs import Inputs, library_arguments
 from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints, text_positions
 from speculation.wire import ROOT
@@ -120,11 +120,8 @@ def own_logits(vlm: Vlm, inputs: Inputs) -> torch.Tensor:
 
 def library_logits(vlm: Vlm, inputs: Inputs) -> torch.Tensor:
     """Return the logits [n, vocabulary] of the model's own forward."""
-    pixels = None if inputs.pixel_values is None else torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    ids = torch.from_numpy(inputs.ids)[None].to(vlm.device)
     vlm.family.forget(vlm.model)
-    given = vlm.family.arguments(ids, vlm.image_token if vlm.sees_images else -1, pixels, inputs.grids)
-    logits: torch.Tensor = vlm.model(**given, use_cache=False).logits[0, :, : vlm.vocabulary]
+    logits: torch.Tensor = vlm.model(**library_arguments(vlm, inputs), use_cache=False).logits[0, :, : vlm.vocabulary]
     vlm.family.forget(vlm.model)
     return logits
 

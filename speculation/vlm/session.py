@@ -95,11 +95,7 @@ class VlmSession:
         does not exist or a token outside the vocabulary, CacheFull when the row is full, Abandoned where `stop`, asked
         between layers, returns True; nothing changes then.
         """
-        if len(tokens) != len(parents):
-            raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
-        for node, parent in enumerate(parents, start=self.node_count):
-            if not ROOT <= parent < node:
-                raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
+        check_parents(tokens, parents, self.node_count)
         return self._feed(list(tokens), list(parents), stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
@@ -244,3 +240,12 @@ class VlmSession:
             if self._parents[child] in below:
                 below.add(child)
         return sorted(below - {node})
+
+
+def check_parents(tokens: Sequence[int], parents: Sequence[int], first: int) -> None:
+    """Raise ValueError unless each of the new nodes, from number `first` on, has a parent before it, or the root."""
+    if len(tokens) != len(parents):
+        raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
+    for node, parent in enumerate(parents, start=first):
+        if not ROOT <= parent < node:
+            raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")

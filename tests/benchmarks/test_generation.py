@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from benchmarks.generation import Generate, arguments_of, check_alike
-from speculation.vlm.inputs import as_sent, prepare
+from benchmarks.generation import Generate, check_alike
+from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.models import scratch_inputs, tiny_model, tiny_text_model
+from tests.models import tiny_model, tiny_text_model
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Question
 
@@ -39,15 +38,6 @@ def twin(tiny_target: Path) -> Vlm:
 def alone(vlm: Vlm, question: Question) -> tuple[int, ...]:
     sent = as_sent(vlm, question.jpeg)
     return tuple(token for token, _ in VlmSession(vlm, 512).greedy(question.prompt, sent, LIMIT))
-
-
-def test_arguments_are_those_of_a_forward_from_scratch(target: Vlm, asked: list[Question], tmp_path: Path) -> None:
-    text = load_vlm(tiny_text_model(tmp_path, layers=1))
-    for vlm, image in ((target, asked[0].jpeg), (text, None)):
-        inputs = prepare(vlm, asked[0].prompt, image)
-        given, expected = arguments_of(vlm, inputs), scratch_inputs(vlm, inputs)
-        assert given.keys() == expected.keys()
-        assert all(torch.equal(given[name], expected[name]) for name in given)
 
 
 def test_generate_answers_as_the_target_alone(target: Vlm, asked: list[Question]) -> None:

@@ -1,4 +1,4 @@
-"""What tells one family of models from another, for all who load, run or train one."""
+"""Describes a family of models to all who load, run or train one."""
 
 from __future__ import annotations
 
@@ -66,10 +66,9 @@ class FrameProcessor(ABC):
     def check_images(self) -> list[tuple[Pixels, Grid]]:
         """Return random pixel values and grids of the small images that the check at load asks about."""
 
+    @abstractmethod
     def limit(self, least: int, most: int) -> None:
         """Bound the pixels of resized frames; 0 leaves the folder's own bound. Raises ValueError where it cannot."""
-        if least or most:
-            raise ValueError(f"{type(self).__name__} cuts frames into tiles; leave min_pixels and max_pixels out")
 
     @abstractmethod
     def save(self, folder: Path) -> None:

@@ -86,6 +86,6 @@ def check_tiles(folder: Path, images: Any, cut_to: tuple[str, Any], side: int, t
     if not images.do_normalize or 0.0 in images.image_mean:
         raise ValueError("do_normalize is false or image_mean has a 0: a black frame would be taken for none")
     path = folder / "processor_config.json"
-    told = json.loads(path.read_text(encoding="utf-8")).get(tokens[0]) if path.is_file() else None
-    if told not in (None, tokens[1]):
-        raise ValueError(f"{tokens[0]} in processor_config.json is {told!r}, by config.json a tile takes {tokens[1]}")
+    stated = json.loads(path.read_text(encoding="utf-8")).get(tokens[0]) if path.is_file() else None
+    if stated not in (None, tokens[1]):
+        raise ValueError(f"{tokens[0]} in processor_config.json is {stated!r}, by config.json a tile takes {tokens[1]}")
