@@ -24,12 +24,11 @@ RUN apt-get update \
 FROM ${MACHINE} AS robot
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
-# CycloneDDS is what the Go2 speaks; GStreamer decodes its camera's multicast stream.
+# CycloneDDS is what the Go2 speaks.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
-    build-essential cmake gir1.2-gstreamer-1.0 gstreamer1.0-libav gstreamer1.0-plugins-bad gstreamer1.0-plugins-good \
-    iproute2 iputils-ping libglib2.0-0 python3-colcon-common-extensions python3-gi python3-venv \
+    build-essential cmake iproute2 iputils-ping libglib2.0-0 python3-colcon-common-extensions python3-venv \
     "ros-${ROS_DISTRO}-rmw-cyclonedds-cpp" \
  && rm -rf /var/lib/apt/lists/*
 

@@ -75,19 +75,13 @@ def test_source_state_and_link_have_their_colours() -> None:
     hold = replace(MOVING, action=None, source=FALLBACK, state="holding", reason="no frame", link="hold")
     held = annotate(FRAME, hold)
     assert has(held[:BAR, WIDTH // 2 :], RED) and has(held[:BAR, : WIDTH // 2], AMBER)
-    assert marked(MOVING).shape != marked(replace(MOVING, action=STOP)).shape
-    plain = replace(MOVING, instruction="", state="", reasons="", link="")
-    stop, gone = (frame_of(annotate(FRAME, replace(plain, action=action))) for action in (STOP, NOT_HERE))
-    assert (stop != gone).any() and (stop[..., 0] > stop[..., 1] + 60).any(), "a red sign"
+    stop, gone = (frame_of(annotate(FRAME, replace(MOVING, action=action))) for action in (STOP, NOT_HERE))
+    assert (stop[..., 0] > stop[..., 1] + 60).any(), "a red word"
+    assert (gone != annotate(FRAME, replace(MOVING, decided=False))[BAR:-STRIP]).any()
     assert not (np.ptp(gone.astype(int), axis=2) > 60).any(), "a grey one"
 
 
-def test_progress_grows_and_old_frames_are_marked() -> None:
-    bars = [
-        (np.abs(annotate(FRAME, replace(MOVING, share=share))[-STRIP + 31].astype(int) - GREEN).max(1) < 3).sum()
-        for share in (0.0, 0.5, 1.0)
-    ]
-    assert bars[0] < 5 and bars[1] == pytest.approx((WIDTH - 16) / 2, abs=3) and bars[2] == pytest.approx(496, abs=3)
+def test_old_frames_are_marked() -> None:
     fresh = replace(MOVING, frame_age_s=0.5)
     assert (annotate(FRAME, fresh) == annotate(FRAME, MOVING)).all()
     assert (annotate(FRAME, replace(fresh, frame_age_s=4.0)) != annotate(FRAME, MOVING)).any()
@@ -97,7 +91,7 @@ CAPTIONS = st.builds(
     Caption, instruction=st.text(max_size=80), state=st.sampled_from(["", "moving", "holding", "odd"]),
     reason=st.text(max_size=80), link=st.text(max_size=12), decided=st.booleans(), step=st.integers(0, 2**32 - 1),
     action=st.sampled_from([None, *ACTIONS]), source=st.integers(0, 255), complete=st.booleans(),
-    share=st.none() | st.floats(-1.0, 2.0), reasons=st.text(max_size=400), guess=st.text(max_size=80),
+    reasons=st.text(max_size=400), guess=st.text(max_size=80),
     acceptance=st.none() | st.floats(0.0, 1.0), rtt_s=st.none() | st.floats(0.0, 60.0),
 )  # fmt: skip
 

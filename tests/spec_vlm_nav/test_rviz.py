@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+from functools import cache
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from spec_vlm_nav.runner import SOURCE
-from tests.spec_vlm_nav.test_foxglove import publishers
 
 LAYOUT: dict[str, Any] = yaml.safe_load((SOURCE / "config" / "nav.rviz").read_text())["Visualization Manager"]
 TAKES = {
     "Image": {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"},
-    "MarkerArray": {"visualization_msgs/msg/MarkerArray"},
     "Odometry": {"nav_msgs/msg/Odometry"},
-    "Path": {"nav_msgs/msg/Path"},
 }
 QOS = {
-    "LATCHED": ("Reliable", "Transient Local"),
     "NEWEST": ("Reliable", "Volatile"),
     "qos_profile_sensor_data": ("Best Effort", "Volatile"),
 }
 """What a publisher offers, by the name in its node's source: a display that wants more gets nothing, in silence."""
 WITH_TOPIC = [display for display in LAYOUT["Displays"] if "Topic" in display]
+
+
+class Publisher(NamedTuple):
+    """A publisher whose topic is written in a node's source."""
+
+    kind: str
+    qos: str
+    """As it is written there."""
+
+
+@cache
+def publishers() -> dict[str, Publisher]:
+    """Return them by topic."""
+    found = {}
+    for path in (SOURCE / "spec_vlm_nav" / "nodes").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        packages = {
+            alias.name: node.module.split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.endswith(".msg")
+            for alias in node.names
+        }
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "create_publisher":
+                kind, topic, qos = call.args[:3]
+                # of two types the one without its parameter
+                kind = kind.orelse if isinstance(kind, ast.IfExp) else kind
+                if isinstance(kind, ast.Name) and isinstance(topic, ast.Constant) and kind.id in packages:
+                    name = f"/{topic.value.lstrip('/')}"
+                    found[name] = Publisher(f"{packages[kind.id]}/msg/{kind.id}", ast.unparse(qos))
+    return found
 
 
 @pytest.mark.parametrize("display", WITH_TOPIC, ids=lambda display: display["Name"])

@@ -51,7 +51,7 @@ PUBLIC = {
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
     "nav_view": {"max_hz", "width", "broadcast_tf"},
     "go2_camera": {
-        "source", "interface", "group", "port", "decoder", "gst_decode", "videohub_timeout_s", "fx", "fy", "cx", "cy",
+        "source", "interface", "group", "port", "videohub_timeout_s", "fx", "fy", "cx", "cy",
         "k1", "k2", "p1", "p2", "k3", "source_width", "source_height", "fov_deg", "width", "height", "max_hz",
         "latency_s", "jpeg_quality", "reconnect_s", "base_frame", "link_frame", "frame_id", "mount_x", "mount_y",
         "mount_z", "mount_roll", "mount_pitch", "mount_yaw",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ Colour = tuple[int, int, int]
 GREEN, AMBER, RED, WHITE, GREY, DARK = (
     (52, 211, 153), (251, 191, 36), (239, 68, 68), (243, 244, 246), (156, 163, 175), (17, 24, 39),
 )  # fmt: skip
-CYAN, YELLOW = (103, 232, 249), (253, 224, 71)
+CYAN = (103, 232, 249)
 SOURCE_COLOURS: dict[int, Colour] = {CLOUD_VERIFIED: GREEN, EDGE_ONLY: AMBER, FALLBACK: RED}
 END_COLOURS: dict[NavigationAction, Colour] = {STOP: RED, NOT_HERE: GREY}
 """What ends a goal."""
@@ -39,18 +38,13 @@ LINK_COLOURS = {
 """Colours by the mode of a goal, or by the state of a link."""
 STRIP, BAR, PAD, LINES = 136, 26, 8, 4
 """Pixels below the frame, of the bar above it, between both and the text; lines of reasons at most."""
-TITLE, TEXT, SMALL = 20, 15, 13
+SIGN, TITLE, TEXT, SMALL = 40, 20, 15, 13
 OPACITY = 0.75
-SIGN_AT, SIGN_SIZE = 0.8, 0.09
-"""Where the sign for STOP, NOT HERE and HOLD stands, from the top, and its radius; shares of the frame."""
+SIGN_AT = 0.8
+"""Where the word for STOP, NOT HERE and HOLD stands, as a share of the frame from its top."""
 QUALITY = 85
 OLD_S = 1.0
 """An older frame is marked as such."""
-SIGHTING = re.compile(r"left|right|ahead|front|\d+(\.\d+)?|m")
-FILLERS = frozenset(
-    ("a", "an", "and", "at", "find", "for", "go", "in", "is", "it", "look", "me", "my", "of", "on", "the", "then", "to")
-)
-"""Words of an instruction that name no object."""
 SIZE_STEPS = {ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 
 
@@ -86,8 +80,6 @@ class Caption:
     """Who decided, as NavigationAction.msg numbers it."""
     complete: bool = True
     """Whether the whole answer is committed."""
-    share: float | None = None
-    """How much of the action odometry has measured, 0 to 1; None while none runs."""
     reasons: str = ""
     """The committed words of the answer."""
     guess: str = ""
@@ -114,15 +106,17 @@ def annotate(frame: Frame, caption: Caption, width: int = 512) -> Frame:
     # A frame that is much higher than wide would make a poster.
     height = max(1, min(2 * width, round(width * frame.shape[0] / frame.shape[1])))
     shown = np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_CUBIC), np.uint8)
-    if caption.decided:
-        _mark(shown, caption.action, SOURCE_COLOURS.get(caption.source, RED))
+    action = caption.action
+    if caption.decided and action is not None and action.kind.moves:
+        _mark(shown, action, SOURCE_COLOURS.get(caption.source, RED))
     canvas = np.full((BAR + height + STRIP, width, 3), DARK, np.uint8)
     canvas[BAR : BAR + height] = shown
     image = Image.fromarray(canvas)
     pen = ImageDraw.Draw(image)
-    if caption.decided and (caption.action is None or not caption.action.kind.moves):
-        words = "HOLD" if caption.action is None else caption.action.text.upper().replace(" ", "\n")
-        pen.text((0.5 * width, BAR + SIGN_AT * height), words, DARK, _font(TITLE), anchor="mm", align="center")
+    if caption.decided and (action is None or not action.kind.moves):
+        words, colour = ("HOLD", AMBER) if action is None else (action.text.upper(), END_COLOURS[action])
+        at = 0.5 * width, BAR + SIGN_AT * height
+        pen.text(at, words, colour, _font(SIGN), anchor="mm", stroke_width=2, stroke_fill=DARK)
     _write_bar(pen, caption, width)
     _write_strip(pen, caption, width, BAR + height)
     return np.asarray(image)
@@ -147,11 +141,6 @@ def wrap(words: list[str], size: int, width: float) -> Iterator[list[str]]:
         line.append(_cut(word, size, width))
     if line:
         yield line
-
-
-def named(instruction: str) -> set[str]:
-    """Return the words of an instruction that may name its object, in lower case."""
-    return {word for word in re.findall(r"\w+", instruction.lower()) if word not in FILLERS}
 
 
 def arrow(action: NavigationAction, width: int, height: int) -> npt.NDArray[np.int32]:
@@ -183,17 +172,9 @@ def arrow(action: NavigationAction, width: int, height: int) -> npt.NDArray[np.i
     return outline.astype(np.int32)
 
 
-def _mark(frame: Frame, action: NavigationAction | None, colour: Colour) -> None:
-    """Put the action over the frame, half transparent."""
-    height, width = frame.shape[:2]
-    over = frame.copy()
-    if action is not None and action.kind.moves:
-        outline = arrow(action, width, height)
-    else:
-        colour = AMBER if action is None else END_COLOURS[action]
-        middle, radius = np.array([0.5 * width, SIGN_AT * height]), SIGN_SIZE * min(width, height)
-        turns = np.radians(22.5 + 45.0 * np.arange(8))
-        outline = (middle + radius * np.stack([np.cos(turns), np.sin(turns)], 1)).astype(np.int32)
+def _mark(frame: Frame, action: NavigationAction, colour: Colour) -> None:
+    """Draw a motion's arrow over the frame, half transparent."""
+    over, outline = frame.copy(), arrow(action, frame.shape[1], frame.shape[0])
     cv2.fillPoly(over, [outline], colour, cv2.LINE_AA)
     cv2.addWeighted(over, OPACITY, frame, 1.0 - OPACITY, 0.0, frame)
     cv2.polylines(frame, [outline], True, DARK, 2, cv2.LINE_AA)
@@ -232,34 +213,25 @@ def _write_strip(pen: ImageDraw.ImageDraw, caption: Caption, width: int, top: in
         free = room - _length(what, TITLE) - PAD
         note = _cut(note, SMALL, free) if free > 0 else ""
         pen.text((width - PAD - _length(note, SMALL), top + 10), note, GREY, _font(SMALL))
-        if caption.share is not None:
-            share = min(1.0, max(0.0, caption.share))
-            pen.rectangle((PAD, top + 30, PAD + room, top + 33), fill=(55, 65, 81))
-            pen.rectangle((PAD, top + 30, PAD + share * room, top + 33), fill=colour)
     _write_reasons(pen, caption, room, top + 38)
     pen.text((PAD, top + STRIP - 19), _cut(_figures(caption), SMALL, room), GREY, _font(SMALL))
 
 
 def _write_reasons(pen: ImageDraw.ImageDraw, caption: Caption, room: float, top: float) -> None:
-    """Write why the robot holds, or the answer's words: object and place stand out, a guess is grey."""
+    """Write why the robot holds, or the newest lines of the answer, with its guess in grey."""
     holding = bool(caption.reason) and caption.state == HOLDING
     known = caption.reason.split() if holding else caption.reasons.split()
     words = known if holding else [*known, *caption.guess.split()]
-    objects, count = named(caption.understood or caption.instruction), 0
     lines = list(wrap(words, TEXT, room))
-    # What is written last is what is being written.
-    first = max(0, len(lines) - LINES)
-    for number, line in enumerate(lines):
+    hidden = lines[: max(0, len(lines) - LINES)]
+    count = sum(map(len, hidden))
+    for number, line in enumerate(lines[len(hidden) :]):
         left = float(PAD)
         for word in line:
-            plain = word.strip(".,;:!?").lower()
             colour = GREY if count >= len(known) else AMBER if holding else WHITE
-            if colour == WHITE:
-                colour = YELLOW if plain in objects else CYAN if SIGHTING.fullmatch(plain) else WHITE
+            pen.text((left, top + 19 * number), word, colour, _font(TEXT))
+            left += _length(word + " ", TEXT)
             count += 1
-            if number >= first:
-                pen.text((left, top + 19 * (number - first)), word, colour, _font(TEXT))
-                left += _length(word + " ", TEXT)
 
 
 def _figures(caption: Caption) -> str:

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum
 from typing import Annotated, Protocol
 
 import msgspec
@@ -23,15 +22,6 @@ HANDOVER_S = 2.0
 """A new reader waits so long for the one before it to let go of the device."""
 MAX_STUCK = 3
 """Threads that may hang in a source's library before no more are started."""
-
-
-class H264Decoder(str, Enum):
-    """What decodes the multicast stream."""
-
-    AUTO = "auto"
-    OPENCV = "opencv"
-    PYGOBJECT = "pygobject"
-    PYAV = "pyav"
 
 
 class SourceSettings(msgspec.Struct, frozen=True):
@@ -51,17 +41,6 @@ class SourceSettings(msgspec.Struct, frozen=True):
     ] = ""
     group: Annotated[str, Meta(description="address of the multicast stream")] = "230.1.1.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="UDP port of the multicast stream")] = 1720
-    decoder: Annotated[
-        H264Decoder,
-        Meta(description="of the multicast stream; auto: GStreamer by PyGObject, else by OpenCV, else PyAV"),
-    ] = H264Decoder.AUTO
-    gst_decode: Annotated[
-        str,
-        Meta(
-            description="GStreamer elements from H.264 to raw video; on a Jetson nvv4l2decoder ! nvvidconv ! "
-            "video/x-raw,format=BGRx ! videoconvert"
-        ),
-    ] = "avdec_h264 ! videoconvert"
     videohub_timeout_s: Annotated[
         float, Meta(ge=0.1, le=10.0, description="wait for the answer to a videohub call, s; one call is in flight")
     ] = 1.0

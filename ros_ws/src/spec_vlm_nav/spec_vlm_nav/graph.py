@@ -190,7 +190,7 @@ def manager(config: str) -> NodeSpec:
     return NodeSpec(MANAGER, config, respawns=0)
 
 
-VIEW = Argument("view", NO, "nav_view too: annotated image, path and markers", (YES, NO), bool)
+VIEW = Argument("view", NO, "nav_view too: the annotated camera image", (YES, NO), bool)
 ALWAYS = 1_000_000
 """Respawns of a node that is for people only: it never ends the robot's."""
 

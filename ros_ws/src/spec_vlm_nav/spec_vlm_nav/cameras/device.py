@@ -43,35 +43,13 @@ class Device:
         return _DeviceSource(video, Path(self._source).is_file())
 
 
-class OpenCvSource:
-    """Frames of an open cv2.VideoCapture."""
+class _DeviceSource:
+    """An open device or stream, or a file that plays at its own rate, over and over."""
 
     waiting = "the source gives no frame"
 
-    def __init__(self, video: cv2.VideoCapture) -> None:
-        self._video = video
-
-    def grab(self) -> bool:
-        if not self._video.grab():
-            raise OSError("the source gives no more frames")
-        return True
-
-    def retrieve(self) -> Image:
-        done, image = self._video.retrieve()
-        if not done:
-            raise ValueError("a frame does not decode")
-        return np.asarray(image, np.uint8)
-
-    def close(self) -> None:
-        self._video.release()
-
-
-class _DeviceSource(OpenCvSource):
-    """A device, or a file that plays at its own rate, over and over."""
-
     def __init__(self, video: cv2.VideoCapture, file: bool) -> None:
-        super().__init__(video)
-        self._file = file
+        self._video, self._file = video, file
         self._period = 1.0 / (video.get(cv2.CAP_PROP_FPS) or 30.0) if file else 0.0
         self._next = time.monotonic()
 
@@ -81,9 +59,17 @@ class _DeviceSource(OpenCvSource):
             self._next = max(self._next, now - self._period)
             time.sleep(max(0.0, self._next - now))
             self._next += self._period
-        try:
-            return super().grab()
-        except OSError:
-            if not (self._file and self._video.set(cv2.CAP_PROP_POS_FRAMES, 0)):
-                raise
-            return super().grab()
+        if self._video.grab():
+            return True
+        if self._file and self._video.set(cv2.CAP_PROP_POS_FRAMES, 0) and self._video.grab():
+            return True
+        raise OSError("the source gives no more frames")
+
+    def retrieve(self) -> Image:
+        done, image = self._video.retrieve()
+        if not done:
+            raise ValueError("a frame does not decode")
+        return np.asarray(image, np.uint8)
+
+    def close(self) -> None:
+        self._video.release()

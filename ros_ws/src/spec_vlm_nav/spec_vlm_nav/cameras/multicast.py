@@ -1,4 +1,4 @@
-"""The Go2's H.264 stream, RTP over UDP multicast: its interface, its decoders, and the one that needs no GStreamer."""
+"""The Go2's H.264 stream, RTP over UDP multicast on one network interface, decoded by PyAV."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
-import cv2
 import numpy as np
 
-from spec_vlm_nav.camera import GRAB_S, H264Decoder, Source, SourceSettings
-from spec_vlm_nav.cameras.gstreamer import OpenCvPipeline, Pipeline, bindings, pipeline
+from spec_vlm_nav.camera import GRAB_S, SourceSettings
 from spec_vlm_nav.cameras.rtp import AccessUnit, Depacketizer
 from spec_vlm_nav.optics import Image
 
@@ -42,27 +40,10 @@ def address_of(interface: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def decoder_here(wanted: H264Decoder) -> H264Decoder:
-    """Return the decoder that is used. Raises RuntimeError where the wanted one, or any at all, is missing."""
-    missing: dict[H264Decoder, str] = {}
-    try:
-        bindings()
-    except RuntimeError as error:
-        missing[H264Decoder.PYGOBJECT] = str(error)
-    if not any("GStreamer" in line and "YES" in line for line in cv2.getBuildInformation().splitlines()):
-        missing[H264Decoder.OPENCV] = "this OpenCV is built without GStreamer, as those of PyPI are"
-    if find_spec("av") is None:
-        missing[H264Decoder.PYAV] = "PyAV is missing: pip install av"
-    for decoder in (H264Decoder.PYGOBJECT, H264Decoder.OPENCV, H264Decoder.PYAV):
-        if wanted in (decoder, H264Decoder.AUTO) and decoder not in missing:
-            return decoder
-    why = missing.get(wanted, "nothing here decodes H.264: pip install av")
-    raise RuntimeError(f"decoder {wanted.value}: {why}")
-
-
 class Multicast:
-    """The stream on one interface. Raises ValueError for an interface or group that cannot work, RuntimeError where no
-    decoder is installed.
+    """The stream on one interface.
+
+    Raises ValueError for an interface or group that cannot work, RuntimeError where PyAV is not installed.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -73,24 +54,23 @@ class Multicast:
         if not multicast:
             raise ValueError(f"group {settings.group!r} is no IPv4 multicast address, 224.0.0.0 to 239.255.255.255")
         address_of(settings.interface)
-        self._settings, self._decoder = settings, decoder_here(settings.decoder)
-        self.name = f"multicast {settings.group}:{settings.port} on {settings.interface} by {self._decoder.value}"
+        if find_spec("av") is None:
+            raise RuntimeError("nothing here decodes the multicast stream's H.264: pip install av")
+        self._settings = settings
+        self.name = f"multicast {settings.group}:{settings.port} on {settings.interface}"
         self.advice = (
             f"that interface {settings.interface} is the one that leads to the robot (ping 192.168.123.161), that no "
             f"firewall drops UDP port {settings.port} (tcpdump -i {settings.interface} udp port {settings.port}), and "
             "that no Wi-Fi lies between"
         )
 
-    def open(self) -> Source:
+    def open(self) -> RtpStream:
         chosen = self._settings
         try:
             address = address_of(chosen.interface)
         except ValueError as error:
             raise OSError(str(error)) from None
-        if self._decoder is H264Decoder.PYAV:
-            return RtpStream(chosen.group, chosen.port, address)
-        text = pipeline(chosen.group, chosen.port, chosen.interface, chosen.gst_decode)
-        return OpenCvPipeline(text) if self._decoder is H264Decoder.OPENCV else Pipeline(text)
+        return RtpStream(chosen.group, chosen.port, address)
 
 
 class RtpStream:

@@ -1,4 +1,4 @@
-"""Shows people the annotated camera image, the path and the decisions of the running goal; it commands nothing."""
+"""Shows people the camera image with state, answer and decision of the running goal; it commands nothing."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from array import array
 from dataclasses import replace
 from typing import Any
 
-from nav_msgs.msg import Odometry, Path
+from geometry_msgs.msg import TransformStamped
+from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
-from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
+from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
-from visualization_msgs.msg import MarkerArray
 
-from spec_vlm_nav.annotate import HOLDING, OLD_S, VIEW, Caption, annotated_jpeg
+from spec_vlm_nav.annotate import OLD_S, VIEW, Caption, annotated_jpeg
 from spec_vlm_nav.messages import to_action
 from spec_vlm_nav.nodes.conversions import sample_of
-from spec_vlm_nav.nodes.markers import to_markers, to_path, to_transform
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run, steady_timer
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.odometry import OdometryCheck
-from spec_vlm_nav.trail import Trail
 
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """RViz subscribes to reliable images by default."""
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 """Quality of service that tf2 publishes transforms with."""
+BASE = "base_link"
+"""Frame of the robot (REP 105), where odometry names none."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
 
 
@@ -45,41 +45,41 @@ class NavView(Node):
         self._settings = settings(self, VIEW)
         self._caption = Caption()
         self._decided: tuple[int, int] | None = None
-        self._running = False
         self._fed = False
         """Whether goals give feedback, as they do but in a recording: it knows the link better than the last answer."""
         self._frame: CompressedImage | None = None
         self._frame_at = -math.inf
         self._shown_age = 0
-        self._new_image = self._new_path = self._new_marks = False
-        self._odometry, self._trail, self._map_frame = OdometryCheck(), Trail(), "odom"
+        self._new_image = False
+        self._odometry = OdometryCheck()
         self._images = self.create_publisher(CompressedImage, "annotated/compressed", NEWEST)
-        self._paths = self.create_publisher(Path, "path", LATCHED)
-        self._markers = self.create_publisher(MarkerArray, "markers", LATCHED)
         self._transforms = self.create_publisher(TFMessage, "/tf", TRANSFORMS)
         for kind, topic, take, qos in (
             (CompressedImage, "camera/image/compressed", self._on_frame, qos_profile_sensor_data),
-            (Odometry, "odom", self._on_odometry, qos_profile_sensor_data),
             (NavigationAction, "vlm_nav/decision", self._on_decision, 10),
             (NavigationAction, "navigation_action", self._on_decision, 10),
-            (ActionStatus, "action_status", self._on_status, 10),
             (DecodingStats, "decoding_stats", self._on_stats, 10),
             (String, "navigation_state", self._on_state, 10),
             (String, "instruction", self._on_instruction, LATCHED),
             (NavigateByInstruction.Impl.FeedbackMessage, FEEDBACK, self._on_feedback, 10),
         ):
             subscribe(self, kind, topic, take, qos)
+        if self._settings.broadcast_tf:
+            subscribe(self, Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         steady_timer(self, 1.0 / self._settings.max_hz, self._publish)
 
     def _on_frame(self, image: CompressedImage) -> None:
         self._frame, self._frame_at, self._new_image = image, time.monotonic(), True
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        self._map_frame = odometry.header.frame_id or self._map_frame
-        place = self._odometry.take(sample_of(odometry))
-        self._new_path |= self._trail.moved(place)
-        if self._settings.broadcast_tf and place is not None:
-            self._transforms.publish(TFMessage(transforms=[to_transform(odometry)]))
+        """Publish where odometry puts the robot, as a transform from its own frame, while it can be trusted."""
+        if self._odometry.take(sample_of(odometry)) is None:
+            return
+        transform = TransformStamped(header=odometry.header, child_frame_id=odometry.child_frame_id or BASE)
+        at, to = odometry.pose.pose.position, transform.transform.translation
+        to.x, to.y, to.z = at.x, at.y, at.z
+        transform.transform.rotation = odometry.pose.pose.orientation
+        self._transforms.publish(TFMessage(transforms=[transform]))
 
     def _on_decision(self, decision: NavigationAction) -> None:
         try:
@@ -91,25 +91,12 @@ class NavView(Node):
         if (decision.goal, decision.step + 1) == self._decided:
             # It comes on two topics, also to one who only watches a dry run: this is the slower one.
             return
-        if which != self._decided:
-            # A new goal begins a new path.
-            self._new_path |= self._decided is None or decision.goal != self._decided[0]
-            self._decided, self._running = which, False
-            self._change(share=None)
-        self._trail.decided(*which, action, decision.source)
-        self._new_marks = True
+        self._decided = which
         self._change(
             decided=True, step=decision.step, action=action, source=decision.source, complete=decision.complete
         )
         if decision.complete:
             self._change(reasons=decision.reasoning, guess="")
-
-    def _on_status(self, status: ActionStatus) -> None:
-        running = status.outcome == ActionStatus.RUNNING and (status.goal, status.step) == self._decided
-        way = status.progress + status.remaining
-        self._new_marks |= running != self._running
-        self._running = running
-        self._change(share=status.progress / way if running and math.isfinite(way) and way > 0.0 else None)
 
     def _on_stats(self, stats: DecodingStats) -> None:
         known = {"acceptance": stats.estimated_acceptance, "rtt_s": stats.link_rtt_s, "answer_s": stats.total_s}
@@ -120,7 +107,6 @@ class NavView(Node):
 
     def _on_state(self, state: String) -> None:
         name, _, reason = state.data.partition(": ")
-        self._new_marks = True
         self._change(state=name, reason=reason)
 
     def _on_instruction(self, instruction: String) -> None:
@@ -147,12 +133,6 @@ class NavView(Node):
         if changed and self._frame is not None and self._images.get_subscription_count():
             self._new_image, self._shown_age = False, shown_age
             self._publish_image(self._frame, age)
-        if self._new_path and self._trail.path:
-            self._new_path = False
-            self._paths.publish(to_path(self._trail.path, self._map_frame, self.get_clock().now().to_msg()))
-        if self._new_marks:
-            self._new_marks = False
-            self._publish_marks()
 
     def _publish_image(self, frame: CompressedImage, age_s: float) -> None:
         try:
@@ -161,12 +141,6 @@ class NavView(Node):
             self.get_logger().error(f"a frame is not shown: {error}", throttle_duration_sec=5.0)
             return
         self._images.publish(CompressedImage(header=frame.header, format="jpeg", data=array("B", jpeg)))
-
-    def _publish_marks(self) -> None:
-        caption = self._caption
-        holding = caption.reason if caption.state == HOLDING else ""
-        running_step = caption.step if self._running else None
-        self._markers.publish(to_markers(self._trail, self._map_frame, running_step, holding))
 
 
 def main() -> None:
