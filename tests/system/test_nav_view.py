@@ -52,7 +52,7 @@ class Robot(Node):
         self.create_timer(0.02, self._tick)
 
     def until_shown(self, colours: list[tuple[slice, tuple[int, int, int]]], sent: dict[str, Any]) -> None:
-        """Send messages, the first of which come before their reader is there, until columns of the bar have colours."""
+        """Send messages until columns of the bar have colours; the first ones come before their reader is there."""
 
         def is_shown() -> bool:
             for topic, message in sent.items():

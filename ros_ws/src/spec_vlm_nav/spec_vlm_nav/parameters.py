@@ -83,12 +83,16 @@ class ManagedSettings(msgspec.Struct, frozen=True):
 
 
 class VlmNavSettings(msgspec.Struct, frozen=True):
-    """What vlm_nav depends on beside its navigator, its decoder and its alarms."""
+    """What vlm_nav depends on beside its navigator and its decoder."""
 
     trace: Annotated[
         str, Meta(description="file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
     ] = ""
     otlp: Annotated[str, Meta(description="OTLP collector for traces of steps, http://HOST:4318/v1/traces")] = ""
+    swap_every: Annotated[
+        int,
+        Meta(ge=0, le=10_000, description="answers between two tests of whether the draft model sees; 0: no tests"),
+    ] = 8
     welcome_s: Annotated[float, Meta(ge=0.0, le=3600.0, description="longest wait for the verifier at start, s")] = 60.0
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from edge_drafter import Mode
 from edge_drafter.link import load_keys
-from spec_vlm_nav.alarms import ALARMS
 from spec_vlm_nav.annotate import VIEW
 from spec_vlm_nav.camera import CAMERA, MOUNT
 from spec_vlm_nav.graph import EDGE, GRAPHS
@@ -44,7 +43,7 @@ from vlm_nav_simulation.scene import scene_of
 
 CONFIG = Path(__file__).resolve().parent / "config"
 PARTS: dict[str, tuple[Parameters[Any], ...]] = {
-    "vlm_nav": (EDGE, NAVIGATOR, ALARMS, VLM_NAV, MANAGED),
+    "vlm_nav": (EDGE, NAVIGATOR, VLM_NAV, MANAGED),
     "action_executor": (MOTION, EXECUTOR, MANAGED),
     "go2_bridge": (LIMITS, BRIDGE, GUARD, MANAGED),
     "stop_watchdog": (STOP_WATCHDOG,),

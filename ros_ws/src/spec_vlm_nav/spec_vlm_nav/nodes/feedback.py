@@ -10,8 +10,8 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 
 from edge_drafter.decoder import EdgeDecoder
-from spec_vlm_nav.alarms import DraftWatch
 from spec_vlm_nav.answer_stats import AnswerStats
+from spec_vlm_nav.image_alarm import DraftWatch
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.navigation_goal import NavigationGoal
 from spec_vlm_nav.navigator import NavigatorConfig

@@ -19,10 +19,10 @@ from std_srvs.srv import Trigger
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.question import VerifierLost
-from spec_vlm_nav.alarms import ALARMS, DraftWatch
 from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.graph import EDGE
+from spec_vlm_nav.image_alarm import DraftWatch
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
@@ -72,10 +72,10 @@ class VlmNav(ManagedNode):
         super().__init__("vlm_nav")
         route_logging(self)
         self.config, self._edge = settings(self, NAVIGATOR), settings(self, EDGE)
-        self.watch = DraftWatch(
-            settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
-        )
         self._settings = settings(self, VLM_NAV)
+        self.watch = DraftWatch(
+            self._settings.swap_every, lambda question: self.decoder.swap_test(*question), self.get_logger().warning
+        )
         self._decoder: EdgeDecoder | None = None
         self._exported: ExportedSteps | None = None
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
@@ -173,7 +173,7 @@ class VlmNav(ManagedNode):
                 self.monitor.update(state, time.monotonic())
             yield link_status(link.why if link is not None else "no link in mode edge", state, rtt, self.monitor.mode)
         yield self.answers.status(self._edge.decoding.mode)
-        yield from self.watch.statuses(time.monotonic())
+        yield self.watch.status(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
 
     def _wait(self, why: str) -> None:
