@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.answer_stats import KEPT, AnswerStats
-from spec_vlm_nav.diagnostics import Level
-
-
-def test_before_the_first_answer_there_are_no_figures() -> None:
-    status = AnswerStats().status("fsd")
-    assert (status.level, status.message, dict(status.values)) == (Level.OK, "no answer yet", {"mode": "fsd"})
 
 
 def test_figures_are_over_the_latest_answers_only() -> None:
@@ -24,12 +18,6 @@ def test_figures_are_over_the_latest_answers_only() -> None:
     assert status.values["accepted of drafted"] == 0.7 and status.values["miss rate"] == 0.25
     assert status.values["hits by exit layer"] == f"4: {2 * KEPT}, 8: {KEPT}"
     assert status.values["answers"] == KEPT and status.values["mode"] == "full"
-
-
-def test_a_mode_that_drafts_nothing_has_no_acceptance() -> None:
-    answers = AnswerStats()
-    answers.note(DecodingStats(mode="cloud", total_s=0.5))
-    assert not {"accepted of drafted", "miss rate", "hits by exit layer"} & answers.status("cloud").values.keys()
 
 
 def test_the_total_is_over_all_answers() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_vlm_nav import camera
-from spec_vlm_nav.camera import MAX_STUCK, CameraSettings, Capture, MountSettings, SourceSettings, quaternion
+from spec_vlm_nav.camera import MAX_STUCK, Capture, quaternion
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.optics import Image
 
@@ -271,18 +271,3 @@ def rotation(x: float, y: float, z: float, w: float) -> np.ndarray:
             [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
         ]
     )
-
-
-def test_settings_refuse_what_cannot_work() -> None:
-    with pytest.raises(ValueError, match="max_hz 0.0 is outside 0.5 to 60"):
-        CameraSettings(max_hz=0.0)
-    with pytest.raises(ValueError, match="source is empty"):
-        SourceSettings(source=" ")
-    with pytest.raises(ValueError, match="must differ"):
-        MountSettings(link_frame="base_link")
-
-
-def test_images_are_compressed_as_those_that_models_were_trained_on() -> None:
-    from vlm_nav_simulation.randomisation import JPEG_QUALITY
-
-    assert CameraSettings().jpeg_quality == JPEG_QUALITY

@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edge_drafter import Mode
 from spec_vlm_nav.graph import GRAPHS, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
 from spec_vlm_nav.process_graph import CommandSpec, Graph, NodeSpec, RespawnPolicy
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.runner import SOURCE, arguments_of
-from spec_vlm_nav.simulated_go2 import RoomSettings
-from speculation.settings import fields_of
-from speculation.vlm.settings import ModelSettings, Quantisation
-from vlm_nav_simulation.layouts import Layout
-from vlm_nav_simulation.scene import Difficulty
 
 
 def named(graph: Graph, name: str) -> NodeSpec | CommandSpec:
@@ -86,17 +80,6 @@ def test_nothing_in_a_replay_can_move_a_robot() -> None:
     assert nodes == {"vlm_nav", "bag_player", "lifecycle_manager", "nav_view"}
 
 
-def test_choices_are_the_members_of_their_tables() -> None:
-    for graph in (SIM_GRAPH, GRAPHS["go2"], REPLAY_GRAPH):
-        assert graph.argument("mode").choices == tuple(mode.value for mode in Mode)
-    assert SIM_GRAPH.argument("difficulty").choices == tuple(each.name.lower() for each in Difficulty)
-    assert SIM_GRAPH.argument("layout").choices == tuple(each.value for each in Layout)
-    choices = {field.name: set(field.choices) for field in fields_of(RoomSettings)}
-    assert choices["difficulty"] == set(SIM_GRAPH.argument("difficulty").choices)
-    exact = {each.value for each in Quantisation if ModelSettings(quantisation=each.value).rounding.is_exact}
-    assert set(VERIFIER_GRAPH.argument("target_quantisation").choices) == exact
-
-
 @pytest.mark.parametrize(
     ("name", "given", "sentence"),
     [
@@ -119,13 +102,6 @@ def test_choices_are_the_members_of_their_tables() -> None:
 def test_an_argument_that_cannot_be_used_is_named(name: str, given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         GRAPHS[name].values(given)
-
-
-def test_a_second_dog_uses_the_verifier_of_the_first() -> None:
-    values = SIM_GRAPH.values({"namespace": "dog2", "start_verifier": "false"})
-    assert "verifier" not in {process.name for process in SIM_GRAPH.started(values)}
-    words = arguments_of(SIM_GRAPH, named(SIM_GRAPH, "go2_bridge"), {"namespace": "dog2"})
-    assert "__ns:=/dog2" in words and "/tf:=tf" in words
 
 
 def test_the_robots_own_topics_are_absolute_unless_arguments_name_others() -> None:
@@ -168,20 +144,6 @@ def test_a_settings_file_of_the_verifier_counts_more_than_defaults_and_less_than
     assert words[words.index("--max-batch") + 1] == "3"
     words = arguments_of(VERIFIER_GRAPH, spec, {"verifier_config": str(path), "target_model": "here"})
     assert words[words.index("--model") + 1] == "here"
-
-
-def test_everything_that_serve_takes_is_an_argument_or_in_its_file() -> None:
-    from cloud_verifier.__main__ import parser
-
-    spec = named(VERIFIER_GRAPH, "verifier")
-    given = {
-        "verifier_config": str(SOURCE / "config" / "verifier.yaml"),
-        "target_device": "cuda:0", "target_dtype": "bfloat16", "target_quantisation": "nf4", "capacity": "4096",
-        "allow_plain": "true", "max_sessions": "3", "max_batch": "2",
-    }  # fmt: skip
-    options = parser().parse_args(arguments_of(VERIFIER_GRAPH, spec, given)[3:])
-    assert (options.device, options.dtype, options.quantisation) == ("cuda:0", "bfloat16", "nf4")
-    assert (options.capacity, options.max_sessions, options.max_batch) == (4096, 3, 2)
 
 
 def test_a_process_that_dies_is_started_again_a_few_times_but_not_where_it_refused_its_settings() -> None:

@@ -99,13 +99,6 @@ def test_a_slip_in_a_typed_name_is_refused_and_other_names_are_left_alone(
     assert ignored.msg == "argument world is unknown and ignored"
 
 
-def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("/**/vlm_nav:\n  ros__parameters: {mode: cloud}\n")
-    made = {entity.name: entity for entity in fake.start(describe("go2"), params_file=str(path))}
-    assert made["vlm_nav"].parameters[1] == str(path) and "mode" not in made["vlm_nav"].parameters[2]
-
-
 def test_a_dead_process_comes_back_three_times_and_then_ends_everything_with_a_failure(describe: Any) -> None:
     made = {entity.name: entity for entity in fake.start(describe("go2"))}
     context, died = fake.Context({}), fake.ProcessExited(-9)
@@ -116,10 +109,3 @@ def test_a_dead_process_comes_back_three_times_and_then_ends_everything_with_a_f
     with pytest.raises(RuntimeError, match="lifecycle_manager ended with status 3"):
         made["lifecycle_manager"].on_exit(fake.ProcessExited(3), context)
     assert made["go2_bridge"].on_exit(fake.ProcessExited(-2), fake.Context({}, is_shutdown=True)) is None
-
-
-def test_a_bag_that_is_over_ends_everything_without_a_failure(describe: Any) -> None:
-    made = {entity.name: entity for entity in fake.start(describe("replay"), **NEEDED["replay"])}
-    assert isinstance(made["bag_player"].on_exit(fake.ProcessExited(0), fake.Context({})), fake.Shutdown)
-    with pytest.raises(RuntimeError, match="bag_player ended with status 2"):
-        made["bag_player"].on_exit(fake.ProcessExited(2), fake.Context({}))

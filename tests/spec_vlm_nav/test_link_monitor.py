@@ -94,12 +94,6 @@ def test_the_draft_model_never_decides_for_longer_than_it_may(
             assert mode is not LinkMode.DEGRADED
 
 
-@pytest.mark.parametrize("name,value", [("degraded_s", -1.0), ("recover_s", 61.0)])
-def test_limits_are_named(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=name):
-        LinkLimits(**{name: value})
-
-
 def test_a_link_that_is_away_or_a_draft_model_that_decides_is_a_warning() -> None:
     well = link_status("the verifier serves", "nominal", 0.02, LinkMode.NOMINAL)
     assert (well.level, well.values["rtt s"]) == (Level.OK, 0.02)

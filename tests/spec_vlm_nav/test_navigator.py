@@ -17,7 +17,7 @@ from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
 from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, GoalResult, NavigationGoal
-from spec_vlm_nav.navigator import INVALID_LIMIT, SETTLE_S, Navigator, NavigatorConfig
+from spec_vlm_nav.navigator import SETTLE_S, Navigator, NavigatorConfig
 from spec_vlm_nav.navigator_interfaces import Decision, Execution, Frame, State
 from speculation.language.prompts import (
     NOT_HERE,
@@ -325,14 +325,6 @@ def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
     assert any(state is State.HOLDING and "unreadable" in reason for state, reason in world.reports)
 
 
-def test_a_model_that_never_names_an_action_ends_the_goal_standing() -> None:
-    world = World(["nonsense"])
-    result = world.run()
-    assert result.end is End.NO_VALID_ACTION
-    assert len(world.asked_at) == INVALID_LIMIT
-    assert set(world.texts) == {"hold"}
-
-
 def test_a_lost_verifier_holds_the_robot_and_the_goal_goes_on_when_it_returns() -> None:
     lost = VerifierLost("no answer to heartbeats for 1 s")
     world = World([LEFT, lost, lost, lost, LEFT, DONE])
@@ -424,14 +416,6 @@ def test_a_robot_that_turns_between_its_bumps_and_never_gets_ahead_is_stuck() ->
 def test_an_executor_that_never_finishes_is_a_robot_fault() -> None:
     result = World([LEFT], outcome=lambda step: None).run()
     assert result.end is End.ROBOT_FAULT and "did not end within 15 s" in result.message
-
-
-def test_a_goal_waits_for_an_executor_that_died_as_long_as_it_has_time() -> None:
-    world = World([LEFT], outcome=lambda step: None, silence=2.0)
-    result = world.run(time_allowance_s=40.0)
-    assert result.end is End.ROBOT_FAULT and "action_executor is silent" in result.message
-    assert 40.0 <= result.elapsed_s < 45.0
-    assert (State.HOLDING, "action_executor is silent") in world.reports
 
 
 def test_a_goal_goes_on_when_the_executor_is_back() -> None:
@@ -554,13 +538,6 @@ def test_the_guide_is_decided_by_the_model_that_answers_when_it_is_asked() -> No
     assert world.shown == [find], "of a model without a list nothing is, of one with a list the same words are"
 
 
-def test_a_model_with_a_list_is_asked_what_was_understood_and_it_is_shown_once() -> None:
-    world = World([LEFT, DONE], known=[WORDS], instruction="PLEASE, could you look for the Silver bottel?")
-    assert world.run().end is End.STOPPED
-    assert [prompt.partition("\n")[0] for prompt in world.prompts] == ["find the silver bottle"] * 2
-    assert world.shown == ["find the silver bottle"]
-
-
 def test_a_dry_run_decides_and_never_waits_for_legs() -> None:
     world = World([LEFT, DONE], outcome=lambda step: None)
     assert world.run(dry=True).end is End.STOPPED
@@ -629,13 +606,6 @@ def test_no_action_is_begun_or_taken_out_of_thinking(kept: str) -> None:
     assert max(len(text) for text, _ in world.written) < MAX_SHOWN_CHARS + 200
 
 
-def test_an_answer_that_ends_while_it_is_thought_is_no_action() -> None:
-    world = World([THOUGHT.partition("</think>")[0], first(STOP)], config=EARLY)
-    assert world.run().end is End.STOPPED
-    assert world.published[0] == (0, "hold", True)
-    assert any("nothing stands behind the thinking; raise max_tokens" in reason for _, reason in world.reports)
-
-
 @pytest.mark.parametrize("failure", [VerifierLost("gone"), AnswerLate("30 s"), ValueError("no image")])
 def test_an_answer_that_ends_without_its_end_holds_what_it_began(failure: Exception) -> None:
     world = World([failure, DONE], config=EARLY, before_failure="Action: forward large\nIt", answer_s=1.0)
@@ -645,12 +615,6 @@ def test_an_answer_that_ends_without_its_end_holds_what_it_began(failure: Except
     done = world.walks[0]
     assert done.until < math.inf, "the robot was stopped"
     assert "Done: forward small" in world.prompts[1], "what it walked until then"
-
-
-def test_no_motion_begins_on_what_could_still_be_a_stop() -> None:
-    world = World([first(STOP)], config=EARLY, answer_s=4.0)
-    assert world.run().end is End.STOPPED
-    assert world.published == [(0, "stop", True)]
 
 
 # -- looking ahead

@@ -91,14 +91,3 @@ def test_the_whole_image_of_another_aspect_needs_no_calibration_and_has_none() -
 def test_a_source_that_is_no_view_is_refused(size: tuple[int, int], fov: float) -> None:
     with pytest.raises(ValueError, match=f"{size[0]} x {size[1]} pixels is no view of a camera"):
         Optics(GO2, ViewSettings(fov), *size)
-
-
-def test_another_size_than_it_was_made_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="not 640 x 360"):
-        Optics(GO2, ViewSettings(), 1280, 720).apply(np.zeros((360, 640, 3), np.uint8))
-
-
-@pytest.mark.parametrize("field", ["fov_deg", "width", "height"])
-def test_settings_name_field_and_limit(field: str) -> None:
-    with pytest.raises(ValueError, match=f"{field} -1 is outside"):
-        ViewSettings(**{field: -1})

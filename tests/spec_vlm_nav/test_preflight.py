@@ -11,8 +11,6 @@ from spec_vlm_nav.preflight import check
 from spec_vlm_nav.runner import Runner
 from tests.speculation.vlm.test_gguf_file import file_of
 
-PARAMETERS = "params_file"
-
 
 def refusal(graph: str, **given: str) -> str:
     """Return why a graph cannot run; empty where it can."""
@@ -127,18 +125,6 @@ def test_what_belongs_to_others_is_left_alone(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert refusal("sim", params_file=str(path)) == ""
-
-
-def test_home_is_expanded_which_a_shell_does_not_do_behind_an_argument(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    values = GRAPHS["replay"].values(
-        {"draft_model": "~/m", "bag": "~/b", "keys": "~/k", "trace": "~/t.json", "out": "~"}
-    )
-    assert [values[name] for name in ("draft_model", "bag", "keys", "trace", "out")] == [
-        str(tmp_path / "m"), str(tmp_path / "b"), str(tmp_path / "k"), str(tmp_path / "t.json"), str(tmp_path),
-    ]  # fmt: skip
 
 
 def test_a_path_by_the_callers_folder_is_the_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

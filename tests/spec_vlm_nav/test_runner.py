@@ -12,7 +12,7 @@ import time
 import pytest
 
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.process_graph import Argument, CommandSpec, Graph, NodeSpec, Use
+from spec_vlm_nav.process_graph import CommandSpec, Graph, NodeSpec
 from spec_vlm_nav.runner import Runner, StartError, main
 
 LIMIT_S = 120.0
@@ -140,31 +140,6 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_waiting_has_a_limit() -> None:
-    with Runner(Graph((), (python("a", SLEEPER),)), {}, Lines()) as runner:
-        runner.start()
-        with pytest.raises(StartError, match="the moon not within 0.2 s"):
-            runner.wait_until(lambda: False, "the moon", 0.2)
-
-
-def test_a_process_may_be_killed_and_started_again() -> None:
-    lines = Lines()
-    with Runner(Graph((), (python("a", SLEEPER),)), {}, lines) as runner:
-        runner.start("a")
-        runner.wait_until(lambda: lines.has("a", "up"), "up", LIMIT_S)
-        runner.kill("a")
-        assert not runner.alive("a")
-        lines.got.clear()
-        runner.start("a")
-        runner.wait_until(lambda: lines.has("a", "up"), "up again", LIMIT_S)
-
-
-def test_a_program_that_does_not_exist_is_one_sentence() -> None:
-    graph = Graph((Argument("x", "/no/such/program", "a program"),), (CommandSpec("a", (Use("x"),)),))
-    with Runner(graph, {}, Lines()) as runner, pytest.raises(StartError, match="a cannot start"):
-        runner.start()
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -186,19 +161,3 @@ def test_the_command_line_ends_with_a_sentence(words: list[str], sentence: str) 
 def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "usage" in capsys.readouterr().err
-
-
-def test_a_process_whose_work_ends_well_is_the_end_and_no_failure() -> None:
-    graph = Graph((), (CommandSpec("a", ("python3", "-c", "print('ready')"), finite=True),))
-    with Runner(graph, {}, Lines()) as runner:
-        runner.start()
-        runner.wait_until(runner.done, "its end", LIMIT_S)
-        runner.check()
-
-
-def test_a_process_whose_work_fails_is_a_failure() -> None:
-    broken = "import sys; print('no bag', flush=True); sys.exit(2)"
-    graph = Graph((), (CommandSpec("a", ("python3", "-c", broken), finite=True),))
-    with Runner(graph, {}, Lines()) as runner, pytest.raises(StartError, match="a ended with status 2"):
-        runner.start()
-        runner.wait_until(runner.done, "its end", LIMIT_S)

@@ -13,7 +13,6 @@ from spec_vlm_nav.guard import Guard, GuardSettings
 from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.safety import Velocity
 from spec_vlm_nav.simulated_go2 import SCAN_ANGLES, SimulatedGo2, scene_of
-from vlm_nav_simulation.walking import policy_file
 
 AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'
 
@@ -84,16 +83,6 @@ def test_its_state_and_its_scan_are_those_of_the_world(robot: tuple[SimulatedGo2
     assert go2.state().error_code == 1001
 
 
-def test_it_walks_through_avoidance(robot: tuple[SimulatedGo2, Clock]) -> None:
-    go2, clock = robot
-    stand(go2)
-    for api, parameter in ((1001, '{"enable": true}'), (1004, '{"is_remote_commands_from_api": true}')):
-        assert go2.request_avoid(api, parameter) == (0, "")
-    assert go2.request_avoid(1003, '{"x": 0.4, "y": 0.0, "yaw": 0.0, "mode": 0}') == (0, "")
-    pass_time(go2, clock, 0.5)
-    assert go2.velocity.x == pytest.approx(0.4, abs=1e-6)
-
-
 def test_a_simulator_that_was_held_up_does_not_jump(robot: tuple[SimulatedGo2, Clock]) -> None:
     go2, clock = robot
     stand(go2)
@@ -102,36 +91,6 @@ def test_a_simulator_that_was_held_up_does_not_jump(robot: tuple[SimulatedGo2, C
     clock.now += 0.9
     go2.advance()
     assert math.dist(before[:2], go2.pose[:2]) <= 0.4 * 0.1 + 1e-6
-
-
-def test_rooms_that_do_not_exist_are_one_sentence() -> None:
-    with pytest.raises(ValueError, match="unknown difficulty 'hell'; known are easy, middle, hard"):
-        scene_of(0, "hell", "")
-    with pytest.raises(ValueError, match="colour and a class"):
-        scene_of(0, "easy", "bottle")
-    assert scene_of(0, "easy", "").target.text
-
-
-def test_with_physics_it_rises_and_walks_on_its_legs() -> None:
-    try:
-        policy_file()
-    except ValueError as error:
-        pytest.skip(str(error))
-    clock = Clock()
-    robot = SimulatedGo2(scene_of(3, "easy", "silver bottle"), clock, 112, physics=True)
-    try:
-        pass_time(robot, clock, 1.5)
-        lying = robot.pose
-        stand(robot)
-        pass_time(robot, clock, 1.5)
-        assert math.dist(lying[:2], robot.pose[:2]) < 0.25
-        before = robot.pose
-        assert robot.request(SportApi.MOVE, AHEAD) == 0
-        pass_time(robot, clock, 0.9)
-        assert 0.05 < math.dist(before[:2], robot.pose[:2]) < 0.5
-        assert robot.frame().startswith(b"\xff\xd8")
-    finally:
-        robot.close()
 
 
 @pytest.mark.parametrize("seed", range(16))

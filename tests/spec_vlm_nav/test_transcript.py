@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spec_vlm_nav.client import STOPPED, GoalEnd, Outcome, Progress
 from spec_vlm_nav.transcript import DIM, Transcript, closing_words, printable
-from speculation.language.thinking import shortened
 
 LEFT = "turn left large"
 
@@ -35,27 +34,6 @@ def test_a_transcript_has_every_fact_once_and_the_answer_before_its_decision() -
         "holding: no link",
     ]
     assert transcript.rest() == ["      Action: turn"] and not transcript.rest()
-
-
-def test_an_action_that_began_early_is_one_line_and_its_reasons_another() -> None:
-    transcript = Transcript()
-    early = Progress(answer="Action: turn left small", step=0, action=LEFT, source="verified", complete=False)
-    lines = transcript.take(early) + transcript.take(replace(early, answer="")) + transcript.take(early)
-    lines += transcript.take(replace(early, answer="", complete=True, reasoning="The ball is to the left."))
-    lines += transcript.take(replace(early, answer="The", complete=True, reasoning="The ball is to the left."))
-    assert [line.split()[0] for line in lines] == ["0", "The"]
-
-
-def test_long_thinking_is_one_answer_of_which_the_newest_is_shown() -> None:
-    transcript, lines = Transcript(), list[str]()
-    answer = f"<think>{'hmm, ' * 1000}left.</think>\n\nAction: turn left large"
-    for end in range(1, len(answer) + 1, 50):
-        lines += transcript.take(Progress(answer=shortened(answer[:end])))
-        assert len(transcript.live(80)) < 120
-    done = Progress(answer=shortened(answer), step=0, action=LEFT, source="verified", reasoning="hmm, left.")
-    lines += transcript.take(done)
-    assert [line.strip() for line in lines] == ["hmm, left.", "0  turn left large  (verified)"]
-    assert transcript.take(replace(done, answer="<think>A", step=1, complete=False))[0].split()[0] == "1"
 
 
 @settings(deadline=None)

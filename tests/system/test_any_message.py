@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from array import array
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -123,16 +122,3 @@ def test_a_callback_that_fails_costs_its_message_and_says_so(capfd: pytest.Captu
     node.destroy_node()
     assert heard == ["one", "two"]
     assert "a message on words is passed over: KeyError: 'one'" in capfd.readouterr().err
-
-
-def test_a_negative_stamp_is_a_number_and_costs_nothing_else() -> None:
-    from nav_msgs.msg import Odometry
-    from sensor_msgs.msg import CompressedImage
-
-    from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
-
-    odometry, image = Odometry(), CompressedImage(data=array("B", b"\xff\xd8"))
-    odometry.header.stamp.sec = image.header.stamp.sec = -1
-    odometry.header.stamp.nanosec = 500_000_000
-    assert sample_of(odometry).stamp == -0.5
-    assert seconds_of(image.header.stamp) == -1.0

@@ -11,29 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
-from rcl_interfaces.srv import SetParameters
-from rclpy.parameter import Parameter
-from rclpy.qos import qos_profile_sensor_data
-from sensor_msgs.msg import LaserScan
 from std_msgs.msg import Bool, Header
 from std_srvs.srv import Trigger
-from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
-from unitree_go.msg import SportModeState, WirelessController
+from unitree_go.msg import WirelessController
 
-from spec_vlm_nav.nodes import go2_bridge, process
 from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
-from tests.system.conftest import LIMIT_S, Lines, Relay, until
+from tests.system.conftest import Lines, Relay, until
 from vlm_nav_evaluation.nodes.observer import Observer
 
 STANDS = 0.01
-STAND_DOWN, DAMP = 1005, 1001
 QUIET_S = 0.3
 """A heartbeat that is silent for so long has ended."""
 BACK_S = 20.0
@@ -131,12 +123,6 @@ class Dog:
             until(lambda: publisher.get_subscription_count() > 0, f"a subscriber of {topic}")
         self._publishers[topic].publish(message)
 
-    def order(self, api: int) -> None:
-        """Make a sport request of another program's, such as Unitree's app."""
-        request = Request(parameter="{}")
-        request.header.identity.id, request.header.identity.api_id = 7, api
-        self.publish(SPORT.requests.name.lstrip("/"), request)
-
     def call(self, kind: Any, name: str, request: Any) -> Any:
         """Call a service and return its answer."""
         client = self.node.create_client(kind, name)
@@ -154,14 +140,6 @@ class Dog:
 
     def stands(self) -> None:
         until(lambda: self.observer.speed < STANDS, "robot stands")
-
-    def newest(self, kind: Any, topic: str) -> Any:
-        """Return the next message of a topic."""
-        got: list[Any] = []
-        subscription = self.node.create_subscription(kind, topic, got.append, qos_profile_sensor_data)
-        until(lambda: bool(got), f"a message on {topic}")
-        self.node.destroy_subscription(subscription)
-        return got[-1]
 
 
 Start = Callable[..., Dog]
@@ -255,23 +233,6 @@ def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot:
     assert robot.requests.apis(service="avoid") == []
 
 
-def test_the_clock_of_ros_may_stop_while_the_robot_moves(robot: Dog) -> None:
-    robot.walk()
-
-    def set_clock(simulated: bool) -> None:
-        change = SetParameters.Request(parameters=[Parameter("use_sim_time", value=simulated).to_parameter_msg()])
-        (result,) = robot.call(SetParameters, "go2_bridge/set_parameters", change).results
-        assert result.successful
-
-    set_clock(True)  # without /clock, ROS time stands still from here on
-    moves = len(robot.requests.seen)
-    until(lambda: len(robot.requests.seen) > moves, "moves go on")
-    robot.driver.twist = None
-    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    robot.stands()
-    set_clock(False)
-
-
 def test_a_person_with_the_remote_control_takes_the_robot_and_gives_it_back(robot: Dog) -> None:
     robot.publish("wirelesscontroller", WirelessController())
     robot.walk()
@@ -315,28 +276,9 @@ def test_its_transitions_stop_the_robot_and_let_it_stand(robot: Dog, lines: Line
     assert change(Transition.TRANSITION_ACTIVATE)
     until(lambda: robot.observer.speed > 0.3, "robot moves again")
     assert SportApi.STAND_UP not in robot.requests.apis(sent)
-    status = robot.newest(DiagnosticArray, "/diagnostics").status
-    assert {"go2_bridge: lifecycle", "go2_bridge: robot", "go2_bridge: requests"} <= {each.name for each in status}
     assert change(Transition.TRANSITION_DEACTIVATE) and change(Transition.TRANSITION_CLEANUP)
     assert change(Transition.TRANSITION_CONFIGURE) and change(Transition.TRANSITION_ACTIVATE)
     until(lambda: robot.observer.speed > 0.3, "robot moves after a new configuration")
-
-
-def test_the_simulated_robot_shows_what_a_real_one_does(robot: Dog) -> None:
-    assert robot.newest(SportModeState, "sportmodestate").error_code == 1013
-    (transform,) = robot.newest(TFMessage, "/tf").transforms
-    assert (transform.header.frame_id, transform.child_frame_id) == ("odom", "base_link")
-    scan = robot.newest(LaserScan, "scan")
-    assert len(scan.ranges) > 100 and all(scan.range_min < each < scan.range_max for each in scan.ranges)
-    until(lambda: "camera/image/compressed" in robot.observer.last, "a frame")
-    assert robot.observer.last["camera/image/compressed"].header.frame_id == "front_camera_optical_frame"
-    robot.walk()
-
-    def walks() -> bool:
-        state = robot.newest(SportModeState, "sportmodestate")
-        return bool(state.mode == 3 and state.velocity[0] > 0.3)
-
-    until(walks, "its state shows that it walks")
 
 
 def test_a_bridge_that_is_ended_stops_the_robot_first(robot: Dog, lines: Lines) -> None:
@@ -346,15 +288,6 @@ def test_a_bridge_that_is_ended_stops_the_robot_first(robot: Dog, lines: Lines) 
     until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
     robot.stands()
     robot.runner.start("go2_bridge")
-
-
-def test_the_stop_at_the_end_is_repeated_to_a_robot_that_does_not_answer(robot: Dog, lines: Lines) -> None:
-    robot.walk()
-    robot.runner.stop("sim_go2")
-    sent = len(robot.requests.seen)
-    robot.runner.stop("go2_bridge")
-    until(lambda: "the stop is not confirmed" in lines.text("go2_bridge"), "its line")
-    until(lambda: robot.requests.apis(sent).count(SportApi.STOP_MOVE) >= 3, "repeated StopMove")
 
 
 def test_the_guard_stops_it_and_lets_it_turn(start: Start) -> None:
@@ -407,18 +340,3 @@ def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
     assert SportApi.MOVE not in robot.requests.apis()
     until(lambda: (send(0.0, 0.4), robot.observer.speed > 0.3)[1], "robot moves")
     until(lambda: (send(9.0, 0.0), robot.requests.last_move["x"] == 0.0)[1], "an old stop is a stop")
-
-
-def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(
-    kennel: Kennel, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kennel.close()
-    request.getfixturevalue("ros")
-    monkeypatch.setattr(process, "_ended", ended := threading.Event())
-    monkeypatch.setattr(process, "_failed", failed := threading.Event())
-    node = go2_bridge.Go2Bridge()
-    monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
-    node.configure()
-    assert ended.wait(LIMIT_S) and failed.is_set()
-    node.cleanup()
-    node.destroy_node()

@@ -1,4 +1,4 @@
-"""How a node's process ends: callbacks first, then what they use, and nothing of the middleware is left running."""
+"""How a node's process ends: its stop has its time, callbacks end first, and nothing of the middleware runs on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
+import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
@@ -35,9 +37,15 @@ def test_a_node_ends_with_its_reason_and_nothing_of_it_runs_on(options: list[str
     assert words in errors and "Traceback" not in errors
 
 
-def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers = dict[int, object]()
-    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
+    """The signal handlers that `run` sets, which are not those of this process."""
+    found = dict[int, Any]()
+    monkeypatch.setattr(signal, "signal", found.__setitem__)
+    return found
+
+
+def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(handlers: dict[int, Any]) -> None:
     order = []
 
     class Slow(Node):
@@ -49,7 +57,7 @@ def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeyp
         def _work(self) -> None:
             if not self.begun.is_set():
                 self.begun.set()
-                handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+                handlers[signal.SIGTERM](signal.SIGTERM, None)
                 time.sleep(0.5)
                 order.append("callback")
 
@@ -61,10 +69,10 @@ def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeyp
     assert order == ["callback", "destroyed"]
 
 
-def test_what_a_transition_destroyed_under_the_executor_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_transition_destroyed_under_the_executor_ends_no_node(
+    handlers: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a camera that is closed while the executor collects what to wait for: its process died with a traceback."""
-    handlers = dict[int, object]()
-    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     turns = []
     spin_once = SingleThreadedExecutor.spin_once
 
@@ -72,7 +80,7 @@ def test_what_a_transition_destroyed_under_the_executor_ends_no_node(monkeypatch
         turns.append(timeout_sec)
         if len(turns) == 1:
             raise InvalidHandle("cannot use Destroyable because destruction was requested")
-        handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
         spin_once(self, 0.0)
 
     monkeypatch.setattr(SingleThreadedExecutor, "spin_once", spin)
@@ -81,10 +89,8 @@ def test_what_a_transition_destroyed_under_the_executor_ends_no_node(monkeypatch
 
 
 def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    handlers: dict[int, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    handlers = dict[int, object]()
-    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(process, "END_S", 0.05)
     released = threading.Event()
 
@@ -94,7 +100,7 @@ def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
             self.create_timer(0.01, self._work)
 
         def _work(self) -> None:
-            handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+            handlers[signal.SIGTERM](signal.SIGTERM, None)
             released.wait(20.0)
 
     try:
@@ -103,3 +109,42 @@ def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
     finally:
         released.set()
     assert "stuck: a callback still runs 0.05 s after the node's end" in capfd.readouterr().err
+
+
+class Failing(Node):
+    """Its callbacks fail, again and again, as on a message that they cannot read."""
+
+    def __init__(self) -> None:
+        super().__init__("failing")
+        process.steady_timer(self, 0.01, self._fail)
+
+    def _fail(self) -> None:
+        raise KeyError("nobody expected this")
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_node_whose_callbacks_fail_still_stops_the_robot_before_its_process_ends(threads: int) -> None:
+    stopped: list[bool] = []
+
+    def close(node: Node) -> None:
+        time.sleep(0.3)
+        stopped.append(rclpy.ok())
+
+    with pytest.raises(KeyError):
+        process.run(Failing, close, threads)
+    assert stopped == [True]
+
+
+class Crippled(Node):
+    """One of its threads fails while the executor runs on."""
+
+    def __init__(self) -> None:
+        super().__init__("crippled")
+        process.start_thread(self, "work", lambda: [].pop())
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_node_that_lost_a_thread_ends_with_status_1_to_be_started_again(capfd: pytest.CaptureFixture[str]) -> None:
+    assert process.run(Crippled) == 1
+    assert "the thread work failed" in capfd.readouterr().err

@@ -29,22 +29,6 @@ def turning(chain: Robot, relay: Relay, lines: Lines) -> Robot:
     return chain
 
 
-def test_a_goal_that_cannot_be_followed_is_refused_and_disturbs_nothing(turning: Robot) -> None:
-    running = turning.observer.send(FIND)
-    turns = turning.turns()
-    until(lambda: turning.turns() > turns, "the goal runs")
-    end = finish(turning, turning.observer.send("find the golden unicorn"))
-    assert not end.succeeded and end.error_code == CODES.INVALID_INPUT
-    assert "names no known object" in end.message and "bottle" in end.message
-    empty = finish(turning, turning.observer.send("   "))
-    assert empty.error_code == CODES.INVALID_INPUT
-    assert running.wait(0.0) is None
-    turns = turning.turns()
-    until(lambda: turning.turns() > turns, "the goal before goes on")
-    running.cancel()
-    assert finish(turning, running).cancelled
-
-
 def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_own(turning: Robot) -> None:
     turns = turning.turns()
     first = turning.observer.send(FIND)
@@ -60,14 +44,6 @@ def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_ow
     end = finish(turning, second)
     assert end.cancelled and end.error_code == CODES.CANCELLED
     until(lambda: turning.stands and turning.record.kinds[-1] == HOLD, "the robot stands")
-
-
-def test_time_and_number_of_actions_are_limits(turning: Robot) -> None:
-    few = finish(turning, turning.observer.send(FIND, max_actions=2))
-    assert (few.succeeded, few.actions) == (False, 2)
-    late = finish(turning, turning.observer.send(FIND, time_allowance_s=2.0))
-    assert late.error_code == CODES.TIMEOUT
-    until(lambda: turning.stands, "the robot stands")
 
 
 def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_goes_on(turning: Robot) -> None:
@@ -103,12 +79,3 @@ def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, 
         until(lambda: turning.record.said("action_executor is silent"), "navigation says why")
         goal.cancel()
         assert finish(turning, goal).cancelled
-
-
-def test_a_silent_simulator_is_a_stale_camera(turning: Robot) -> None:
-    goal = turning.observer.send(FIND)
-    until(lambda: turning.turns() >= 1, "robot turns")
-    turning.runner.kill("sim_go2")
-    until(lambda: turning.record.said("no camera frame") or turning.record.said("odom"), "navigation says why")
-    goal.cancel()
-    assert finish(turning, goal).cancelled

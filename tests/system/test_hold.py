@@ -11,7 +11,7 @@ import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
-from spec_vlm_nav.action_publisher import HOLD_S, POLL_S
+from spec_vlm_nav.action_publisher import POLL_S
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.messages import KINDS, SIZES
 from spec_vlm_nav.motion import Outcome
@@ -111,28 +111,6 @@ def test_a_hold_that_was_lost_on_the_way_is_sent_again_until_it_is_taken(monkeyp
     assert len({message.step for _, message in node.sent}) == 1, "the executor knows repetitions by their step"
     apart = [after - before for (before, _), (after, _) in zip(node.sent, node.sent[1:], strict=False)]
     assert max(apart) <= RESEND_HOLD_S + 2 * POLL_S
-
-
-@pytest.mark.parametrize(
-    ("end", "code", "words"),
-    [
-        (None, CODES.CANCELLED, "cancelled"),
-        (End.PREEMPTED, CODES.PREEMPTED, "a newer goal took over"),
-        (End.SHUTDOWN, CODES.SHUTDOWN, "the node was deactivated or ends"),
-    ],
-)
-def test_a_hold_that_is_never_taken_is_in_the_result_of_its_end(
-    end: End | None, code: int, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = Node(takes=10_000)
-    made = running(node, monkeypatch)
-    if end is not None:
-        made._ended_by = end
-    result = made.run()
-    assert result.error_msg == f"{words}; action_executor did not confirm the HOLD"
-    assert result.error_code == code != CODES.NONE
-    assert made._handle.ended == ("aborted" if end else "canceled")
-    assert HOLD_S <= node.now - 100.0 < HOLD_S + 1.0
 
 
 def test_every_end_has_a_code_and_only_a_stop_has_none() -> None:

@@ -111,13 +111,6 @@ def test_a_picture_of_any_file_format_is_a_frame_whatever_its_message_calls_it(
     assert seen.shape == (48, 64, 3) and np.abs(seen - sent).mean() < 4.0
 
 
-@pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
-@pytest.mark.parametrize("size", [(8, 8), (28, 5600), (4000, 300), (1, 1)])
-def test_odd_pictures_are_frames_and_a_pixel_is_none(sight: Sight, mode: str, size: tuple[int, int]) -> None:
-    sight.give(picture(size=size, mode=mode))
-    assert (sight.inputs.frame_after(9.0, STALE_S) is not None) == (size != (1, 1))
-
-
 @pytest.mark.parametrize(
     ("data", "declared", "words"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,58 +27,37 @@ from tests.system.spinning import Spinning
 NAMES = ("bridge", "executor", "navigator")
 
 
-def puppet(name: str, namespace: str = "/", **parameters: str) -> CommandSpec:
+def puppet(name: str, **parameters: str) -> CommandSpec:
     words = [word for key, value in parameters.items() for word in ("-p", f"{key}:={value}")]
-    remaps = ("-r", f"__node:={name}", "-r", f"__ns:={namespace}")
+    remaps = ("-r", f"__node:={name}")
     return CommandSpec(name, ("python3", "-m", "tests.system.puppet", "--ros-args", *remaps, *words))
 
 
-def manager(namespace: str = "/", **parameters: str) -> CommandSpec:
+def manager(**parameters: str) -> CommandSpec:
     given = {"node_names": f"[{', '.join(NAMES)}]", "heartbeats": "[bridge, navigator]", **parameters}
     words = [word for key, value in given.items() for word in ("-p", f"{key}:={value}")]
-    command = (
-        "python3",
-        "-m",
-        "spec_vlm_nav.nodes.lifecycle_manager",
-        "--ros-args",
-        "-r",
-        f"__ns:={namespace}",
-        *words,
-    )
-    return CommandSpec("lifecycle_manager", command, respawns=0)
+    start = ("python3", "-m", "spec_vlm_nav.nodes.lifecycle_manager", "--ros-args")
+    return CommandSpec("lifecycle_manager", (*start, *words), respawns=0)
 
 
 class Client:
     """Collects transitions and calls services, in a thread of its own."""
 
-    def __init__(self, namespace: str = "") -> None:
+    def __init__(self) -> None:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-        self.node = Node("client", namespace=namespace)
+        self.node = Node("client")
         self._noted: list[tuple[float, str]] = []
         self._from = 0.0
         self.node.create_subscription(String, "transitions", self._note, KEPT)
-        self._clients: dict[str, Any] = {}
         self._spinning = Spinning(self.node)
 
     def close(self) -> None:
         self._spinning.close()
         rclpy.try_shutdown()
 
-    def call(self, kind: Any, service: str, request: Any = None, limit: float = LIMIT_S) -> Any:
-        """Return the answer of a service, None where there is none within so many seconds."""
-        if service not in self._clients:
-            self._clients[service] = self.node.create_client(kind, service)
-        asked, answered = self._clients[service], threading.Event()
-        if not asked.wait_for_service(limit):
-            return None
-        futures: list[Any] = []
-
-        def ask() -> None:
-            futures.append(asked.call_async(request or kind.Request()))
-            futures[0].add_done_callback(lambda _: answered.set())
-
-        self._spinning.call(ask)
-        return futures[0].result() if answered.wait(limit) else None
+    def call(self, kind: Any, service: str, request: Any = None) -> Any:
+        """Return the answer of a service, once it is there."""
+        return self._spinning.service(kind, service, request)
 
     def _note(self, text: String) -> None:
         at, _, transition = text.data.partition(" ")
@@ -96,15 +74,15 @@ class Client:
     def active(self) -> bool:
         return self.missing() == ""
 
-    def missing(self) -> str | None:
-        """Return why not all nodes are active, None where the manager does not say."""
-        answer = self.call(Trigger, "lifecycle_manager/is_active", limit=2.0)
-        return None if answer is None else "" if answer.success else str(answer.message)
+    def missing(self) -> str:
+        """Return why not all nodes are active."""
+        answer = self.call(Trigger, "lifecycle_manager/is_active")
+        return "" if answer.success else str(answer.message)
 
 
 @contextmanager
-def managed(lines: Lines, *specs: CommandSpec, namespace: str = "") -> Iterator[tuple[Runner, Client]]:
-    client = Client(namespace)
+def managed(lines: Lines, *specs: CommandSpec) -> Iterator[tuple[Runner, Client]]:
+    client = Client()
     try:
         with Runner(Graph((), specs), {}, lines) as runner:
             runner.start()
@@ -167,7 +145,7 @@ def test_one_that_hangs_blocks_neither_the_manager_nor_the_others(lines: Lines) 
         client.forget()
         os.kill(runner.pid("executor"), signal.SIGSTOP)
         try:
-            until(lambda: "executor is silent" in (client.missing() or ""), "missed")
+            until(lambda: "executor is silent" in client.missing(), "missed")
             ended(runner, 4)
             until(lambda: "executor did not come back within 5 s" in lines.text("lifecycle_manager"), "its line")
             until(lambda: client.transitions[:2] == ["deactivate navigator", "deactivate bridge"], "others are down")
@@ -182,8 +160,3 @@ def test_a_transition_that_the_state_does_not_have_is_refused_and_ends_nothing(l
         assert answer is not None and not answer.success
         assert client.call(GetState, "bridge/get_state").current_state.label == "unconfigured"
         assert runner.alive("bridge")
-
-
-def test_a_manager_without_nodes_is_refused(lines: Lines) -> None:
-    with managed(lines, manager(node_names="['']", heartbeats="['']")) as (runner, _):
-        assert "name each managed node once" in ended(runner, 2)

@@ -11,58 +11,17 @@ from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from spec_vlm_nav.graph import EDGE, GRAPHS, PROJECT
-from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.graph import GRAPHS, PROJECT
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import LIMITS, NAVIGATOR, Parameters
 from spec_vlm_nav.preflight import PARTS as CHECKED
 from spec_vlm_nav.process_graph import NodeSpec
-from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
-from speculation.language.grammar import CONSTRAINED
-from speculation.language.prompts import Guidance, ResponseOrder
 from vlm_nav_evaluation.nodes.bag_player import PLAYER
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
 PARTS = {**CHECKED, "sim_go2": (ROOM, ROBOT), "bag_player": (PLAYER,), "web": (WEB,)}
-PUBLIC = {
-    "vlm_nav": {
-        "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
-        "drafting", "predictor", "fed_head", "sampling", "seed", "threads", "device", "dtype",
-        "quantisation", "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s",
-        "link_resume_elsewhere_s", "service_class", "answers",
-        "response_order", "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early",
-        "look_ahead", "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "otlp", "welcome_s",
-        "acceptance_margin", "acceptance_answers", "swap_every", "swap_tests", "swap_share",
-    },
-    "action_executor": {
-        "forward_speed", "turn_speed", "tolerance_m", "tolerance_rad", "cap_factor", "cap_margin_s", "blocked_after_s",
-        "watchdog_timeout", "require_bridge", "stamped_cmd_vel",
-    },
-    "go2_bridge": {
-        "max_forward_speed", "max_sideways_speed", "max_turn_speed", "acceleration", "deceleration",
-        "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s", "robot", "motion_service",
-        "stamped_cmd_vel", "guard", "guard_timeout", "guard_x", "guard_y", "guard_z", "guard_roll", "guard_pitch",
-        "guard_yaw", "guard_low", "guard_high", "guard_from", "guard_half_width", "stop_ahead", "slow_ahead",
-        "slow_ratio", "stop_polygon", "slow_polygon", "guard_points",
-    },
-    "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz", "scan_hz"},
-    "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
-    "nav_view": {"max_hz", "width", "broadcast_tf"},
-    "go2_camera": {
-        "source", "interface", "group", "port", "videohub_timeout_s", "fx", "fy", "cx", "cy",
-        "k1", "k2", "p1", "p2", "k3", "source_width", "source_height", "fov_deg", "width", "height", "max_hz",
-        "latency_s", "jpeg_quality", "reconnect_s", "base_frame", "link_frame", "frame_id", "mount_x", "mount_y",
-        "mount_z", "mount_roll", "mount_pitch", "mount_yaw",
-    },
-    "lifecycle_manager": {
-        "node_names", "heartbeats", "autostart", "bond_s", "startup_s", "recovery_s", "attempts",
-    },
-    "web": {"host", "port", "token"},
-    "stop_watchdog": {"robot", "watchdog_timeout"},
-}  # fmt: skip
-"""What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
 
 
 def names(node: str) -> set[str]:
@@ -74,16 +33,6 @@ def node(ros: None) -> Iterator[Node]:
     made = Node("tried")
     yield made
     made.destroy_node()
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_no_parameter_is_lost_and_no_two_have_one_name(name: str) -> None:
-    assert PUBLIC[name] <= names(name)
-    assert sum(len(part.fields()) for part in PARTS[name]) == len(names(name))
-
-
-def test_a_robot_asks_under_the_grammar_unless_told_otherwise(node: Node) -> None:
-    assert settings(node, EDGE).decoding.answers == CONSTRAINED
 
 
 NODE_FILES = sorted(path for path in CONFIG.glob("*.yaml") if path.stem != "verifier")
@@ -126,14 +75,6 @@ def test_every_parameter_is_described_and_read_only(part: Parameters[msgspec.Str
     assert all(field.description for field in part.fields().values())
 
 
-def test_parameters_become_the_struct_that_they_are_made_from(node: Node) -> None:
-    got = settings(node, NAVIGATOR)
-    assert got == NavigatorConfig() and node.get_parameter("stale_frame_s").value == got.stale_s
-    values = {name: field.default for name, field in NAVIGATOR.fields().items()}
-    changed = NAVIGATOR.settings(values | {"response_order": "action_first", "guide": "never", "stale_frame_s": 2.0})
-    assert changed == NavigatorConfig(ResponseOrder.ACTION_FIRST, Guidance.NEVER, stale_s=2.0)
-
-
 def test_wrong_values_are_refused_by_name(node: Node) -> None:
     values = {name: field.default for name, field in NAVIGATOR.fields().items()}
     with pytest.raises(ValueError, match="parameter guide is 'often'; choose auto, always, never"):
@@ -147,23 +88,3 @@ def test_wrong_values_are_refused_by_name(node: Node) -> None:
     with pytest.raises(InvalidParameterValueException):
         settings(again, LIMITS)
     again.destroy_node()
-
-
-@pytest.mark.parametrize("gamma", [7.0, 2.5, True, "often", -1])
-def test_a_draft_length_that_is_neither_is_refused(gamma: object, node: Node) -> None:
-    other = Node("other", parameter_overrides=[Parameter("gamma", value=gamma)])
-    with pytest.raises(ValueError, match="gamma is .*; give 0 to 64"):
-        settings(other, EDGE)
-    other.destroy_node()
-
-
-@pytest.mark.parametrize("gamma", [6, "auto"])
-def test_a_draft_length_is_a_number_or_a_rule(gamma: int | str, node: Node) -> None:
-    other = Node("other", parameter_overrides=[Parameter("gamma", value=gamma)])
-    assert settings(other, EDGE).decoding.gamma == gamma
-    other.destroy_node()
-
-
-def test_fields_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match="Limits has no speed"):
-        Parameters(Limits, {"speed": "max_speed"})

@@ -74,14 +74,14 @@ class Ros:
 class Workspace:
     """This package built by a colcon that runs with the Python of a ROS, as Ubuntu's does; its setup files."""
 
-    def __init__(self, ros: Ros, folder: Path, *options: str) -> None:
+    def __init__(self, ros: Ros, folder: Path) -> None:
         self.ros, self.install = ros, folder / "install"
         places = [f"--{kind}-base={folder / kind}" for kind in ("build", "install")]
         command = [str(ros.python), "-m", "colcon", f"--log-base={folder / 'log'}", "build", f"--base-paths={SOURCE}"]
         path = f"{ros.modules}:{LIBRARIES}:{Path(str(colcon_core.__file__)).parents[1]}"
-        built = ros.run(*command, *places, *options, AMENT_PREFIX_PATH="", PYTHONPATH=path)
+        built = ros.run(*command, *places, "--symlink-install", AMENT_PREFIX_PATH="", PYTHONPATH=path)
         assert built.returncode == 0, built.stdout + built.stderr
-        self.prefix = self.install if "--merge-install" in options else self.install / "spec_vlm_nav"
+        self.prefix = self.install / "spec_vlm_nav"
 
     def sourced(
         self, *command: str, script: str = "setup.bash", shell: str = "bash"
@@ -103,47 +103,27 @@ def ros(tmp_path_factory: pytest.TempPathFactory) -> Ros:
 
 
 @pytest.fixture(scope="module")
-def linked(ros: Ros, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def workspace(ros: Ros, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The package in a prefix of its own, linked to its source, as scripts/setup.sh builds it."""
-    return Workspace(ros, tmp_path_factory.mktemp("linked"), "--symlink-install")
+    return Workspace(ros, tmp_path_factory.mktemp("linked"))
 
 
-@pytest.fixture(scope="module")
-def merged(ros: Ros, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The package copied into one prefix with others."""
-    return Workspace(ros, tmp_path_factory.mktemp("merged"), "--merge-install")
-
-
-@pytest.mark.parametrize("layout", ["linked", "merged"])
-@pytest.mark.parametrize(
-    ("shell", "script"), [("bash", "setup.bash"), ("bash", "local_setup.bash"), ("sh", "setup.sh")]
-)
-def test_sourcing_appends_project_and_libraries_after_ros(
-    layout: str, shell: str, script: str, request: pytest.FixtureRequest
-) -> None:
-    workspace: Workspace = request.getfixturevalue(layout)
+@pytest.mark.parametrize(("shell", "script"), [("bash", "setup.bash"), ("sh", "local_setup.sh")])
+def test_sourcing_appends_project_and_libraries_after_ros(workspace: Workspace, shell: str, script: str) -> None:
     got = workspace.sourced("python3", "-c", "import os; print(os.environ['PYTHONPATH'])", script=script, shell=shell)
     path = got.stdout.strip().split(":")
     assert path[-3:] == [str(workspace.ros.modules), str(PROJECT), str(LIBRARIES)], got.stderr
     assert len(path) == len(set(path))
 
 
-def test_an_installed_node_runs_with_the_python_of_ros(linked: Workspace) -> None:
-    node = linked.prefix / "lib" / "spec_vlm_nav" / "vlm_nav"
-    assert node.read_text(encoding="utf-8").splitlines()[0] == f"#!{linked.ros.python}"
-    got = linked.sourced(str(node), "--ros-args", "-p", "mode:=nonsense")
+def test_nodes_launch_files_and_verifier_run_with_the_python_of_ros(workspace: Workspace) -> None:
+    node = workspace.prefix / "lib" / "spec_vlm_nav" / "vlm_nav"
+    assert node.read_text(encoding="utf-8").splitlines()[0] == f"#!{workspace.ros.python}"
+    got = workspace.sourced(str(node), "--ros-args", "-p", "mode:=nonsense")
     assert (got.returncode, got.stderr.splitlines()[-1][:26]) == (2, "error: mode is 'nonsense';"), got.stderr
-
-
-@pytest.mark.parametrize("layout", ["linked", "merged"])
-def test_a_launch_file_loads_with_the_python_of_ros(layout: str, request: pytest.FixtureRequest) -> None:
-    workspace: Workspace = request.getfixturevalue(layout)
     share = workspace.prefix / "share" / "spec_vlm_nav"
     got = workspace.sourced("python3", "-c", LOAD, str(fake_launch.__file__), str(share))
     assert not got.returncode, got.stderr
     assert {process.name for process in SIM_GRAPH.processes} - {"verifier", "nav_view"} <= set(got.stdout.split())
-
-
-def test_the_verifier_runs_with_the_python_of_ros(linked: Workspace) -> None:
-    got = linked.sourced("python3", "-m", "cloud_verifier", "serve", "--help")
+    got = workspace.sourced("python3", "-m", "cloud_verifier", "serve", "--help")
     assert not got.returncode and "--bind" in got.stdout, got.stderr

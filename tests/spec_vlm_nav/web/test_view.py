@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-from spec_vlm_nav.client import Progress
 from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, Decision, Health, View
 
 
@@ -32,14 +29,3 @@ def test_decisions_are_the_newest_and_a_step_has_one() -> None:
     assert {each["action"] for each in state["decisions"]} == {"forward large"}
     view.decide(Decision(2, DECISIONS + 2, "stop", "verified", ""))
     assert [each["goal"] for each in view.snapshot(0.0)["decisions"]][:2] == [2, 1], "another goal counts anew"
-
-
-def test_a_goal_of_another_client_counts_as_running() -> None:
-    view = View(())
-    assert not view.snapshot(0.0)["running"]
-    view.active_goals = 1
-    assert view.snapshot(0.0)["running"] and not view.snapshot(0.0)["ours"]
-    view.active_goals, view.ours = 0, True
-    view.progress = Progress(state="moving", answer="a", guess="b", done=("stop",))
-    state = json.loads(json.dumps(view.snapshot(0.0)))
-    assert state["running"] and (state["state"], state["answer"], state["guess"]) == ("moving", "a", "b")
