@@ -117,9 +117,9 @@ def test_a_parameter_file_that_a_node_would_refuse_or_ignore_is_refused(tmp_path
 def test_what_belongs_to_others_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "/**: {ros__parameters: {use_sim_time: true, stale_frame_s: 2.0, max_hz: 4.0}}\n"
+        "/**: {ros__parameters: {use_sim_time: true, stale_frame_s: 2.0, laps: 4}}\n"
         "/**/action_executor: {ros__parameters: {watchdog_timeout: 2e-1}}\n"
-        "/dog: {nav_view: {ros__parameters: {max_hz: 5.0}}}\n"
+        "/dog: {stop_watchdog: {ros__parameters: {watchdog_timeout: 0.2}}}\n"
         "/**/vlm_nav: {ros__parameters: {qos_overrides./odom.subscription.depth: 3, gamma: auto}}\n"
         "/controller_server: {ros__parameters: {controller_frequency: 20}}\n",
         encoding="utf-8",

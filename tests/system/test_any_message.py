@@ -22,7 +22,6 @@ from spec_vlm_nav.nodes.conversions import message_type
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.go2_camera import Go2Camera
 from spec_vlm_nav.nodes.lifecycle_manager import LifecycleManager
-from spec_vlm_nav.nodes.nav_view import NavView
 from spec_vlm_nav.nodes.stop_watchdog import StopWatchdog
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
@@ -33,7 +32,6 @@ NODES: dict[str, tuple[Any, list[str]]] = {
     "go2_bridge, stamped, scan": (Go2Bridge, ["guard:=scan", "stamped_cmd_vel:=true"]),
     "action_executor": (ActionExecutor, []),
     "vlm_nav": (VlmNav, []),
-    "nav_view": (NavView, []),
     "go2_camera": (Go2Camera, ["source:=topic:/front/image_raw"]),
     "stop_watchdog": (StopWatchdog, []),
     "lifecycle_manager": (LifecycleManager, ["node_names:=[vlm_nav]"]),

@@ -14,7 +14,6 @@ NODE_NAMES = (
     "go2_bridge",
     "go2_camera",
     "lifecycle_manager",
-    "nav_view",
     "sim_go2",
     "stop_watchdog",
     "vlm_nav",
@@ -56,7 +55,7 @@ setup(
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
         ("share/spec_vlm_nav/launch", sorted(glob("launch/*.launch.py"))),
-        ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json"), *glob("config/*.rviz")])),
+        ("share/spec_vlm_nav/config", sorted(glob("config/*.yaml"))),
     ],
     zip_safe=True,
     # by this, colcon test runs pytest

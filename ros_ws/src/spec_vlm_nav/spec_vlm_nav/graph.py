@@ -23,7 +23,6 @@ from spec_vlm_nav.process_graph import (
     Graph,
     NodeSpec,
     Use,
-    Value,
     argument_of,
 )
 from spec_vlm_nav.robots import ROBOTS, robot_of
@@ -190,16 +189,6 @@ def manager(config: str) -> NodeSpec:
     return NodeSpec(MANAGER, config, respawns=0)
 
 
-VIEW = Argument("view", NO, "nav_view too: the annotated camera image", (YES, NO), bool)
-ALWAYS = 1_000_000
-"""Respawns of a node that is for people only: it never ends the robot's."""
-
-
-def view(config: str, *remaps: tuple[str, Value]) -> NodeSpec:
-    """Return the node that shows people what the others do."""
-    return NodeSpec("nav_view", config, remaps=remaps, respawns=ALWAYS, when=lambda values: values[VIEW.name] == YES)
-
-
 VERIFIER_GRAPH = Graph(
     (TARGET, SERVER_DRAFT, FED_HEAD, VERIFIER_ADDRESS, PROFILE, KEYS, ALLOW_PLAIN, *SERVING), (VERIFIER,)
 )
@@ -211,7 +200,7 @@ SIM_GRAPH = Graph(
         Argument("difficulty", "middle", "what the room is like", tuple(level.name.lower() for level in Difficulty)),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", tuple(layout.value for layout in Layout)),
-        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, VIEW, *SERVING, *ROS,
+        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, *SERVING, *ROS,
     ),
     (
         LOCAL_VERIFIER,
@@ -220,7 +209,6 @@ SIM_GRAPH = Graph(
         NodeSpec("go2_bridge", "sim.yaml", managed=True, beats=True),
         NodeSpec("stop_watchdog", "sim.yaml"),
         NodeSpec("action_executor", "sim.yaml", managed=True),
-        view("sim.yaml"),
         manager("sim.yaml"),
     ),
 )  # fmt: skip
@@ -253,7 +241,7 @@ def robot_graph(name: str) -> Graph:
                 "source of cv2.VideoCapture (number, file, URL), or none: camera_topic is published by somebody else",
             ),
             Argument("camera_interface", "", "network interface of the camera's multicast, e.g. eth0"),
-            *NAVIGATING, VIEW, *ROS,
+            *NAVIGATING, *ROS,
         ),
         (
             NodeSpec(
@@ -277,7 +265,6 @@ def robot_graph(name: str) -> Graph:
             ),
             NodeSpec("stop_watchdog", config, (("robot", name),), own),
             NodeSpec("action_executor", config, remaps=(odometry,), managed=True),
-            view(config, odometry, camera),
             manager(config),
         ),
     )  # fmt: skip
@@ -303,12 +290,11 @@ REPLAY_GRAPH = Graph(
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float, least=0.01, most=100.0),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float, least=0.0, most=1e6),
         Argument("laps", "1", "how often it is played; 0: for ever", kind=int, least=0, most=1_000_000),
-        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, VIEW, *SERVING, *ROS,
+        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, *SERVING, *ROS,
     ),
     (
         LOCAL_VERIFIER,
         NodeSpec("vlm_nav", "replay.yaml", _NAVIGATION, managed=True, beats=True),
-        view("replay.yaml"),
         manager("replay.yaml"),
         NodeSpec(
             "bag_player",

@@ -14,7 +14,6 @@ from typing import Any
 
 from edge_drafter import Mode
 from edge_drafter.link import load_keys
-from spec_vlm_nav.annotate import VIEW
 from spec_vlm_nav.camera import CAMERA, MOUNT
 from spec_vlm_nav.graph import EDGE, GRAPHS
 from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS
@@ -47,7 +46,6 @@ PARTS: dict[str, tuple[Parameters[Any], ...]] = {
     "action_executor": (MOTION, EXECUTOR, MANAGED),
     "go2_bridge": (LIMITS, BRIDGE, GUARD, MANAGED),
     "stop_watchdog": (STOP_WATCHDOG,),
-    "nav_view": (VIEW,),
     "go2_camera": (CAMERA, MOUNT, MANAGED),
     "lifecycle_manager": (MANAGER_PARAMETERS,),
 }

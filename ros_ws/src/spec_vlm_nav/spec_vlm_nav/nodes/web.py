@@ -54,8 +54,7 @@ class Web(Node):
         self._reset = self.create_client(Trigger, f"{BRIDGE}/reset")
         self._e_stop = self.create_publisher(Bool, "e_stop", 1)
         config = settings(self, WEB)
-        camera = "annotated/compressed" if config.annotated else "camera/image/compressed"
-        subscribe(self, CompressedImage, camera, self._on_image, qos_profile_sensor_data)
+        subscribe(self, CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data)
         subscribe(self, NavigateByInstruction.Impl.FeedbackMessage, f"{ACTION}/_action/feedback", self._on_feedback, 10)
         subscribe(self, GoalStatusArray, f"{ACTION}/_action/status", self._on_status, LATCHED)
         subscribe(self, String, "instruction", self._on_instruction, LATCHED)

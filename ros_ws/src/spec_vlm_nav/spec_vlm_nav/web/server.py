@@ -43,9 +43,6 @@ class WebConfig(CheckedSettings, frozen=True):
     host: Annotated[str, Meta(description="address to serve on; 127.0.0.1: this machine only")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to serve on; 0: a free one")] = 8080
     token: Annotated[str, Meta(description="word that the page's address must carry (?token=...); empty: none")] = ""
-    annotated: Annotated[bool, Meta(description="show annotated/compressed in place of camera/image/compressed")] = (
-        False
-    )
 
     @property
     def local(self) -> bool:
