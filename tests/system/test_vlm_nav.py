@@ -24,7 +24,6 @@ from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import String
-from std_srvs.srv import Trigger
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
@@ -76,10 +75,6 @@ class Client:
 
     def change(self, transition: int) -> bool:
         return self._spinning.change("vlm_nav", transition)
-
-    def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._spinning.service(Trigger, "vlm_nav/figures").message)
-        return found
 
     def send(self, instruction: str = FIND, **options: Any) -> Any:
         """Return the goal's handle."""
@@ -147,12 +142,6 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         until(written, "feedback with the answer as it is written")
         assert client.feedback[-1].link_state == "nominal"
 
-        until(lambda: client.figures()["answers"] >= 1, "figures of an answer")
-        figures = client.figures()
-        assert figures["tokens"] >= figures["answers"] and figures["mode"] == "edge"
-        assert figures["acceptance"] is None and figures["link"] == {
-            "state": "none", "mode": "nominal", "round_trip_s": None,
-        }  # fmt: skip
         lines = {f"vlm_nav: {line}" for line in ("lifecycle", "camera", "link", "decoding", "goal")}
         until(lambda: lines <= client.reported.keys(), "the lines of /diagnostics")
         skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")

@@ -1,12 +1,8 @@
-"""How answers were decoded: the latest ones for `/diagnostics`, the sum of all on request. No ROS."""
+"""How the latest answers were decoded, for `/diagnostics`. No ROS."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from typing import Any
-
-import msgspec
 
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.diagnostics import Level, Status
@@ -16,32 +12,14 @@ KEPT = 50
 
 
 class AnswerStats:
-    """Figures over all answers, and over the last `KEPT`. They may be noted in one thread and asked for in another."""
+    """Figures over the last `KEPT` answers. They may be noted in one thread and asked for in another."""
 
     def __init__(self) -> None:
         self._stats: deque[DecodingStats] = deque(maxlen=KEPT)
-        self._total, self._count = DecodingStats(), 0
-        self._lock = threading.Lock()
 
     def note(self, stats: DecodingStats) -> None:
         """Note how an answer was decoded."""
         self._stats.append(stats)
-        with self._lock:
-            self._total.add(stats)
-            self._count += 1
-
-    def total(self) -> dict[str, Any]:
-        """Return the sums over all answers by the names of `DecodingStats`, and the latest of its estimates.
-
-        `acceptance` is the accepted share of all draft tokens, None before the first.
-        """
-        with self._lock:
-            held: dict[str, Any] = msgspec.to_builtins(self._total, str_keys=True)
-            count = self._count
-        for name in ("mode", "first_commit_s", "gamma"):
-            del held[name]
-        acceptance = held["accepted"] / held["drafted"] if held["drafted"] else None
-        return {"answers": count, "acceptance": acceptance, **held}
 
     def status(self, mode: str) -> Status:
         """Return the line about decoding; `mode` is the configured one."""

@@ -27,6 +27,7 @@ PATIENCE_S = 10.0
 IN_VAIN_S = 1.0
 """A node that answers, as long after a request, that it is where it was, has lost the request: it was restarted."""
 RETRY_S = 2.0
+"""How soon a node that came back and refused a transition is asked again."""
 PHASE = "phase"
 """Name of the manager's own state among those that it reports."""
 BY_HAND = "left inactive by hand"
@@ -86,9 +87,6 @@ class ManagerSettings(CheckedSettings, frozen=True):
     recovery_s: Annotated[
         float, Meta(ge=1.0, le=3600.0, description="a node that died must be active again within this time, s")
     ] = 120.0
-    attempts: Annotated[
-        int, Meta(ge=1, le=100, description="how often a node is configured at start before all are brought down")
-    ] = 1
 
 
 MANAGER_PARAMETERS = Parameters(ManagerSettings)
@@ -113,7 +111,6 @@ class _Node:
     pending: Transition | None = None
     asked_at: float = -math.inf
     """When the pending transition was requested."""
-    failures: int = 0
     retry_at: float = -math.inf
     lost_at: float | None = None
     """Since when it has not been active although it should be."""
@@ -149,7 +146,7 @@ class Lifecycle:
     def startup(self, now: float) -> None:
         """Bring all nodes up, also those that were deactivated by hand."""
         for node in self._nodes.values():
-            node.by_hand, node.failures, node.lost_at = False, 0, None
+            node.by_hand, node.lost_at = False, None
         self.phase, self._began_at, self._logged_at = Phase.STARTING, now, now
         self.exit_status, self.problem = 0, ""
 
@@ -198,10 +195,9 @@ class Lifecycle:
             if transition is Transition.ACTIVATE:
                 self._came_back(node, now)
             return
-        node.failures += 1
         node.retry_at = now + RETRY_S
         problem = f"{name} cannot {transition.verb}: {reason or 'see its log'}"
-        if self.phase is Phase.STARTING and node.failures >= self._settings.attempts:
+        if self.phase is Phase.STARTING:
             self._give_up(NOT_CONFIGURED, problem, now)
         else:
             self._log.error(problem)
@@ -322,7 +318,7 @@ class Lifecycle:
             self._log.warning(f"{what}; it has {self._settings.recovery_s:g} s to come back")
 
     def _came_back(self, node: _Node, now: float) -> None:
-        node.by_hand, node.failures = False, 0
+        node.by_hand = False
         if node.lost_at is not None:
             self._log.info(f"{node.name} is active again after {now - node.lost_at:.1f} s")
             node.lost_at = None

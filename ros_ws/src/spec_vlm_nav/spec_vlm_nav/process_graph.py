@@ -159,20 +159,13 @@ class RespawnPolicy:
 
 @dataclass(frozen=True)
 class Graph:
-    """Arguments and processes, in starting order. Raises ValueError where a process uses an undeclared argument.
+    """Arguments and processes, in starting order.
 
     Managed nodes are activated in this order: go2_bridge, which makes the robot stand, after what must work before.
     """
 
     arguments: tuple[Argument, ...]
     processes: tuple[NodeSpec | CommandSpec, ...]
-
-    def __post_init__(self) -> None:
-        declared = {argument.name for argument in self.arguments}
-        for process in self.processes:
-            for use in uses(process):
-                if use.name not in declared:
-                    raise ValueError(f"{process.name} uses the argument {use.name!r}, which the graph does not declare")
 
     def argument(self, name: str) -> Argument:
         """Return the argument called `name`."""
@@ -265,13 +258,6 @@ def _path(argument: Argument, value: str) -> str:
     except ValueError as error:
         raise ValueError(f"argument {argument.name}:={error}") from None
     return str(path) if argument.may_be_name and not path.exists() else str(path.absolute())
-
-
-def uses(process: NodeSpec | CommandSpec) -> list[Use]:
-    """Return the arguments that a process uses."""
-    if isinstance(process, CommandSpec):
-        return [part for part in process.command if isinstance(part, Use)]
-    return [value for _, value in (*process.parameters, *process.remaps) if isinstance(value, Use)]
 
 
 def load(argument: str, path: str) -> dict[str, Any]:

@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rclpy.action import ActionServer, CancelResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
-from std_srvs.srv import Trigger
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.question import VerifierLost
@@ -85,7 +83,6 @@ class VlmNav(ManagedNode):
         self._current: Goal | None = None
         self._numbers = itertools.count(int(time.time() * 1000))
         self.heartbeat = Heartbeat(self, lambda: self.active, BUSY_S)
-        self.create_service(Trigger, "~/figures", self._on_figures)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
@@ -180,15 +177,6 @@ class VlmNav(ManagedNode):
         """Report what the start waits for."""
         self.problem = why
         self.get_logger().warning(why)
-
-    def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Answer with what decoding and link came to since the node's start, as JSON."""
-        decoder = self._decoder
-        state, rtt = decoder.link_figures() if decoder is not None else ("not configured", -1.0)
-        link = {"state": state or "none", "mode": self.monitor.mode.value, "round_trip_s": rtt if rtt >= 0.0 else None}
-        figures = {"mode": self._edge.decoding.mode, **self.answers.total(), "link": link}
-        response.success, response.message = True, msgspec.json.encode(figures).decode()
-        return response
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
