@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,18 +83,6 @@ def encoded(frames: int) -> Iterator[list[bytes]]:
     for number in range(frames):
         for packet in codec.encode(av.VideoFrame.from_ndarray(frame(number), format="bgr24")):
             yield [unit for unit in re.split(b"\0\0\0?\1", bytes(packet)) if unit]
-
-
-def write_film(path: Path, frames: int = 20) -> Path:
-    """Write an mp4 file of H.264."""
-    with av.open(str(path), "w") as container:
-        stream = _stream(container)
-        for number in range(frames):
-            for packet in stream.encode(av.VideoFrame.from_ndarray(frame(number), format="bgr24")):
-                container.mux(packet)
-        for packet in stream.encode(None):
-            container.mux(packet)
-    return path
 
 
 class Sender:

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav import camera
-from spec_vlm_nav.camera import MAX_STUCK, Capture, quaternion
+from spec_vlm_nav.camera import Capture, SourceSettings, quaternion
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.optics import Image
 
@@ -37,21 +36,16 @@ class Log:
 
 
 class Scripted:
-    """A source whose frames a test gives by hand; `hang` keeps its thread in `grab` as a driver's fault does."""
+    """A source whose frames a test gives by hand."""
 
     waiting = "nothing was given"
 
     def __init__(self) -> None:
         self.frames: Queue[Image | Exception] = Queue()
-        self.hang = threading.Event()
-        self.release = threading.Event()
         self.closed = threading.Event()
         self._frame: Image | None = None
 
     def grab(self) -> bool:
-        if self.hang.is_set():
-            self.release.wait(LIMIT_S)
-            return False
         try:
             given = self.frames.get(timeout=0.01)
         except Empty:
@@ -75,14 +69,11 @@ class Opener:
     def __init__(self) -> None:
         self.opened: list[Scripted] = []
         self.refuse = ""
-        self.hang = False
 
     def open(self) -> Scripted:
         if self.refuse:
             raise OSError(self.refuse)
         source = Scripted()
-        if self.hang:
-            source.hang.set()
         self.opened.append(source)
         return source
 
@@ -212,43 +203,10 @@ def test_nothing_is_published_after_stop_and_the_source_is_closed(rig: Rig) -> N
     source = rig.opener.opened[0]
     rig.capture.stop()
     source.frames.put(np.full((2, 2, 3), 2, np.uint8))
-    assert rig.capture.join(LIMIT_S) and source.closed.is_set()
+    assert source.closed.is_set()
     rig.now += 10.0
     rig.capture.tick(rig.now)
     assert rig.published == [(1, 100.0)] and len(rig.opener.opened) == 1 and not rig.log.lines
-
-
-def test_a_source_that_hangs_holds_up_nobody_and_is_left_behind() -> None:
-    rig = Rig()
-    rig.opener.hang = True
-    rig.capture.start(rig.now)
-    until(lambda: len(rig.opener.opened) == 1, "opened")
-    rig.capture.stop()
-    rig.capture.start(rig.now)
-    rig.capture.stop()
-    assert not rig.capture.join(0.01), "who had waited for the thread would find it ended"
-    for source in rig.opener.opened:
-        source.release.set()
-
-
-def test_threads_that_hang_do_not_become_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(camera, "HANDOVER_S", 0.01)
-    rig = Rig()
-    rig.opener.hang = True
-    rig.capture.start(rig.now)
-    for attempt in range(1, 10):
-        until(lambda n=attempt: len(rig.opener.opened) == min(n, MAX_STUCK + 1), "opened")  # type: ignore[misc]
-        rig.now += 3.0
-        rig.capture.tick(rig.now)
-    assert rig.capture.reconnects == MAX_STUCK and len(rig.opener.opened) == MAX_STUCK + 1
-    assert "threads wait in the source" in rig.capture.health(rig.now).message
-    for source in rig.opener.opened:
-        source.hang.clear()
-        source.release.set()
-    until(lambda: all(source.closed.is_set() for source in rig.opener.opened[:-1]), "closed")
-    rig.give(3)
-    assert rig.published == [(3, rig.now)]
-    rig.capture.stop()
 
 
 ANGLES = st.floats(-math.pi, math.pi)
@@ -271,3 +229,9 @@ def rotation(x: float, y: float, z: float, w: float) -> np.ndarray:
             [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
         ]
     )
+
+
+@pytest.mark.parametrize("source", ["", "/dev/video0", "rtsp://camera"])
+def test_a_source_that_is_none_is_refused_with_those_that_are(source: str) -> None:
+    with pytest.raises(ValueError, match="none of videohub, multicast, topic:NAME; of another camera take"):
+        SourceSettings(source=source)

@@ -18,10 +18,8 @@ from speculation.settings import CheckedSettings, check
 
 GRAB_S = 0.5
 """A source waits no longer for a frame: so long the end of its thread may take."""
-HANDOVER_S = 2.0
-"""A new reader waits so long for the one before it to let go of the device."""
-MAX_STUCK = 3
-"""Threads that may hang in a source's library before no more are started."""
+TOPIC = "topic:"
+"""What a source begins with that is a topic's name."""
 
 
 class SourceSettings(msgspec.Struct, frozen=True):
@@ -31,8 +29,7 @@ class SourceSettings(msgspec.Struct, frozen=True):
         str,
         Meta(
             description="videohub: JPEG calls over ROS; multicast: the Go2's H.264 stream; topic:NAME: images that "
-            "another node publishes, raw or (NAME ends in /compressed) compressed; else what cv2.VideoCapture opens: "
-            "/dev/video0, a file, a URL"
+            "another node publishes, raw or (NAME ends in /compressed) compressed"
         ),
     ] = "videohub"
     interface: Annotated[
@@ -47,8 +44,11 @@ class SourceSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.source.strip():
-            raise ValueError("source is empty; use videohub, multicast, or a device, file or URL")
+        if self.source not in ("videohub", "multicast") and not self.source.startswith(TOPIC):
+            raise ValueError(
+                f"source {self.source!r} is none of videohub, multicast, topic:NAME; of another camera take the topic "
+                "that its driver publishes"
+            )
 
 
 class CameraSettings(CheckedSettings, frozen=True):
@@ -141,14 +141,14 @@ class Opener(Protocol):
 
 
 class _Reader:
-    """One thread with one opened source, which only this thread touches; it can be left behind where it hangs."""
+    """One thread with one opened source, which only this thread touches."""
 
-    def __init__(self, opener: Opener, before: _Reader | None, deliver: Callable[[_Reader, Source], None]) -> None:
+    def __init__(self, opener: Opener, deliver: Callable[[_Reader, Source], None]) -> None:
         self.ended = threading.Event()
         self.source: Source | None = None
         self.problem = ""
         self.errors = 0
-        self.thread = threading.Thread(target=self._run, args=(opener, before, deliver), name="camera", daemon=True)
+        self.thread = threading.Thread(target=self._run, args=(opener, deliver), name="camera", daemon=True)
         self.thread.start()
 
     @property
@@ -156,11 +156,7 @@ class _Reader:
         """Why no frames come, as far as this thread knows."""
         return self.problem or (self.source.waiting if self.source is not None else "it is being opened")
 
-    def _run(self, opener: Opener, before: _Reader | None, deliver: Callable[[_Reader, Source], None]) -> None:
-        if before is not None:
-            before.thread.join(HANDOVER_S)
-            if self.ended.is_set():
-                return
+    def _run(self, opener: Opener, deliver: Callable[[_Reader, Source], None]) -> None:
         try:
             source = self.source = opener.open()
             try:
@@ -181,9 +177,8 @@ class _Reader:
 class Capture:
     """Reads a source in a thread of its own, hands on its newest frames, and opens it again on silence.
 
-    Frames that come faster than `max_hz` are dropped. No call but `join` waits for the source, whatever its library
-    does. `publish` is called with a frame and the time of its arrival, from that thread; ValueError from it counts as a
-    bad frame. Time is given: steady clock, seconds.
+    Frames that come faster than `max_hz` are dropped. `publish` is called with a frame and the time of its arrival,
+    from that thread; ValueError from it counts as a bad frame. Time is given: steady clock, seconds.
     """
 
     def __init__(
@@ -200,8 +195,8 @@ class Capture:
         self._lock = threading.RLock()
         """Never held while a source or `publish` runs."""
         self._reader: _Reader | None = None
-        self._left: list[_Reader] = []
-        """Readers that were ended and whose thread still runs: it is leaving, or it hangs in its source."""
+        self._wanted = False
+        """Whether frames are to come: between `start` and `stop`."""
         self._arrivals, self._published = Arrivals(), Arrivals()
         self._since = self._due = -math.inf
         self._lost_at: float | None = None
@@ -210,26 +205,16 @@ class Capture:
 
     def start(self, now: float) -> None:
         """Open the source, in the background."""
+        self.stop()
         with self._lock:
-            self.stop()
-            self._lost_at = None
+            self._lost_at, self._wanted = None, True
             self._open(now)
 
     def stop(self) -> None:
-        """Hand on no more frames; the source is closed in the background. Safe to repeat."""
+        """Hand on no more frames and close the source, which takes about `GRAB_S` at most. Safe to repeat."""
         with self._lock:
-            if self._reader is not None:
-                self._reader.ended.set()
-                self._errors += self._reader.errors
-                self._left.append(self._reader)
-                self._reader = None
-
-    def join(self, limit_s: float) -> bool:
-        """Wait until all that was opened is closed, at most `limit_s` seconds, and return whether it is."""
-        end = time.monotonic() + limit_s
-        for reader in self._leaving():
-            reader.thread.join(max(0.0, end - time.monotonic()))
-        return not self._leaving()
+            self._wanted = False
+        self._close()
 
     def tick(self, now: float) -> None:
         """Open the source again where it has been silent for too long. Call it a few times a second."""
@@ -242,15 +227,16 @@ class Capture:
                     f"no frame from {self._opener.name} for {now - self._since:.1f} s ({self._reader.why}); it is "
                     f"opened again every {self._silence_s:g} s{self._advice(now)}"
                 )
-            if len(self._leaving()) < MAX_STUCK:
-                self.stop()
+        self._close()
+        with self._lock:
+            if self._wanted and self._reader is None:
                 self.reconnects += 1
                 self._open(now)
 
     def health(self, now: float) -> Status:
         """Return the line for `/diagnostics`."""
         with self._lock:
-            age, hang = self._published.age(now), len(self._leaving())
+            age = self._published.age(now)
             values: dict[str, str | float | int] = {
                 "source": self._opener.name,
                 "rate (1/s)": self._arrivals.rate(now),
@@ -262,8 +248,6 @@ class Capture:
             if age is not None and age < self._silence_s:
                 return Status("camera", Level.OK, "frames arrive", values)
             why = "closed" if self._reader is None else self._reader.why
-            if hang >= MAX_STUCK:
-                why = f"{hang} threads wait in the source and no more are started; if it is well, restart the node"
             return Status("camera", Level.ERROR, f"no frames: {why}{self._advice(now)}", values)
 
     def _advice(self, now: float) -> str:
@@ -271,14 +255,17 @@ class Capture:
         age = self._arrivals.age(now)
         return "" if age is not None and age < self._silence_s else f". Check {self._opener.advice}"
 
-    def _leaving(self) -> list[_Reader]:
+    def _close(self) -> None:
         with self._lock:
-            self._left = [reader for reader in self._left if reader.thread.is_alive()]
-            return self._left
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.ended.set()
+            reader.thread.join()
+            self._errors += reader.errors
 
     def _open(self, now: float) -> None:
         self._since = now
-        self._reader = _Reader(self._opener, self._left[-1] if self._left else None, self._deliver)
+        self._reader = _Reader(self._opener, self._deliver)
 
     def _deliver(self, reader: _Reader, source: Source) -> None:
         now = self._clock()

@@ -237,8 +237,8 @@ def robot_graph(name: str) -> Graph:
             Argument(
                 "camera",
                 "videohub",
-                "where frames come from: videohub, multicast, topic:NAME (images that somebody publishes, e.g. raw), a "
-                "source of cv2.VideoCapture (number, file, URL), or none: camera_topic is published by somebody else",
+                "where frames come from: videohub, multicast, topic:NAME (images that a driver publishes, e.g. raw), or "
+                "none: camera_topic is published by somebody else",
             ),
             Argument("camera_interface", "", "network interface of the camera's multicast, e.g. eth0"),
             *NAVIGATING, *ROS,

@@ -7,23 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from spec_vlm_nav.camera import GRAB_S
+from spec_vlm_nav.camera import GRAB_S, TOPIC
 from spec_vlm_nav.optics import Image
 from speculation.images import COMPRESSED, RAW, to_pixels
-
-PREFIX = "topic:"
 
 
 class ImageTopic:
     """Source and opener in one. The newest message counts; it is converted only when its frame is used."""
 
     def __init__(self, source: str) -> None:
-        self.topic = source.removeprefix(PREFIX).strip()
+        self.topic = source.removeprefix(TOPIC).strip()
         if not self.topic.strip("/"):
-            raise ValueError(f"source {source!r} names no topic; give for example {PREFIX}/front/image_raw")
+            raise ValueError(f"source {source!r} names no topic; give for example {TOPIC}/front/image_raw")
         # image_transport names them so.
         self.kind = COMPRESSED if self.topic.endswith("/compressed") else RAW
-        self.name = f"{PREFIX}{self.topic}"
+        self.name = f"{TOPIC}{self.topic}"
         self.advice = f"that {self.topic} is published as {self.kind} (ros2 topic info -v {self.topic})"
         self.waiting = f"no image comes on {self.topic}"
         self._new = threading.Condition()

@@ -33,7 +33,6 @@ from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.optics import Image, Optics
 
 WATCH_S = 0.2
-CLOSE_S = 1.0
 
 
 class Go2Camera(ManagedNode):
@@ -79,7 +78,7 @@ class Go2Camera(ManagedNode):
         self._capture.start(time.monotonic())
 
     def deactivate(self) -> None:
-        """Publish no more; the source is closed in the background."""
+        """Publish no more and close the source."""
         if self._capture is not None:
             self._capture.stop()
 
@@ -88,8 +87,6 @@ class Go2Camera(ManagedNode):
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.stop()
-            if not capture.join(CLOSE_S):
-                self.get_logger().warning("the source does not let itself be closed; it is left behind")
         calls, self._calls = self._calls, None
         if calls is not None:
             self.destroy_publisher(calls[0])
