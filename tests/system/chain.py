@@ -12,7 +12,7 @@ import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from spec_vlm_nav.graph import SIM_GRAPH
-from spec_vlm_nav.runner import Line, Runner, arguments_of, free_address
+from spec_vlm_nav.runner import Line, Runner, free_address
 from tests.forked import SUBPROCESS
 from tests.system.conftest import LIMIT_S, until
 from vlm_nav_evaluation.nodes.observer import Observer
@@ -71,14 +71,6 @@ class Robot:
         if "vlm_nav" in ended:
             # A goal that comes before both ends have found each other is lost: ask for nothing until that is refused.
             until(lambda: self.observer.send(" ").wait(1.0) is not None, "goals arrive")
-
-    def change(self, mode: str) -> None:
-        """Start vlm_nav again, in another mode."""
-        self.arguments["mode"] = mode
-        spec = self.runner._specs["vlm_nav"]
-        self.runner._commands["vlm_nav"] = arguments_of(SIM_GRAPH, spec, self.arguments)
-        self.runner.stop("vlm_nav")
-        self.repair()
 
     @property
     def stands(self) -> bool:

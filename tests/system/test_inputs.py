@@ -6,14 +6,12 @@ import io
 from array import array
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from PIL import Image
 from rclpy.node import Node
-from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 
 from spec_vlm_nav.diagnostics import Level
@@ -21,7 +19,6 @@ from spec_vlm_nav.nodes import inputs
 from spec_vlm_nav.nodes.inputs import Inputs
 from speculation.frames import decode_jpeg
 from speculation.images import view_jpeg
-from tests.system.conftest import until
 
 STALE_S = 1.0
 
@@ -161,20 +158,3 @@ def test_what_go2_camera_says_of_itself_is_the_reason_where_no_frame_comes(sight
     sight.report(DiagnosticStatus.ERROR, "no frames: another aspect")
     sight.now += 5.0
     assert sight.inputs.problem() == "", "it may have ended since"
-
-
-def test_two_publishers_on_the_camera_topic_are_named(sight: Sight, capfd: pytest.CaptureFixture[str]) -> None:
-    # One driver is what a process that died leaves behind for some seconds.
-    others: list[Any] = [Node(name) for name in ("driver", "driver", "player")]
-    try:
-        for each in others:
-            each.create_publisher(CompressedImage, "/front/compressed", qos_profile_sensor_data)
-        words = "2 publishers send frames on /front/compressed, the robot may look through any: /driver, /player"
-        sight.give(picture())
-        until(lambda: sight.inputs.health(STALE_S).message == words, "both are seen")
-        assert sight.inputs.health(STALE_S).level is Level.WARN
-        assert capfd.readouterr().err.count(words) == 1, "logged once"
-    finally:
-        for each in others:
-            each.destroy_node()
-    until(lambda: sight.inputs.health(STALE_S).level is Level.OK, "nobody else")

@@ -11,7 +11,6 @@ import pytest
 from spec_vlm_nav.messages import KINDS, AskedPrompt
 from speculation.language.prompts import ActionKind, ResponseOrder, compose
 from tests import bags
-from tests.models import frame
 from tests.system.chain import FIND
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.files import read
@@ -84,24 +83,6 @@ def test_a_stop_is_not_the_end_of_the_bag(bag: Path, stopping_model: Path, tmp_p
     found = recorded(tmp_path / "out")
     goals = [entry.goal for entry in found["/vlm_nav/decision"] if entry.kind == KINDS[ActionKind.STOP]]
     assert len(goals) == len(set(goals)) >= 2
-
-
-def test_a_single_file_with_unreadable_frames_is_played_without_them(
-    turning_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    messages = bags.camera(8, hz=5.0)
-    for index in (0, 3):
-        topic, stamp_ns, _ = messages[index]
-        messages[index] = (topic, stamp_ns, bags.compressed(bags.jpeg(frame(index))[:150], stamp_ns))
-    (file,) = bags.write(tmp_path / "bag", messages).glob("*.mcap")
-    assert play(file, turning_model, tmp_path / "out", "--mode", "edge", "--laps", "2") == 0
-    said = capsys.readouterr().out
-    # Once each, in whichever lap.
-    assert said.count("left out: frame 0: ") == said.count("left out: frame 3: ") == 1
-    assert "2 parts left out" in said and "Action: turn left small" in said
-    assert play(file, turning_model, file.parent.parent) == 2
-    assert "would replace the bag that is played" in capsys.readouterr().err
-    assert file.exists()
 
 
 def test_what_cannot_be_played_is_one_sentence(

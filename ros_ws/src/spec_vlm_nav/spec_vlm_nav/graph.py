@@ -237,7 +237,7 @@ def robot_graph(name: str) -> Graph:
             Argument(
                 "camera",
                 "videohub",
-                "where frames come from: videohub, multicast, topic:NAME (images that a driver publishes, e.g. raw), or "
+                "where frames come from: videohub, multicast, topic:NAME (images that a driver publishes), or "
                 "none: camera_topic is published by somebody else",
             ),
             Argument("camera_interface", "", "network interface of the camera's multicast, e.g. eth0"),

@@ -76,7 +76,6 @@ class ManagerSettings(CheckedSettings, frozen=True):
     heartbeats: Annotated[
         tuple[str, ...], Meta(description="those whose heartbeat must be there before ~/is_active holds")
     ] = ()
-    autostart: Annotated[bool, Meta(description="bring the nodes up at once; false: on a call of ~/startup")] = True
     bond_s: Annotated[
         float,
         Meta(ge=0.5, le=30.0, description="silence, of heartbeat and state, after which a node counts as dead, s"),

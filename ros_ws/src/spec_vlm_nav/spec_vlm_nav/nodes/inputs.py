@@ -72,7 +72,6 @@ class Inputs:
         """The message that was looked into last, and its frame, or why it has none."""
         self._report = ("", -math.inf)
         """What go2_camera said last of itself where it has no frames, and when."""
-        self._publishers: list[str] = []
         self._frames, self._lock = Arrivals(), threading.Lock()
         self._camera_clock, self._skew_noted = CameraClock(), False
         self._odometry = OdometryCheck()
@@ -129,27 +128,13 @@ class Inputs:
         with self._lock:
             age, rate = self._frames.age(now), self._frames.rate(now)
         values = {"rate Hz": rate, "clock skew s": self._camera_clock.skew}
-        several, missing = self._several(), self.missing(stale_s)
+        missing = self.missing(stale_s)
         if age is None or newest is None:
             return Status("camera", Level.ERROR, missing, values)
         values |= {"silence s": age, "frame age s": newest.age}
         if self.problem():
             return Status("camera", Level.ERROR, missing, values)
-        words = missing or several
-        return Status("camera", Level.WARN if words else Level.OK, words or f"{rate:.1f} Hz", values)
-
-    def _several(self) -> str:
-        """Return in a sentence who publishes camera frames where it is more than one, and log it once."""
-        topic = self._node.resolve_topic_name(CAMERA)
-        found = self._node.get_publishers_info_by_topic(topic)
-        # A camera that was started again is still there under its name for some seconds, as the one that died.
-        names = sorted({f"{each.node_namespace.rstrip('/')}/{each.node_name}" for each in found})
-        words = f"{len(names)} publishers send frames on {topic}, the robot may look through any: {', '.join(names)}"
-        words = words if len(names) > 1 else ""
-        if words and names != self._publishers:
-            self._node.get_logger().warning(words)
-        self._publishers = names
-        return words
+        return Status("camera", Level.WARN if missing else Level.OK, missing or f"{rate:.1f} Hz", values)
 
     def _look(self, arrival: _Arrival) -> tuple[Frame | None, str]:
         """Return the frame of a message; None, and why in a sentence, where it has none. A message is decoded once."""

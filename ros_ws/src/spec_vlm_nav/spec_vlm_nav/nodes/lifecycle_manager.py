@@ -83,8 +83,7 @@ class LifecycleManager(Node):
         self.create_service(Trigger, "~/startup", self._on_startup)
         self.create_service(Trigger, "~/shutdown", self._on_shutdown)
         self.create_service(Trigger, "~/is_active", self._on_is_active)
-        if chosen.autostart:
-            self.lifecycle.startup(time.monotonic())
+        self.lifecycle.startup(time.monotonic())
         steady_timer(self, TICK_S, self._tick)
         steady_timer(self, DIAGNOSTICS_S, self._report)
 
