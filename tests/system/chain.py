@@ -55,7 +55,6 @@ class Robot:
     runner: Runner
     observer: Observer
     record: Record
-    arguments: dict[str, str]
 
     def __post_init__(self) -> None:
         self.names = self.runner.names
@@ -101,7 +100,7 @@ def simulated(model: Path, line: Line, mode: str = "fsd", **more: str) -> Iterat
         patch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", LIMIT_S)
-        yield Robot(runner, observer, record, arguments)
+        yield Robot(runner, observer, record)
 
 
 def finish(robot: Robot, goal: Any) -> Any:
