@@ -94,17 +94,6 @@ def test_the_draft_model_never_decides_for_longer_than_it_may(
             assert mode is not LinkMode.DEGRADED
 
 
-def test_a_link_that_is_away_or_a_draft_model_that_decides_is_a_warning() -> None:
-    well = link_status("the verifier serves", "nominal", 0.02, LinkMode.NOMINAL)
-    assert (well.level, well.values["rtt s"]) == (Level.OK, 0.02)
-    assert link_status("no link in mode edge", "", -1.0, LinkMode.NOMINAL).values == {
-        "state": "none",
-        "mode": "nominal",
-    }
-    assert link_status("nothing received", "silent", 0.02, LinkMode.NOMINAL).level is Level.WARN
-    assert link_status("the verifier serves", "nominal", 0.02, LinkMode.DEGRADED).level is Level.WARN
-
-
 class Verifier:
     """Answers `connect` after so many seconds, on a clock of its own."""
 

@@ -55,32 +55,15 @@ def test_arguments_that_cannot_be_used_are_named(given: dict[str, str], words: s
 
 
 def test_a_gguf_draft_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, eyes, broken = (tmp_path / f"{name}.gguf" for name in ("model", "eyes", "broken"))
+    model, eyes = tmp_path / "model.gguf", tmp_path / "eyes.gguf"
     model.write_bytes(file_of({"general.architecture": ("s", "qwen2vl")}))
     eyes.write_bytes(file_of({"general.architecture": ("s", "clip")}))
-    broken.write_bytes(b"GGUF" + (3).to_bytes(4, "little"))
-    monkeypatch.setattr("spec_vlm_nav.preflight.need", lambda *_: None)
     monkeypatch.chdir(tmp_path)
-    for given in ("model.gguf", "model.gguf,eyes.gguf", f"{model},eyes.gguf"):
-        assert refusal("sim", draft_model=given) == ""
-        values = GRAPHS["sim"].values({"draft_model": given})
-        assert values["draft_model"] == ",".join(
-            str(tmp_path / part) for part in ("model.gguf", "eyes.gguf")[: 1 + ("," in given)]
-        )
-    for given, words in (
-        ("none.gguf", "none.gguf does not exist"),
-        ("eyes.gguf", "is a vision tower (mmproj); name the language model first"),
-        ("model.gguf,model.gguf", "not a vision tower"),
-        ("broken.gguf", "fetch it again"),
-    ):
-        assert words in refusal("sim", draft_model=given)
+    monkeypatch.setattr("spec_vlm_nav.preflight.need", lambda *_: None)
+    assert refusal("sim", draft_model="model.gguf,eyes.gguf") == ""
+    assert GRAPHS["sim"].values({"draft_model": "model.gguf,eyes.gguf"})["draft_model"] == f"{model},{eyes}"
+    assert "not a vision tower" in refusal("sim", draft_model="model.gguf,model.gguf")
     assert "serve as a robot's draft model" in refusal("sim", target_model=str(model))
-
-    def missing(extra: str, *modules: str) -> None:
-        raise ImportError(f"{', '.join(modules)} not found: pip install 'spec-vlm-nav-core[{extra}]'")
-
-    monkeypatch.setattr("spec_vlm_nav.preflight.need", missing)
-    assert "spec-vlm-nav-core[llama-cpp]" in refusal("sim", draft_model="model.gguf")
 
 
 @pytest.mark.parametrize(

@@ -87,25 +87,6 @@ def test_state_is_sent_and_commands_are_taken() -> None:
     assert len(answers) == len(wrong) and all(answer["problem"] for answer in answers) and not robot.commands
 
 
-def test_every_button_of_the_page_is_a_command() -> None:
-    robot = Robot()
-
-    async def run(server: PageServer) -> None:
-        address = f"ws://127.0.0.1:{server.port}/socket"
-        async with aiohttp.ClientSession() as session, session.ws_connect(address) as socket:
-            for word in ("start", "stop", "e_stop", "reset"):
-                await socket.send_str(json.dumps({"do": word}))
-            await socket.send_str("{")
-            while "problem" not in await socket.receive_json(timeout=60.0):
-                pass
-
-    with served(robot) as server:
-        asyncio.run(run(server))
-        page = get(server)[1]
-    assert [command.do for command in robot.commands] == ["start", "stop", "e_stop", "reset"]
-    assert all(f'do: "{word}"' in page for word in ("start", "stop", "e_stop", "reset"))
-
-
 def test_the_newest_frame_is_sent() -> None:
     async def first(server: PageServer) -> bytes:
         address = f"http://127.0.0.1:{server.port}/camera.mjpeg"
