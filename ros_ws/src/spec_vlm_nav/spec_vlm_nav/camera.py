@@ -95,7 +95,7 @@ MOUNT = Parameters(MountSettings)
 Quaternion = tuple[float, float, float, float]
 """x, y, z, w."""
 OPTICAL: Quaternion = (-0.5, 0.5, -0.5, 0.5)
-"""From a frame with x forward to its optical frame: z forward, x right, y down (REP 103)."""
+"""It turns a frame with x forward into its optical frame: z forward, x right, y down (REP 103)."""
 
 
 def quaternion(roll: float, pitch: float, yaw: float) -> Quaternion:

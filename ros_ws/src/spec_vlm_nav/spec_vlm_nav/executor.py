@@ -101,7 +101,7 @@ class Executor:
 
     @property
     def held_for(self) -> str:
-        """Whose silence holds the running action, e.g. "vlm_nav, go2_bridge"; empty if nobody's."""
+        """Nodes whose silence holds the running action, e.g. "vlm_nav, go2_bridge"; empty if nobody's does."""
         return self._held_for if self.running else ""
 
     @property

@@ -106,7 +106,7 @@ class NodeSpec:
     config: str
     """Its parameter file, in the package's folder `config`; the file of the argument `params_file` is read over it."""
     parameters: tuple[tuple[str, Value], ...] = ()
-    """Over those of `config`; over those of `params_file` as well where the argument is not at its default."""
+    """They count more than `config`, and more than `params_file` where the argument is not at its default."""
     remaps: tuple[tuple[str, Value], ...] = ()
     """Topic names."""
     managed: bool = False

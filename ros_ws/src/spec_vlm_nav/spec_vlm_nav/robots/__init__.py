@@ -8,7 +8,7 @@ from spec_vlm_nav.robot import Robot
 from spec_vlm_nav.robots.go2 import Go2
 
 ROBOTS: dict[str, Robot[Any]] = {"go2": Go2()}
-"""By the name that the parameter `robot`, the launch file and the parameter file have."""
+"""Robots by the name that the parameter `robot`, the launch file and the parameter file have."""
 
 
 def robot_of(name: str) -> Robot[Any]:
