@@ -517,10 +517,18 @@ def test_bursts_let_odometry_be_silent_for_longer_and_nobody_else(silent: str, g
     since, x = robot.now, robot.x
     while robot.moves:
         robot.live(alive, odometry=silent != "odom")
+    assert robot.report.outcome == (NO_ODOMETRY if silent == "odom" else RUNNING)
     limit = robot.executor.rhythm.limit if silent == "odom" else TIMEOUT_S
     assert robot.now - since <= limit + TICK_S + 1e-6 and limit <= LONGEST_S
     assert robot.x - x <= CONFIG.forward_speed * (TIMEOUT_S + TICK_S), "a longer limit has a lower speed"
     assert (robot.executor.rhythm.limit > TIMEOUT_S) == bool(gap)
+
+
+def test_odometry_that_comes_too_seldom_says_how_often_it_has_to_come() -> None:
+    robot = Late(gap=0.48)
+    robot.act(FORWARD)
+    assert not robot.moves and robot.report.outcome == NO_ODOMETRY
+    assert "odometry comes every 0.48 s: at least 4 messages a second are needed" in robot.report.message
 
 
 def test_odometry_of_three_times_the_scale_is_named_with_the_first_action_and_ends_the_second() -> None:

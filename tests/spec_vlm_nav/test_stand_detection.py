@@ -1,4 +1,4 @@
-"""Whether a robot stands ready, and whether it stands still. The rest of both is in test_bridge.py."""
+"""Whether a robot confirms, stands ready, and stands still. The rest is in test_bridge.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from spec_vlm_nav.robot import Answer, Posture
+from spec_vlm_nav.robot import Answer, Confirmed, Posture
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.stand_detection import STAND_RETRY_S, STATE_WAIT_S, STILL, StandUp, Stillness
@@ -48,3 +48,19 @@ def test_a_speed_that_is_no_number_shows_no_robot_that_stands(wrong: float) -> N
     stillness = Stillness()
     stillness.note("odometry", wrong, 10.0)
     assert stillness.moving and not stillness.since(9.0)
+
+
+def test_a_request_is_repeated_until_the_robot_confirms_one_of_its_identities() -> None:
+    identities = iter(range(10, 100))
+    request = Confirmed(lambda identity: identity, lambda: next(identities), 1.0)
+    first = request.due(0.0)
+    assert first == 10
+    assert request.due(0.5) is None
+    assert request.due(1.0) == 11
+    request.answered(Answer(99))
+    request.answered(Answer(first, "it must stand first"))
+    assert not request.done
+    request.answered(Answer(first))
+    assert request.done and request.due(9.0) is None
+    request.reopen()
+    assert request.due(9.5) is not None
