@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 
-from spec_vlm_nav.link_monitor import LinkMode
+from edge_drafter.decoder import EdgeDecoder
+from spec_vlm_nav.answer_stats import AnswerStats
+from spec_vlm_nav.image_alarm import DraftWatch
+from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.navigation_goal import NavigationGoal
+from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.navigator_interfaces import State
-
-if TYPE_CHECKING:
-    from spec_vlm_nav.nodes.vlm_nav import VlmNav
+from spec_vlm_nav.nodes.inputs import Inputs
+from spec_vlm_nav.nodes.outputs import Outputs
 
 FEEDBACK_S = 0.05
 """Feedback on an answer that grows is no more frequent."""
@@ -25,10 +28,28 @@ LINK = {
 }
 
 
+class Host(Protocol):
+    """What outlives a goal: the node."""
+
+    config: NavigatorConfig
+    monitor: LinkMonitor
+    answers: AnswerStats
+    watch: DraftWatch
+    inputs: Inputs
+    out: Outputs
+
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The edge's decoder."""
+
+    def get_logger(self) -> Any:
+        """Return the node's logger."""
+
+
 class Feedback:
     """Goes out when the state, its reason or the link's mode change, and as the answer grows."""
 
-    def __init__(self, node: VlmNav, handle: Any, goal: NavigationGoal) -> None:
+    def __init__(self, node: Host, handle: Any, goal: NavigationGoal) -> None:
         self._node, self._handle, self._goal = node, handle, goal
         self._message = NavigateByInstruction.Feedback()
         self._sent_at, self._unsent = -math.inf, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
@@ -18,13 +18,10 @@ from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator
 from spec_vlm_nav.navigator_interfaces import Decision, Execution, Frame, State
 from spec_vlm_nav.nodes.conversions import seconds_of, to_duration
-from spec_vlm_nav.nodes.feedback import Feedback
+from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
 from speculation.language.instructions import is_stop
 from speculation.trace import Kind, Lane
-
-if TYPE_CHECKING:
-    from spec_vlm_nav.nodes.vlm_nav import VlmNav
 
 RESEND_S, RESEND_HOLD_S = 0.5, 0.1
 """How soon a decision that the executor has not taken up is sent again."""
@@ -50,7 +47,7 @@ ERROR = {
 class Goal:
     """Runs in a thread of the executor's; `finish` ends it from any other."""
 
-    def __init__(self, node: VlmNav, handle: Any, number: int, asked: NavigationGoal) -> None:
+    def __init__(self, node: Host, handle: Any, number: int, asked: NavigationGoal) -> None:
         self._node, self._handle, self._number, self._asked = node, handle, number, asked
         self._ended_by: End | None = None
         self._wake = threading.Event()
