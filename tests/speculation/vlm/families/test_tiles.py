@@ -47,7 +47,7 @@ from speculation.vlm.forward import (
 )
 from speculation.vlm.fused import fuse
 from speculation.vlm.inputs import Inputs, as_sent, prepare
-from speculation.vlm.inspect import inspect_folder, inspect_pair
+from speculation.vlm.inspect import inspect_folder, pair_problems
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
@@ -149,10 +149,8 @@ def test_files_of_transformers_5_say_the_same(models: dict[str, Vlm], tmp_path: 
 @pytest.mark.parametrize("name", NAMES)
 def test_inspect_and_memory_know_what_is_loaded(folders: dict[str, Path], models: dict[str, Vlm], name: str) -> None:
     report, vlm = inspect_folder(folders[name]), models[name]
-    assert not report.problem and report.sees_images and report.layers == vlm.num_layers
-    assert (report.fingerprint, report.tokenizer, report.eos) == (vlm.fingerprint, vlm.tokenizer_fingerprint, vlm.eos)
-    assert report.kv_heads == vlm.kv_heads and report.head_dim == vlm.head_dim
-    assert report.kv_bytes_per_token["float32"] == 2 * 4 * vlm.num_layers * vlm.kv_heads * vlm.head_dim
+    assert report.sees_images and (report.fingerprint, report.tokenizer) == (vlm.fingerprint, vlm.tokenizer_fingerprint)
+    assert report.kv_bytes_per_token == 2 * 2 * vlm.num_layers * vlm.kv_heads * vlm.head_dim
     frames = tiles_of(vlm)
     assert report.image_tokens == frames.tokens(frames.encode(pixels(720, 1280))[1])
     whole = load_vlm(folders[name], load_check=False)
@@ -162,10 +160,8 @@ def test_inspect_and_memory_know_what_is_loaded(folders: dict[str, Path], models
 
 def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, Path]) -> None:
     reports = {name: inspect_folder(folder) for name, folder in folders.items()}
-    for target, draft in PAIRS:
-        found = inspect_pair(reports[target], reports[draft])
-        assert not found.problems and {found.target, found.draft} == {target, draft}
-    assert inspect_pair(reports[PAIRS[0][0]], reports[PAIRS[1][1]]).problems
+    assert not any(pair_problems(reports[target], reports[draft]) for target, draft in PAIRS)
+    assert pair_problems(reports[PAIRS[0][0]], reports[PAIRS[1][1]])
 
 
 def test_vision_and_projector_stay_whole_when_the_rest_is_rounded(folders: dict[str, Path]) -> None:
