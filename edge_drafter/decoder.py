@@ -15,11 +15,10 @@ from typing import NoReturn
 import torch
 
 from edge_drafter.background import Background
-from edge_drafter.draft_models import DraftModels, load_draft_models
+from edge_drafter.draft_models import DraftModels, LoadedDraft, load_draft_models
 from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.protocols import LoadedDraft
 from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig, Mode
 from edge_drafter.sources.choice import sources_of

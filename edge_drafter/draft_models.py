@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from edge_drafter.declared_times import PacedFedModel, PacedModel
 from edge_drafter.llama_cpp import LlamaCppModel, LlamaCppSession
-from edge_drafter.protocols import DraftModel, FedModel, LoadedDraft
+from edge_drafter.protocols import DraftModel, FedModel
 from edge_drafter.settings import EdgeConfig
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
@@ -26,6 +27,8 @@ from speculation.vlm.speed import announce
 from speculation.wire import Thinking
 
 _log = logging.getLogger(__name__)
+LoadedDraft: TypeAlias = "Vlm | LlamaCppModel"
+"""A checkpoint as a draft engine has loaded it, for any number of draft models."""
 
 
 @dataclass
@@ -85,14 +88,11 @@ def load_draft(name: Path | str, settings: ModelSettings) -> LoadedDraft:
 def draft_session(loaded: LoadedDraft, capacity: int, reserved: int = 0) -> DraftModel:
     """Return a draft model of its own over what is loaded.
 
-    `reserved`: slots of `capacity` behind a prompt that its answer may need. Raises TypeError for what no engine here
-    has loaded.
+    `reserved`: slots of `capacity` behind a prompt that its answer may need.
     """
     if isinstance(loaded, LlamaCppModel):
         return LlamaCppSession(loaded, capacity, reserved)
-    if isinstance(loaded, Vlm):
-        return VlmSession(loaded, capacity, reserved)
-    raise TypeError(f"{type(loaded).__name__} is of no draft engine")
+    return VlmSession(loaded, capacity, reserved)
 
 
 def _load_checked(config: EdgeConfig) -> LoadedDraft:

@@ -143,10 +143,7 @@ def _reason() -> str:
 
 
 class LlamaCppModel:
-    """A GGUF file's weights, its eyes where it has any, and what belongs to them. Holds no state of a step.
-
-    Satisfies `edge_drafter.protocols.LoadedDraft`.
-    """
+    """A GGUF file's weights, its eyes where it has any, and what belongs to them. Holds no state of a step."""
 
     def __init__(self, files: GgufFiles, settings: ModelSettings) -> None:
         """Load the files. Weights stay as the file has them; keys, values and attention are in 16 bits where

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import (
-    Context,
     NonRecordingSpan,
     Span,
     SpanContext,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_drafter.calibration import Calibration
-from edge_drafter.logits_processors import AlignedModel, SampledModel
+from edge_drafter.processed_models import AlignedModel, SampledModel
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
