@@ -225,15 +225,6 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert "trained for target t" in caplog.text
 
 
-@pytest.mark.parametrize("choice", ["auto", "off"])
-def test_a_predictor_beside_a_draft_named_by_its_hub_name_is_found(
-    choice: str, hub: Path, target: Vlm, robot: Robot
-) -> None:
-    replace(network(1), draft=target.fingerprint).save(hub)
-    edge = robot("tcp://127.0.0.1:1", Path("me/tiny"), mode="edge", predictor=choice)
-    assert (edge.models.predictor is None) is (choice == "off")
-
-
 def test_the_target_says_which_objects_are_known(
     verifier: Verifier, tiny_target: Path, draft: Vlm, robot: Robot, serve: Serve, tmp_path: Path
 ) -> None:
@@ -266,19 +257,6 @@ def test_sampled_answers_are_the_target_s_own_draws(
         assert found == tuple(token for token, _ in truth)
     own = VlmSession(draft, 512).sampled(PROMPT, jpeg(0), ANSWER, how, question_key(5, 4))
     assert edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens == tuple(token for token, _ in own)
-
-
-def test_a_rounded_draft_of_another_padding_changes_no_token(
-    verifier: Verifier, tiny_target: Path, robot: Robot, tmp_path: Path
-) -> None:
-    """As a quantised Qwen2-VL 2B drafts for the 7B, whose embedding has other rows."""
-    pytest.importorskip("bitsandbytes")
-    folder = tiny_model(tmp_path / "draft", layers=2, padding=256)
-    edge = robot(verifier.address, folder, dtype="float32", quantisation="nf4")
-    assert edge.models.loaded.quantisation == "nf4"
-    result = edge.decode(PROMPT, jpeg(0), 60.0, "sd")
-    assert list(result.tokens) == greedy(tiny_target, [jpeg(0)])[0]
-    assert result.stats.drafted > 0
 
 
 def cut_short(edge: EdgeDecoder, server: Verifier) -> Question:
@@ -356,11 +334,3 @@ def test_a_link_is_named_and_its_delays_are_added(verifier: Verifier, robot: Rob
     assert conditions.down.rate_bps == lte.down.rate_bps and edge.declared == "go2_a100_scaled over lte"
     with pytest.raises(ValueError, match="unknown link 'string'; links.json has wifi"):
         robot(verifier.address, link="string")
-
-
-def test_a_verifier_elsewhere_needs_keys_or_permission_before_any_model_is_loaded(tmp_path: Path) -> None:
-    address = "tcp://10.0.0.5:5555"
-    with pytest.raises(ValueError, match=r"verifier tcp://10\.0\.0\.5:5555 .*allow_plain"):
-        EdgeConfig.flat(tmp_path, verifier=address)
-    for trusted in ({"allow_plain": True}, {"keys": "keys"}, {"mode": "edge"}):
-        assert EdgeConfig.flat(tmp_path, verifier=address, **trusted).connection.verifier == address

@@ -326,15 +326,6 @@ def test_a_step_that_fails_says_why_and_closes_its_figures(
         assert decode(encode(last)) == last
 
 
-@pytest.mark.parametrize("mode", ["sd", "edge"])
-def test_arithmetic_that_fails_costs_this_answer_and_no_more(mode: str) -> None:
-    bench = Bench(counting(20), never, Weather(), DraftingConfig.of(mode), Refusing)
-    bench.model.what, bench.model.error = "commit", ZeroDivisionError("float division by zero")
-    with pytest.raises(StepInterrupted, match="^float division by zero$") as caught:
-        bench.run()
-    assert caught.value.cause is Interruption.FAILED
-
-
 def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figures() -> None:
     bench = Bench(counting(20), never, Weather(), DraftingConfig.of("sd"), Refusing)
     bench.model.what, bench.model.error = "begin", RuntimeError("out of memory")

@@ -14,10 +14,6 @@ from speculation.program_exit import PACKAGES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_what_is_there_is_not_complained_about() -> None:
-    need("sim", "json", "sys")
-
-
 def test_the_extra_and_only_what_is_missing_are_named() -> None:
     with pytest.raises(ImportError, match=r"^no_such_module not found: pip install 'spec-vlm-nav-core\[sim\]'$"):
         need("sim", "json", "no_such_module")

@@ -15,7 +15,6 @@ from edge_drafter.sources.server import ServerSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.cancellation import Stop
-from speculation.wire import Draft
 from tests.edge_drafter.fakes import (
     EOS,
     WEATHERS,
@@ -69,20 +68,6 @@ def test_with_a_new_source_the_answer_is_still_the_targets(
     drafter = Drafter(sources, FakeLink(target, clock, weather), config, clock)
     for number in (1, 2):
         assert drafter.run(request(number)).tokens == alone(target, 24)
-
-
-def test_a_new_sources_tokens_are_sent_and_accepted() -> None:
-    clock, config = FakeClock(), DraftingConfig.of("sd")
-    link = FakeLink(counting(99), clock, Weather())
-    result = Drafter([Counting()], link, config, clock).run(request(max_tokens=5))
-    assert [message.tokens for _, message in link.sent if isinstance(message, Draft)] == [[0, 1, 2, 3]]
-    assert result.stats.accepted == result.stats.draft_forwards == 4 and result.stats.wasted_forwards == 0
-    beside = FakeLink(lambda prefix: 3, clock, Weather())
-    config = DraftingConfig.of("sd", gamma=1)
-    result = Drafter([Repeating(), Counting()], beside, config, clock).run(request(max_tokens=6))
-    assert result.tokens == (3,) * 6
-    drafts = [message.tokens for _, message in beside.sent if isinstance(message, Draft)]
-    assert [0] in drafts and [3] in drafts, "what costs no forward is sent where the model's own guess is no likelier"
 
 
 @pytest.mark.parametrize("mode", Mode)

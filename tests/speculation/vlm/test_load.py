@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers.utils.logging import enable_progress_bar
 
 from speculation.vlm import folder as folder_module
 from speculation.vlm import load, memory
@@ -44,19 +41,6 @@ def test_runs_in_any_dtype_from_bfloat16_files(tiny_target: Path, dtype: str) ->
     assert vlm.vocabulary == len(vlm.tokenizer) < vlm.text.embed_tokens.num_embeddings
     assert vlm.eos == (vlm.tokenizer.convert_tokens_to_ids("<|im_end|>"),)
     assert not any(weight.requires_grad for weight in vlm.model.parameters())
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("logs", [True, False])
-def test_progress_bars_are_for_a_terminal_without_a_log(
-    tiny_target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, logs: bool
-) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()] if logs else [])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    enable_progress_bar()
-    load_vlm(tiny_target)
-    printed = capsys.readouterr()
-    assert printed.out == "" and bool(printed.err) == (terminal and not logs)
 
 
 def test_published_checkpoint_layout_is_the_same_model(folder: Path, target: Vlm) -> None:
@@ -92,13 +76,6 @@ def test_published_checkpoint_layout_is_the_same_model(folder: Path, target: Vlm
     np.testing.assert_array_equal(answers[0], answers[1])
     assert vlm.processor.frames is not None
     vlm.processor.frames.patchify(np.zeros((1, 56, 56, 3), dtype=np.uint8))
-
-
-def test_threads_are_pinned_or_left(tiny_target: Path) -> None:
-    load_vlm(tiny_target, threads=1)
-    assert torch.get_num_threads() == 1
-    load_vlm(tiny_target, threads=None)
-    assert torch.get_num_threads() == 1
 
 
 def test_generation_config_adds_ends_and_is_not_silently_dropped(

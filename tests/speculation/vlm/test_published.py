@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -113,29 +112,6 @@ def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, 
     assert not any(pair_problems(reports[target], reports[draft]) for target, draft in PAIRS)
     mixed = pair_problems(reports["Qwen2-VL-7B-Instruct"], reports["Qwen2.5-VL-3B-Instruct"])
     assert any("their tokenizers differ" in problem for problem in mixed)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("order", ResponseOrder)
-def test_the_guide_goes_through_the_chat_template(
-    folders: dict[str, Path], name: str, order: ResponseOrder, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "speculation"):
-        vlm = load_vlm(folders[name])
-    assert "the robot's own sampling setting decides" in caplog.text
-    assert ("answers get the repetition penalty of" in caplog.text) is ("2.5" in name)
-    guided = Guidance.AUTO.applies(Vocabulary.load(folders[name]))
-    prompt = compose("find the silver bottle", order=order, guide=guided)
-    assert "You steer a robot dog" in prompt and "Action: " in prompt
-    inputs = prepare(vlm, prompt, FRAME)
-    text = vlm.tokenizer.decode(inputs.ids)
-    places = int((inputs.ids == vlm.image_token).sum())
-    assert places == PLACES[LAYOUTS[name].family]
-    system = "" if LAYOUTS[name].is_third else "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-    assert text == (
-        f"{system}<|im_start|>user\n<|vision_start|>"
-        f"{'<|image_pad|>' * places}<|vision_end|>{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 @pytest.mark.parametrize("penalty", [1.05, 1.3, 0.8])

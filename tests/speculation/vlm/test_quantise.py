@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
-from speculation.vlm.speed import announce
 from tests.models import frame
 
 PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
@@ -77,15 +75,6 @@ def test_llm_int8_depends_on_the_company() -> None:
     _, _, together = functional.int8_vectorwise_quant(rows, threshold=6.0)
     assert (alone.tolist(), together.tolist()) == ([], [5])  # columns that are multiplied at 16 bits, for both rows
     assert not Quantisation.INT8.is_exact
-
-
-def test_what_it_takes_is_logged(tiny_target: Path, caplog: pytest.LogCaptureFixture) -> None:
-    vlm = load(tiny_target, Quantisation.NF4)
-    with caplog.at_level(logging.INFO):
-        announce(vlm, logging.getLogger("test"))
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "test"]
-    assert f"{tiny_target.name}: 0.6 MB of weights in float32, nf4, " in line
-    assert line.endswith("ms a decode on cpu")
 
 
 def test_missing_package_is_named(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,17 +20,10 @@ from PIL import Image
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from adapters_training.encoding import Encoded
-from adapters_training.frozen_target.batches import collate
-from adapters_training.frozen_target.hidden_states import outputs
 from edge_drafter import DraftingConfig, Mode, StepRequest
-from speculation.cancellation import Abandoned
-from speculation.exits import ExitHeads
 from speculation.frames import decode_jpeg
 from speculation.language.prompts import chat
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
-from speculation.vlm import load as load_module
-from speculation.vlm import placement
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families.internvl import InternVL, InternVLFrames
 from speculation.vlm.families.smolvlm import SmolVLM, SmolVLMFrames
@@ -45,7 +38,6 @@ from speculation.vlm.forward import (
     image_places,
     prefill,
 )
-from speculation.vlm.fused import fuse
 from speculation.vlm.inputs import Inputs, as_sent, prepare
 from speculation.vlm.inspect import inspect_folder, pair_problems
 from speculation.vlm.load import ModelFolderError, load_vlm
@@ -406,75 +398,7 @@ def test_other_decoders_of_internvl_pass_the_check_at_load(tmp_path: Path, decod
     expect(vlm, inputs, forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])[0], tolerance)
 
 
-def test_a_projector_that_breaks_between_the_two_forwards_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def break_it(vlm: Vlm, several: bool) -> None:
-        projector = vlm.model.get_submodule(vlm.family.vision[1])
-        with torch.no_grad():
-            next(weight for weight in projector.parameters() if weight.ndim == 2).mul_(0.5)
-
-    monkeypatch.setattr(load_module, "_take_over", break_it)
-    with pytest.raises(ModelFolderError, match="differ from transformers' own"):
-        load_vlm(folder)
-    load_vlm(folder, load_check=False)
-
-
-def test_seeing_can_be_given_up_between_layers(vlm: Vlm) -> None:
-    calls = [0]
-
-    def stop() -> bool:
-        calls[0] += 1
-        return calls[0] == 2
-
-    with pytest.raises(Abandoned):
-        encode_image(vlm, prepare(vlm, PROMPT, FRAME), stop)
-    assert calls == [2]
-    assert encode_image(vlm, prepare(vlm, PROMPT, FRAME), lambda: False) is not None
-
-
-def test_layers_on_several_devices_and_captured_ones_are_the_same(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = {"lazy:0": 10**9, "lazy:1": 10**9}
-    monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
-    spread = load_vlm(vlm.folder, dtype="float64", device="lazy:0,lazy:1", load_check=False)
-    assert len(spread.spans) == 2
-    for part in vlm.family.vision:
-        assert {str(weight.device) for weight in spread.model.get_submodule(part).parameters()} == {"lazy:0"}
-    found = []
-    for each in (vlm, spread):
-        cache = KVCache(each, 1, CAPACITY)
-        root = prefill(each, cache, 0, prepare(each, PROMPT, WIDE))
-        found.append(forward(each, cache, [draft_chunk(cache, 0, root, *TREE)])[0])
-    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=EXACT)
-
-
-def test_decoders_are_run_by_fused_layers(folders: dict[str, Path]) -> None:
-    for name in NAMES:
-        assert len(fuse(load_vlm(folders[name], load_check=False))) == LAYOUTS[name].layers
-
-
 # --- exits and training
-
-
-def test_training_reads_the_states_that_exits_and_heads_read(vlm: Vlm) -> None:
-    """Rows of different frames beside each other, against transformers' own hidden states."""
-    steps = [prepare(vlm, PROMPT, WIDE), prepare(vlm, "go", FRAME)]
-    rows = [Encoded(each.ids, each.ids, each.positions, each.pixel_values, each.grids[0], False) for each in steps]
-    batch = collate(rows, pad=0)
-    batch_outputs = [hidden for _, hidden in outputs(vlm, batch)]
-    for row, inputs in enumerate(steps):
-        with torch.no_grad():
-            given_ = scratch_inputs(vlm, inputs)
-            reference = vlm.model(**given_, use_cache=False, output_hidden_states=True).hidden_states
-        for index in range(vlm.num_layers - 1):
-            own = batch_outputs[index][row, : len(inputs.ids)]
-            torch.testing.assert_close(own, reference[index + 1][0], rtol=0, atol=EXACT)
-    heads = ExitHeads(vlm, range(vlm.num_layers - 1), rank=4)
-    cache = KVCache(vlm, 1, CAPACITY)
-    root = prefill(vlm, cache, 0, steps[1])
-    first = next(iter(forward_layers(vlm, cache, [draft_chunk(cache, 0, root, [], [])])))
-    assert heads.logits(0, first.hidden[0]).shape == (1, vlm.vocabulary)
-    torch.testing.assert_close(first.hidden[0][0], batch_outputs[0][1, len(steps[1].ids) - 1], rtol=0, atol=EXACT)
 
 
 # --- answers
