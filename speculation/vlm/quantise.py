@@ -15,7 +15,6 @@ from speculation.vlm.settings import Quantisation
 
 PACKAGES = {
     Quantisation.NF4: ("bitsandbytes", "accelerate"),
-    Quantisation.INT8: ("bitsandbytes", "accelerate"),
     Quantisation.INT8_WEIGHT_ONLY: ("torchao",),
 }
 STORED_PACKAGES = {
@@ -74,11 +73,10 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
         from torchao.quantization import Int8WeightOnlyConfig
 
         return transformers.TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=whole)
-    how: dict[str, Any] = {"load_in_8bit": True}
-    if wanted is Quantisation.NF4:
-        how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
     settings: Any = transformers.BitsAndBytesConfig
-    return settings(llm_int8_skip_modules=whole, **how)
+    return settings(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=whole
+    )
 
 
 def _need(packages: tuple[str, ...], what: str, instead: str = "") -> None:

@@ -35,6 +35,7 @@ from speculation.language.prompts import (
 from speculation.language.thinking import UNFINISHED
 from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
 
+
 @given(
     st.sampled_from(ACTIONS),
     st.text(alphabet=st.characters(exclude_characters=":"), min_size=1, max_size=80).filter(str.strip),
