@@ -109,7 +109,7 @@ class EdgeDecoder:
             self.link = ZmqLink(
                 LinkConfig(way.verifier, hello, keys, self.conditions, silent_s=silent_s, allow_plain=way.allow_plain)
             )
-        self._verifier = Verifier(config, self.link, self.profile.name)
+        self._verifier = Verifier(config, self.link)
 
     @property
     def models(self) -> DraftModels:

@@ -20,6 +20,7 @@ from speculation.profiles import DeviceProfile
 from speculation.settings import expanded
 from speculation.vlm.folder import gguf_files
 from speculation.vlm.load import DTYPES, load_vlm
+from speculation.vlm.memory import gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
@@ -66,8 +67,6 @@ def load_draft_models(config: EdgeConfig, profile: DeviceProfile, loaded: Loaded
     folder = find(decoding.predictor, draft.folder)
     predictor = Predictor.load(folder, draft.fingerprint) if folder is not None else None
     model = draft_session(draft, config.capacity, decoding.max_tokens)
-    if loaded is None and isinstance(model, LlamaCppSession):
-        model.announce(_log)
     if profile.draft_s:
         model = PacedModel(model, profile.draft_s, layers=draft.num_layers)
     models = DraftModels(draft, model, objects, predictor, grammars)
@@ -107,7 +106,9 @@ def _load_checked(config: EdgeConfig) -> LoadedDraft:
         if is_blind:
             raise ValueError(f"draft model {draft.name} is a language model alone; choose one that sees")
         announce(draft, _log)
-    elif is_blind:
+        return draft
+    _log.info("%s: llama.cpp, %s of weights on %s", draft.name, gigabytes(draft.weight_bytes), draft.device)
+    if is_blind:
         _log.warning(
             "draft model %s has no eyes: it drafts from the words alone and is right less often, answers stay the "
             "verifier's own (but in mode edge); give it its vision tower as MODEL.gguf,MMPROJ.gguf", draft.name,

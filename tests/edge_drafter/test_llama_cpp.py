@@ -379,7 +379,7 @@ def test_without_eyes_it_drafts_blind_and_says_so_once(
     with caplog.at_level(logging.INFO):
         edge = robot(serve(tiny_target).address, weights, mode="full")
     assert sum("has no eyes" in line for line in caplog.messages) == 1
-    assert any("llama.cpp, blind" in line and "ms a decode on cpu" in line for line in caplog.messages)
+    assert any("llama.cpp, " in line and "of weights on cpu" in line for line in caplog.messages)
     session = VlmSession(target, 512)
     for seed in range(2):
         truth = [token for token, _ in session.greedy(PROMPT, jpeg(seed), 20)]
