@@ -13,8 +13,6 @@ import torch
 from PIL import Image
 
 from edge_drafter import DraftingConfig, Mode, StepRequest
-from speculation.language.grammar import Grammars, grammar_for
-from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary, compose, parse_answer
 from speculation.sampling import GREEDY, Coupled
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
@@ -145,32 +143,3 @@ def test_every_mode_answers_as_the_target_alone(folders: dict[str, Path], target
             run(big, [edge], self_draft=small)
             alone = VlmSession(big, CAPACITY).sampled(request.prompt, request.jpeg, 8, sampling, 5)
             assert edge.answers == [tuple(token for token, _ in alone)], mode
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "order"), [(*pair, order) for pair, order in zip(PAIRS, 2 * list(ResponseOrder), strict=True)]
-)
-def test_guide_and_grammar_make_every_answer_readable(
-    folders: dict[str, Path], target: str, draft: str, order: ResponseOrder
-) -> None:
-    """Random weights say anything; under the grammar of the guided prompt they name an action, and it is the target's.
-
-    The answer is cut short: its reasons may take all tokens but those of the action's line.
-    """
-    big, small = (load_vlm(folders[name], dtype="float64") for name in (target, draft))
-    prompt = compose("find the silver bottle", order=order, guide=Guidance.AUTO.applies(Vocabulary.load(big.folder)))
-    grammar = Grammars(big.tokenizer, big.vocabulary).of(grammar_for(prompt), big.eos)
-    buffer = io.BytesIO()
-    Image.fromarray(FRAME).save(buffer, "JPEG")
-    limit, capacity = grammar.least_tokens + 6, 768
-    alone = VlmSession(big, capacity)
-    free = alone.answer(prompt, buffer.getvalue(), limit)
-    assert parse_answer(free).problem, "else the grammar shows nothing"
-    said = alone.sampled(prompt, buffer.getvalue(), limit, GREEDY, grammar=grammar)
-    expected = tuple(token for token, _ in said)
-    assert not parse_answer(big.tokenizer.decode(expected, skip_special_tokens=True)).problem
-    for mode in (Mode.CLOUD, Mode.SD, Mode.FULL):
-        request = StepRequest(1, prompt, buffer.getvalue(), big.eos, limit, grammar=grammar)
-        edge = Robot(small, DraftingConfig.of(mode, gamma=3, max_nodes=12), [request], Weather(one_way_s=0.02))
-        run(big, [edge], self_draft=small, capacity=capacity)
-        assert edge.answers == [expected], mode
