@@ -113,24 +113,6 @@ def test_what_the_checkpoints_ask_for_is_part_of_every_answer(
     assert list(plain.decode(PROMPT, image, 60.0, "edge").tokens) == greedy(tiny_draft, [image])[0]
 
 
-def test_a_verifier_with_a_draft_model_of_its_own_needs_no_draft(
-    verifier: Verifier, tiny_target: Path, tiny_draft: Path, robot: Robot, serve: Serve
-) -> None:
-    """Mode server_sd: the target's own tokens, in fewer target forwards than tokens; without the model a sentence."""
-    images = [jpeg(seed) for seed in range(3)]
-    server = serve(tiny_target, "--draft-model", str(tiny_draft))
-    edge = robot(server.address, mode="server_sd")
-    results = [edge.decode(PROMPT, image, 60.0) for image in images]
-    truths = greedy(tiny_target, images)
-    assert [list(result.tokens) for result in results] == truths
-    assert list(edge.decode(PROMPT, images[0], 60.0, "cloud").tokens) == truths[0]
-    assert sum(result.stats.cloud_passes for result in results) < sum(map(len, truths))
-    assert all(result.stats.draft_forwards == result.stats.drafted == 0 for result in results)
-    assert any("drafts beside the target" in line for line in server.log)
-    with pytest.raises(VerifierLost, match="start it with --draft-model FOLDER"):
-        robot(verifier.address, mode="server_sd").decode(PROMPT, images[0], 60.0)
-
-
 def test_a_text_pair_is_asked_in_words(tmp_path: Path, tiny_draft: Path, robot: Robot, serve: Serve) -> None:
     """Without a frame, over the same sockets: a language model's own answers in every mode; a frame is refused."""
     big, small = (tiny_text_model(tmp_path / name, layers=count) for name, count in (("big", 3), ("small", 2)))

@@ -168,20 +168,6 @@ def test_a_prompt_is_read_from_where_it_differs(session: LlamaCppSession, fed: l
     np.testing.assert_allclose(session.root_logits(), fresh.root_logits(), rtol=0, atol=EXACT)
 
 
-def test_an_equal_image_is_looked_at_once(eyes: LlamaCppModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[object] = []
-    read = llama_cpp._Eyes.read
-    monkeypatch.setattr(llama_cpp._Eyes, "read", lambda *given: (looked.append(given), read(*given))[1])
-    session = LlamaCppSession(eyes, 256)
-    rows = []
-    for image in (jpeg(0), jpeg(0), jpeg(1), jpeg(0)):
-        session.begin(PROMPT, image)
-        rows.append(session.root_logits())
-    assert len(looked) == 3
-    np.testing.assert_allclose(rows[1], rows[0], rtol=0, atol=EXACT)
-    np.testing.assert_allclose(rows[3], rows[0], rtol=0, atol=EXACT)
-
-
 def stop_at(call: int) -> Callable[[], bool]:
     calls = iter(range(1, 10**6))
     return lambda: next(calls) >= call
@@ -386,12 +372,3 @@ def test_without_eyes_it_drafts_blind_and_says_so_once(
         assert list(edge.decode(PROMPT, jpeg(seed), 60.0).tokens) == truth
     found = edge.swap_test(PROMPT, "Action: stop", jpeg(0), jpeg(1))
     assert found is not None and found.changed == 0
-
-
-def test_a_draft_of_another_tokenizer_is_refused_at_the_start(
-    serve: Serve, tiny_target: Path, tmp_path: Path, robot: Robot
-) -> None:
-    other = load_vlm(tiny_text_model(tmp_path / "other", vocabulary=300))
-    edge = robot(serve(tiny_target).address, write_gguf(other, tmp_path / "other.gguf"), mode="sd", resume_s=1.0)
-    with pytest.raises(Exception, match=r"tokenizer"):
-        edge.decode(PROMPT, jpeg(0), 10.0)

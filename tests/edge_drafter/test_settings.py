@@ -7,29 +7,6 @@ import pytest
 from edge_drafter import DraftingConfig, Mode
 from edge_drafter.settings import MAX_RTT_S, EdgeConfig
 from speculation.sampling import Coupled, Point, SamplingScheme, Sparse, Split, Whole
-from speculation.wire import Idle
-
-
-def test_the_modes_are_settings_of_one_drafter() -> None:
-    flags = {
-        mode.value: (c.drafts, c.predrafts, c.own_guess, c.early_tokens, c.idle, c.needs_link)
-        for mode in Mode
-        for c in [DraftingConfig.of(mode)]
-    }
-    known: dict[str, tuple[object, ...]] = {
-        "cloud": (False, False, False, False, Idle.DECODE, True),
-        "edge": (False, False, False, False, Idle.WAIT, False),
-        "sd": (True, False, False, False, Idle.WAIT, True),
-        "fsd": (True, True, False, True, Idle.WAIT, True),
-        "proactive": (True, True, True, False, Idle.WAIT, True),
-        "pipelined": (True, True, True, False, Idle.WAIT, True),
-        "full": (True, True, True, True, Idle.LEDGER, True),
-        "server_sd": (False, False, False, False, Idle.DECODE, True),
-    }
-    assert known.items() <= flags.items()
-    assert [mode for mode in Mode if DraftingConfig.of(mode).self_draft] == [Mode.SERVER_SD]
-    assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
-    assert DraftingConfig.of("server_sd").draft_tokens == 32, "SpecEdge's tree"
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import Drafter, DraftingConfig, DraftSource, Mode, sources_of
-from edge_drafter.sources.model import ModelSource
-from edge_drafter.sources.ngrams import NgramSource
-from edge_drafter.sources.server import ServerSource
+from edge_drafter import Drafter, DraftSource, Mode, sources_of
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.cancellation import Stop
@@ -23,7 +19,6 @@ from tests.edge_drafter.fakes import (
     FakeModel,
     Weather,
     alone,
-    counting,
     hashed_draft,
     hashed_target,
     patient,
@@ -68,12 +63,3 @@ def test_with_a_new_source_the_answer_is_still_the_targets(
     drafter = Drafter(sources, FakeLink(target, clock, weather), config, clock)
     for number in (1, 2):
         assert drafter.run(request(number)).tokens == alone(target, 24)
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_a_mode_has_the_sources_that_its_settings_name(mode: Mode) -> None:
-    config = DraftingConfig.of(mode)
-    kinds = [type(source) for source in sources_of(config, FakeModel(counting(9)))]
-    drafts = config.drafts or mode is Mode.EDGE
-    expected = ((ServerSource, config.self_draft), (NgramSource, config.ngrams), (ModelSource, drafts))
-    assert kinds == [kind for kind, is_used in expected if is_used]
