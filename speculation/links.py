@@ -131,7 +131,7 @@ class LinkConditions:
     up: WayConditions = field(default_factory=WayConditions)
     down: WayConditions = field(default_factory=WayConditions)
     seed: int = 0
-    """Of the random draws."""
+    """The seed of the random draws."""
     scale: str = ""
     """Source of the figures."""
 

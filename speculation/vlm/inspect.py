@@ -49,7 +49,7 @@ class FolderReport:
     image_tokens: int
     weights: dict[str, int]
     kv_bytes_per_token: int
-    """In bfloat16."""
+    """Bytes of one token's keys and values in bfloat16, all layers together."""
 
 
 def free_memory() -> dict[str, int]:

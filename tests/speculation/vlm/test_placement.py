@@ -25,8 +25,10 @@ from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.placement import cut
 from speculation.vlm.settings import ModelSettings
+from tests import devices
 from tests.models import frame
 
+devices.attach()
 ONE, TWO, FOUR = ("lazy:0", "lazy:0,lazy:1", "lazy:0,lazy:1,lazy:2,lazy:3")
 
 

@@ -41,11 +41,9 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.quantise import quantisation_config
 from speculation.vlm.settings import Quantisation
 from speculation.wire import MAX_FRAMES, Sight
-from tests import devices
 from tests.models import scratch_logits
 from tests.published_tiles import LAYOUTS, TOKENS_PER_TILE, published_tiles
 
-devices.attach()
 EXACT = 1e-9
 NAMES = tuple(LAYOUTS)
 FAMILIES = ("InternVL3_5-8B-HF", "SmolVLM2-2.2B-Instruct")
