@@ -31,7 +31,7 @@ from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot, Serve
 from tests.edge_drafter.waiting import wait_for
-from tests.models import THINKING_TEMPLATE, tiny_model, tiny_text_model
+from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.speculation.test_predictor import network
 
 PROMPT = "find the silver bottle"
@@ -111,27 +111,6 @@ def test_what_the_checkpoints_ask_for_is_part_of_every_answer(
     plain = robot(serve(big, "--generation", "raw").address, small, generation="raw")
     assert list(plain.decode(PROMPT, image, 60.0, "full").tokens) == raw
     assert list(plain.decode(PROMPT, image, 60.0, "edge").tokens) == greedy(tiny_draft, [image])[0]
-
-
-def test_a_text_pair_is_asked_in_words(tmp_path: Path, tiny_draft: Path, robot: Robot, serve: Serve) -> None:
-    """Without a frame, over the same sockets: a language model's own answers in every mode; a frame is refused."""
-    big, small = (tiny_text_model(tmp_path / name, layers=count) for name, count in (("big", 3), ("small", 2)))
-    prompts = ("find the silver bottle", "I see the red chair ahead, on the left.")
-    session = VlmSession(load_vlm(big, dtype="float64"), 512)
-    truths = [[token for token, _ in session.greedy(prompt, None, ANSWER)] for prompt in prompts]
-    server = serve(big, "--text-only", "--draft-model", str(small))
-    edge = robot(server.address, small, text_only=True)
-    for prompt, truth in zip(prompts, truths, strict=True):
-        for mode in ("cloud", "sd", "fsd", "full", "server_sd"):
-            assert list(edge.decode(prompt, b"", 60.0, mode).tokens) == truth, mode
-    for mode in ("cloud", "sd"):
-        with pytest.raises(ValueError, match="sees no images; give it none"):
-            edge.decode(prompts[0], jpeg(0), 60.0, mode)
-    assert list(edge.decode(prompts[1], b"", 60.0, "sd").tokens) == truths[1]
-    with pytest.raises(ValueError, match="sees images, text_only wants a language model alone"):
-        robot(server.address, tiny_draft, text_only=True)
-    with pytest.raises(ValueError, match="draft model small is a language model alone; choose one that sees"):
-        robot(server.address, small)
 
 
 def test_a_target_that_thinks_is_drafted_for_and_its_text_says_what_is_thought(

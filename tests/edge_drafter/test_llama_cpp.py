@@ -265,16 +265,6 @@ def test_a_tree_of_more_leaves_than_the_library_has_sequences_is_refused_whole(s
     assert len(wide.extend([1] * 200, [ROOT] * 200)) == 200
 
 
-def test_what_is_longer_than_a_batch_is_cut(model: LlamaCppModel, text: Vlm, fed: list[int]) -> None:
-    ours, torchs = LlamaCppSession(model, 1024), VlmSession(text, 1024)
-    tokens = [10 + place % 40 for place in range(llama_cpp.BATCH + 9)]
-    for each in (ours, torchs):
-        each.begin(f"{PROMPT} " * 40, b"")
-    rows = ours.extend(tokens, range(ROOT, len(tokens) - 1))
-    assert max(fed) == llama_cpp.BATCH and len(fed) > 3
-    np.testing.assert_allclose(rows, torchs.extend(tokens, range(ROOT, len(tokens) - 1)), rtol=0, atol=EXACT)
-
-
 # --- what people bring
 
 

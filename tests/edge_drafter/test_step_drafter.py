@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin
 from tests.edge_drafter.fakes import (
     DRAFT_S,
     EOS,
-    VOCABULARY,
     WEATHERS,
     Bench,
     FakeClock,
@@ -136,22 +134,6 @@ def test_no_forward_is_run_whose_outcome_is_decided(
     assert bench.run().tokens == alone(target, 24)
 
 
-@pytest.mark.parametrize(("interrupt", "given_up_at"), [(True, 0.4375), (False, 0.45)])
-def test_a_forward_that_a_commit_makes_useless_is_given_up_at_the_next_layer(
-    interrupt: bool, given_up_at: float
-) -> None:
-    """The draft is wrong from its first token on; its commit comes in the third layer of a forward from 0.4 s on."""
-    config = replace(PIPELINE, ahead=False, interrupt=interrupt)
-    weather = Weather(verify_s=0.137, one_way_s=0.05)
-    bench = Bench(counting(99), lambda prefix: 6, weather, config)
-    bench.run(request(max_tokens=12))
-    first, second = [at for at, _ in bench.drafts][:2]
-    assert first == pytest.approx(4 * DRAFT_S)
-    assert second == pytest.approx(given_up_at + 4 * DRAFT_S)
-    abandoned = [span for span in bench.trace.spans if span.name == Kind.PREDRAFT.value and span.end < 0.449]
-    assert (abandoned[-1].end == pytest.approx(0.4375)) is interrupt
-
-
 class World:
     """A step's drafter without the loop: messages arrive when a test passes them on."""
 
@@ -211,31 +193,6 @@ def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hin
     plain = Bench(counting(12), wrong, Weather(), DraftingConfig.of("sd"))
     assert plain.run(request(1)).stats.rounds == plain.run(request(2)).stats.rounds == first.stats.rounds
     assert [begun.hints for begun in plain.link.begun] == [[], []]
-
-
-class SecondBest(FakeModel):
-    """A model whose likeliest token is always wrong, and whose second likeliest is always right."""
-
-    def _logits(self, prefix: Sequence[int]) -> Logits:
-        row: Logits = np.zeros(VOCABULARY)
-        right = self._following(prefix)
-        row[right], row[(right + 1) % EOS] = 3.0, 3.5
-        return row
-
-
-@pytest.mark.parametrize(("width", "rounds"), [(1, 12), (2, 4)])
-def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: int, rounds: int) -> None:
-    config = DraftingConfig.of("sd", width=width, draft_tokens=6, leaves=4, gamma=2)
-    bench = Bench(counting(99), counting(99), Weather(), config, SecondBest)
-    result = bench.run(request(max_tokens=12))
-    assert result.tokens == alone(counting(99), 12)
-    trees = [message for _, message in bench.drafts if message.parents is not None]
-    assert bool(trees) is (width > 1) and result.stats.rounds == rounds
-    for message in trees:
-        parents = message.parents or []
-        assert all(ROOT <= parent < node for node, parent in enumerate(parents))
-        named = list(zip(parents, message.tokens, strict=True))
-        assert len(set(named)) == len(named) <= 6
 
 
 # --- measured
