@@ -116,7 +116,8 @@ def pair_problems(first: FolderReport, second: FolderReport) -> list[str]:
 def table(reports: Sequence[FolderReport], free: Mapping[str, int]) -> str:
     """Return the reports side by side, as people read them, and of two whether they are a pair."""
     columns = [_column(report, free) for report in reports]
-    rows = [[name, *(column.get(name, "-") for column in columns)] for name in columns[0]]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if len(reports) == 2:
