@@ -51,9 +51,6 @@ def test_an_unknown_mode_names_the_known_ones() -> None:
         DraftingConfig.of("magic")
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 # --- what one robot starts with
 
 DRAFT = Path("draft")

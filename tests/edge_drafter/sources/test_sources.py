@@ -1,4 +1,4 @@
-"""What a new source of drafts takes: one class, and answers stay the target's."""
+"""What a new source of drafts takes: one class, with which answers stay the target's."""
 
 from __future__ import annotations
 

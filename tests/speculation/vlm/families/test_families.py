@@ -1,4 +1,4 @@
-"""Every family's own forward is transformers'; what is left out of it is refused at load; a new family is one file."""
+"""Every family's own forward is transformers'; what is left out of it is refused at load."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_logits_that_are_no_numbers_are_refused(tmp_path: Path, monkeypatch: pyt
         load_vlm(folder)
 
 
-# --- a new family
+# --- what is not known
 
 
 @pytest.mark.parametrize(
