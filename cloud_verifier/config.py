@@ -336,13 +336,6 @@ class ServerConfig(msgspec.Struct, frozen=True):
     quotas: Quotas = Quotas()
     monitoring: Monitoring = Monitoring()
 
-    def __post_init__(self) -> None:
-        if not self.model.rounding.is_exact:
-            raise StartError(
-                f"--quantisation {self.model.quantisation} rounds a token by what else is in the forward, so drafts "
-                "cannot be verified exactly; choose nf4 or int8_weight_only"
-            )
-
     @classmethod
     def of(cls, model: Path, **settings: Any) -> ServerConfig:
         """Return the settings with these values, by their own names. Raises StartError; TypeError for another name."""

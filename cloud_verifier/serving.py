@@ -19,8 +19,6 @@ from cloud_verifier.monitoring.http_server import pages_served
 from cloud_verifier.start_error import need
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
-from speculation.optional_packages import broken_package
-from speculation.program_exit import PACKAGES
 from speculation.vlm.settings import RAW, ModelSettings
 
 if TYPE_CHECKING:
@@ -101,8 +99,6 @@ def _serve(
         compile_grammars(engine.model)
         check_welcome(engine.model, config.limits.max_draft, profile.name)
     except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
-        if broken_package(error, PACKAGES):  # which ends the program by a sentence of its own
-            raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise StartError(f"--device {config.model.device}: {reason}") from None
     trace = Trace() if config.monitoring.trace is not None else None

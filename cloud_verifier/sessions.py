@@ -78,7 +78,7 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     if hello.tokenizer != model.tokenizer_fingerprint:
         text = (
             f"Hello.tokenizer {hello.tokenizer!r} is not the target's {model.tokenizer_fingerprint!r}; "
-            "draft and target must share one tokenizer (`python -m speculation.vlm inspect` names what differs)"
+            "draft and target must share one tokenizer (`python -m speculation.vlm inspect` shows which do)"
         )
         return Fault(FaultCode.TOKENIZER_MISMATCH, text)
     if hello.vocabulary != model.vocabulary:

@@ -15,11 +15,10 @@ from typing import NoReturn
 import torch
 
 from edge_drafter.background import Background
-from edge_drafter.draft_models import DraftModels, load_draft_models
+from edge_drafter.draft_models import DraftModels, LoadedDraft, load_draft_models
 from edge_drafter.drafter import Drafter
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.protocols import LoadedDraft
 from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig, Mode
 from edge_drafter.sources.choice import sources_of
@@ -110,7 +109,7 @@ class EdgeDecoder:
             self.link = ZmqLink(
                 LinkConfig(way.verifier, hello, keys, self.conditions, silent_s=silent_s, allow_plain=way.allow_plain)
             )
-        self._verifier = Verifier(config, self.link, self.profile.name)
+        self._verifier = Verifier(config, self.link)
 
     @property
     def models(self) -> DraftModels:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from edge_drafter.declared_times import PacedFedModel, PacedModel
 from edge_drafter.llama_cpp import LlamaCppModel, LlamaCppSession
-from edge_drafter.protocols import DraftModel, FedModel, LoadedDraft
+from edge_drafter.protocols import DraftModel, FedModel
 from edge_drafter.settings import EdgeConfig
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
@@ -19,6 +20,7 @@ from speculation.profiles import DeviceProfile
 from speculation.settings import expanded
 from speculation.vlm.folder import gguf_files
 from speculation.vlm.load import DTYPES, load_vlm
+from speculation.vlm.memory import gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
@@ -26,6 +28,8 @@ from speculation.vlm.speed import announce
 from speculation.wire import Thinking
 
 _log = logging.getLogger(__name__)
+LoadedDraft: TypeAlias = "Vlm | LlamaCppModel"
+"""A checkpoint as a draft engine has loaded it, for any number of draft models."""
 
 
 @dataclass
@@ -63,8 +67,6 @@ def load_draft_models(config: EdgeConfig, profile: DeviceProfile, loaded: Loaded
     folder = find(decoding.predictor, draft.folder)
     predictor = Predictor.load(folder, draft.fingerprint) if folder is not None else None
     model = draft_session(draft, config.capacity, decoding.max_tokens)
-    if loaded is None and isinstance(model, LlamaCppSession):
-        model.announce(_log)
     if profile.draft_s:
         model = PacedModel(model, profile.draft_s, layers=draft.num_layers)
     models = DraftModels(draft, model, objects, predictor, grammars)
@@ -85,14 +87,11 @@ def load_draft(name: Path | str, settings: ModelSettings) -> LoadedDraft:
 def draft_session(loaded: LoadedDraft, capacity: int, reserved: int = 0) -> DraftModel:
     """Return a draft model of its own over what is loaded.
 
-    `reserved`: slots of `capacity` behind a prompt that its answer may need. Raises TypeError for what no engine here
-    has loaded.
+    `reserved`: slots of `capacity` behind a prompt that its answer may need.
     """
     if isinstance(loaded, LlamaCppModel):
         return LlamaCppSession(loaded, capacity, reserved)
-    if isinstance(loaded, Vlm):
-        return VlmSession(loaded, capacity, reserved)
-    raise TypeError(f"{type(loaded).__name__} is of no draft engine")
+    return VlmSession(loaded, capacity, reserved)
 
 
 def _load_checked(config: EdgeConfig) -> LoadedDraft:
@@ -107,7 +106,9 @@ def _load_checked(config: EdgeConfig) -> LoadedDraft:
         if is_blind:
             raise ValueError(f"draft model {draft.name} is a language model alone; choose one that sees")
         announce(draft, _log)
-    elif is_blind:
+        return draft
+    _log.info("%s: llama.cpp, %s of weights on %s", draft.name, gigabytes(draft.weight_bytes), draft.device)
+    if is_blind:
         _log.warning(
             "draft model %s has no eyes: it drafts from the words alone and is right less often, answers stay the "
             "verifier's own (but in mode edge); give it its vision tower as MODEL.gguf,MMPROJ.gguf", draft.name,

@@ -154,7 +154,7 @@ class ZmqLink(StepExchange):
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
         self._keys = keys = config.keys
         self._route = Route(addresses_of(config.address), keys.server if keys else b"", config.allow_plain)
-        """Of the link's thread; others may read it."""
+        """Where the verifier is; the link's thread changes it, others may read it."""
         self._moves = False
         """Whether the next connection is due, to the route's place."""
         self._unresolved = False

@@ -65,7 +65,6 @@ class LinkSocket:
         """Why there is nobody to shake hands with, as far as is known; empty where there is, or may be."""
         self.unresolved = False
         """Whether that is because the verifier's name has no address."""
-        self._tries = 0
         self.is_new = False
         """Whether a connection was made since whoever reads this has cleared it; the verifier knows none by itself."""
         self._open()
@@ -100,15 +99,14 @@ class LinkSocket:
         self._more = False
 
     def _resolved(self) -> str:
-        """Return the address with one of the numbers that its name has; ZeroMQ would look it up without a word.
+        """Return the address with the number that its name has; ZeroMQ would look it up without a word.
 
         Raises ValueError where it has none.
         """
         host = host_of(self._address)
         if not host:
             return self._address
-        places = resolve(host)
-        return f"tcp://{places[self._tries % len(places)]}:{self._address.rpartition(':')[2]}"
+        return f"tcp://{resolve(host)[0]}:{self._address.rpartition(':')[2]}"
 
     @property
     def lost(self) -> bool:
@@ -152,12 +150,6 @@ class LinkSocket:
         self.close()
         if curve is None or self._curve is None or curve[0] != self._curve[0]:
             self._key = 0
-        if address != self._address:
-            self._tries = 0
-        elif self._ended or not self._accepted:
-            # A name may have several numbers, and the verifier listen at one of them. One that drops packets says
-            # nothing for longer than a link waits.
-            self._tries += 1
         self.refusal, self._next_key_at = "", math.inf
         self._address, self._curve = address, curve
         self._open()

@@ -36,7 +36,6 @@ from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import GgufFiles, ModelFolderError, gguf_fingerprint, tokenizer_fingerprint
 from speculation.vlm.gguf_file import check_eyes, check_language_model, read_metadata
 from speculation.vlm.gguf_tokenizer import gguf_processor
-from speculation.vlm.memory import gigabytes
 from speculation.vlm.positions import Ints
 from speculation.vlm.processing import MERGE, PATCH, Processor
 from speculation.vlm.session import check_parents
@@ -51,8 +50,6 @@ BATCH = SEQUENCES
 """Tokens that the library computes at once; more are cut. It keeps room for the logits of SEQUENCES tokens, no more."""
 TRUNK = 0
 """The sequence of the committed tokens."""
-ANNOUNCED, DECODES = 64, 4
-"""Tokens behind which a decode is timed, and how often."""
 LOOK_S = 0.001
 """How often a forward under way asks whether it is still wanted: the library would ask at each of its operations."""
 _ABORTED, _ERROR = 2, 3
@@ -143,10 +140,7 @@ def _reason() -> str:
 
 
 class LlamaCppModel:
-    """A GGUF file's weights, its eyes where it has any, and what belongs to them. Holds no state of a step.
-
-    Satisfies `edge_drafter.protocols.LoadedDraft`.
-    """
+    """A GGUF file's weights, its eyes where it has any, and what belongs to them. Holds no state of a step."""
 
     def __init__(self, files: GgufFiles, settings: ModelSettings) -> None:
         """Load the files. Weights stay as the file has them; keys, values and attention are in 16 bits where
@@ -494,23 +488,6 @@ class LlamaCppSession:
         self._nodes = [replace(nodes[node], parent=renamed[nodes[node].parent]) for node in kept]
         self._release({each.sequence for each in nodes} - {each.sequence for each in self._nodes})
         return renamed
-
-    def announce(self, logger: logging.Logger) -> None:
-        """Log in one line what the model takes: bytes of its weights and milliseconds of a token; no step is begun."""
-        seconds, model = [], self.model
-        self._pending = [0] * ANNOUNCED
-        for _ in range(DECODES):
-            began = time.perf_counter()
-            self.root_logits()
-            seconds.append(time.perf_counter() - began)
-            self.commit((), 0)
-        self._pending = []
-        self._cut(0)
-        eyes = "sees images" if model.sees_images else "blind"
-        logger.info(
-            "%s: llama.cpp, %s, %s of weights, %.1f ms a decode on %s",
-            model.name, eyes, gigabytes(model.weight_bytes), 1e3 * min(seconds), model.device,
-        )  # fmt: skip
 
     def _new_context(self) -> Any:
         library, settings = self._library, self.model.settings

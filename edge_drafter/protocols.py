@@ -6,15 +6,14 @@ Both are protocols; nothing here knows torch or sockets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
-from speculation.wire import AnyMessage, Jpegs, Thinking
+from speculation.wire import AnyMessage, Jpegs
 
 Clock = Callable[[], float]
 
@@ -55,69 +54,6 @@ class DraftModel(Protocol):
         Where `next_token` was fed as a child of the path's end, its descendants survive. Returns old node -> new node
         of everything that survives, with `ROOT` for the node that became the root; new nodes count on after those.
         """
-        ...
-
-
-class LoadedDraft(Protocol):
-    """What a draft engine has loaded, for any number of draft models: what else a robot must know of its checkpoint."""
-
-    @property
-    def name(self) -> str:
-        """What people call the model."""
-        ...
-
-    @property
-    def folder(self) -> Path:
-        """The folder in which its objects, its predictor and whatever else belongs to it lie."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """16 hex digits that name its weights."""
-        ...
-
-    @property
-    def tokenizer(self) -> Any:
-        """A tokenizer of transformers' kind."""
-        ...
-
-    @property
-    def tokenizer_fingerprint(self) -> str:
-        """16 hex digits that name what token ids mean; the target's must be equal."""
-        ...
-
-    @property
-    def vocabulary(self) -> int:
-        """len(tokenizer), the length of logits."""
-        ...
-
-    @property
-    def eos(self) -> tuple[int, ...]:
-        """Tokens that end an answer of its own."""
-        ...
-
-    @property
-    def thinking(self) -> Thinking | None:
-        """How it thinks before it answers; None: it does not."""
-        ...
-
-    @property
-    def repetition_penalty(self) -> float:
-        """What answers of its own are penalised by; 1: they are not."""
-        ...
-
-    def words(self, prompt: str) -> npt.NDArray[np.int64]:
-        """Return the tokens [n] of the chat around a prompt, without those of images. Raises ValueError as `begin`."""
-        ...
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-        ...
-
-    @property
-    def sees_images(self) -> bool:
-        """Whether it reads images; otherwise it drafts from words alone."""
         ...
 
 

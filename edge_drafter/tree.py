@@ -13,7 +13,7 @@ Proposals = tuple[tuple[int, float], ...]
 
 
 class Origin(Enum):
-    """What proposed a token."""
+    """An origin is what proposed a token."""
 
     COMMITTED = "committed"
     DRAFT = "draft"

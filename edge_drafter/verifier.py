@@ -17,11 +17,9 @@ _log = logging.getLogger(__name__)
 class Verifier:
     """The verifier at the other end of a link, as `config` needs it. `link` is None in mode edge."""
 
-    def __init__(self, config: EdgeConfig, link: ZmqLink | None, profile: str) -> None:
-        """`profile` is the name of the robot's device profile."""
+    def __init__(self, config: EdgeConfig, link: ZmqLink | None) -> None:
         self.link = link
         self._config = config
-        self._profile = self._known_profile = profile
         self._known_target = ""
 
     @property
@@ -56,14 +54,7 @@ class Verifier:
         return link, welcome
 
     def is_new_target(self, welcome: Welcome, expected: str | None) -> bool:
-        """Whether another target answers than before; warns of one that is not `expected`, and of another profile."""
-        if welcome.profile not in (self._profile, self._known_profile):
-            _log.warning(
-                "this robot declares profile %s but the verifier %s: times are neither's",
-                self._profile,
-                printable(welcome.profile, 64) or "none",
-            )
-        self._known_profile = welcome.profile
+        """Whether another target answers than before; warns of one that is not `expected`."""
         if expected is not None and self._known_target != welcome.model != expected:
             _log.warning(
                 "the predictor was trained for target %s, the verifier serves %s: drafts may end badly",

@@ -47,7 +47,7 @@ class ImageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prefill_s: float
     """Image and words through the decoder, without the vision tower."""
     predicted_s: float
-    """The same, by the fitted cost."""
+    """What the fitted cost predicts of the prefill."""
 
 
 class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

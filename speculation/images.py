@@ -41,10 +41,6 @@ def _colour(code: int) -> Callable[[_Pixels], _Pixels]:
     return lambda pixels: np.asarray(cv2.cvtColor(pixels, code))
 
 
-def _deep_colour(code: int) -> Callable[[_Pixels], _Pixels]:
-    return lambda pixels: _high_byte(np.asarray(cv2.cvtColor(pixels, code)))
-
-
 def _unchanged(pixels: _Pixels) -> _Pixels:
     return pixels
 
@@ -54,41 +50,23 @@ def _high_byte(pixels: _Pixels) -> _Pixels:
     return (pixels >> 8).astype(np.uint8)
 
 
-def _stretched(pixels: _Pixels) -> _Pixels:
-    """Return real values as 8-bit ones: the frame's least finite one is 0, its greatest 255, what is not finite 0."""
-    finite = np.isfinite(pixels)
-    if not finite.any():
-        return np.zeros(pixels.shape, np.uint8)
-    # float64: the difference of two float32 may exceed what float32 holds.
-    values = np.where(finite, pixels, 0.0).astype(np.float64)
-    low, high = float(values[finite].min()), float(values[finite].max())
-    scaled = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
-    return np.where(finite, np.rint(scaled), 0.0).astype(np.uint8)
-
-
 _GREY = _colour(cv2.COLOR_GRAY2RGB)
 ENCODINGS: dict[str, tuple[str, int, Callable[[_Pixels], _Pixels]]] = {
     "rgb8": ("u1", 3, _unchanged),
     "bgr8": ("u1", 3, _colour(cv2.COLOR_BGR2RGB)),
     "8UC3": ("u1", 3, _colour(cv2.COLOR_BGR2RGB)),
-    "rgb16": ("u2", 3, _high_byte),
-    "bgr16": ("u2", 3, _deep_colour(cv2.COLOR_BGR2RGB)),
     "rgba8": ("u1", 4, _colour(cv2.COLOR_RGBA2RGB)),
     "bgra8": ("u1", 4, _colour(cv2.COLOR_BGRA2RGB)),
     "8UC4": ("u1", 4, _colour(cv2.COLOR_BGRA2RGB)),
-    "rgba16": ("u2", 4, _deep_colour(cv2.COLOR_RGBA2RGB)),
-    "bgra16": ("u2", 4, _deep_colour(cv2.COLOR_BGRA2RGB)),
     "mono8": ("u1", 1, _GREY),
     "8UC1": ("u1", 1, _GREY),
     "mono16": ("u2", 1, lambda pixels: _GREY(_high_byte(pixels))),
-    "32FC1": ("f4", 1, lambda pixels: _GREY(_stretched(pixels))),
     # ROS names the first of each pair today, and named the second before.
     **dict.fromkeys(("uyvy", "yuv422"), ("u1", 2, _colour(cv2.COLOR_YUV2RGB_UYVY))),
     **dict.fromkeys(("yuyv", "yuv422_yuy2"), ("u1", 2, _colour(cv2.COLOR_YUV2RGB_YUY2))),
     "nv12": ("u1", 1, _colour(cv2.COLOR_YUV2RGB_NV12)),
     "nv21": ("u1", 1, _colour(cv2.COLOR_YUV2RGB_NV21)),
     **{f"bayer_{order}8": ("u1", 1, _colour(code)) for order, code in _BAYER.items()},
-    **{f"bayer_{order}16": ("u2", 1, _deep_colour(code)) for order, code in _BAYER.items()},
 }
 """Encodings of raw images: type of a value, values per pixel, and how RGB is made of them."""
 _COLOUR_BELOW = ("nv12", "nv21")
@@ -98,9 +76,8 @@ _COLOUR_BELOW = ("nv12", "nv21")
 def to_pixels(message: Any, kind: str) -> Frame:
     """Return the RGB pixels of an image message, raw or compressed.
 
-    8UC3 and 8UC4 have no colour order of their own and are read as bgr8 and bgra8. Of 16-bit images the high byte
-    counts. 32FC1 is scaled frame by frame, its least finite value to black and its greatest to white; NaN and
-    infinities are black. Rows may be padded. Raises ValueError, in one sentence, for what is no image.
+    8UC3 and 8UC4 have no colour order of their own and are read as bgr8 and bgra8. Of mono16 the high byte counts.
+    Rows may be padded. Raises ValueError, in one sentence, for what is no image.
     """
     if kind != COMPRESSED:
         return _raw_pixels(message)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -131,7 +131,7 @@ class LinkConditions:
     up: WayConditions = field(default_factory=WayConditions)
     down: WayConditions = field(default_factory=WayConditions)
     seed: int = 0
-    """Of the random draws."""
+    """The seed of the random draws."""
     scale: str = ""
     """Source of the figures."""
 
@@ -234,7 +234,7 @@ def load_links(path: Path = LINKS_FILE) -> dict[str, LinkConditions]:
     for name, entry in read_declarations(path, "links").items():
         try:
             links[name] = _link(name, entry)
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"links {path}: link {name!r}: {error}") from None
     return links
 
@@ -254,29 +254,11 @@ def declared_name(profile: str, link: str) -> str:
     return f"{profile} over {link}" if link else profile
 
 
-def _link(name: str, entry: Any) -> LinkConditions:
-    known = {"scale", "seed", "both", "up", "down"}
-    if not isinstance(entry, dict) or set(entry) - known:
-        raise ValueError(f"expected an object of {', '.join(sorted(known))}")
-    both = entry.get("both", {})
-    seed = entry.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(f"seed = {seed!r} is no whole number")
-    ways = {side: _way(side, both, entry.get(side, {})) for side in ("up", "down")}
-    return LinkConditions(name, ways["up"], ways["down"], seed, str(entry.get("scale", "")))
+def _link(name: str, entry: dict[str, Any]) -> LinkConditions:
+    up, down = (_way({**entry.get("both", {}), **entry.get(side, {})}) for side in ("up", "down"))
+    return LinkConditions(name, up, down, entry.get("seed", 0), entry.get("scale", ""))
 
 
-def _way(side: str, both: Any, own: Any) -> WayConditions:
-    if not isinstance(both, dict) or not isinstance(own, dict):
-        raise ValueError(f"{side}: expected an object of conditions")
-    given = {**both, **own}
-    strange = set(given) - {each.name for each in fields(WayConditions)}
-    if strange:
-        raise ValueError(f"{side}: unknown field {', '.join(sorted(strange))}")
-    if not isinstance(given.get("reorder", False), bool):
-        raise ValueError(f"{side}: reorder = {given['reorder']!r} is neither true nor false")
-    try:
-        given["blackouts"] = tuple(Blackout(**each) for each in given.get("blackouts", ()))
-        return WayConditions(**given)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{side}: {error}") from None
+def _way(given: dict[str, Any]) -> WayConditions:
+    blackouts = tuple(Blackout(**each) for each in given.pop("blackouts", ()))
+    return WayConditions(**given, blackouts=blackouts)

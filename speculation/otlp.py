@@ -1,4 +1,4 @@
-"""Steps as OpenTelemetry traces, robot's and verifier's under one id, by the OpenTelemetry SDK (extra `otlp`).
+"""Exports steps as OpenTelemetry traces, robot's and verifier's under one id, by the SDK (extra `otlp`).
 
 The robot names a question's trace (`BeginStep.trace`). The id of the robot's own span, the trace's root, is the first
 eight bytes of it, so it need not be sent for the verifier's spans to stand under it. Times are the wall clock of the
@@ -8,24 +8,35 @@ machine that exports: how well both sides' spans lie beside each other is how we
 from __future__ import annotations
 
 import logging
+import queue
 import secrets
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    set_span_in_context,
+)
 from opentelemetry.util.types import AttributeValue
 
 from speculation.wire import TRACE_BYTES
 
 _log = logging.getLogger(__name__)
-NS = 1e9
-MOST_SPANS = 512
-"""Spans in one message to the collector."""
+MOST_WAITING = 256
+"""So many steps may wait to be exported; more are dropped, and counted."""
+END_S = 5.0
+"""How long `close` waits for the collector."""
 
 
 def http_exporter(address: str) -> SpanExporter:
@@ -37,7 +48,7 @@ def http_exporter(address: str) -> SpanExporter:
 
 
 class Part(NamedTuple):
-    """A span: its name, start and end in seconds since 1970, and its attributes."""
+    """A span: its name, start and end in seconds of the program's clock, and its attributes."""
 
     name: str
     start: float
@@ -45,79 +56,94 @@ class Part(NamedTuple):
     attributes: dict[str, AttributeValue]
 
 
-class StepExporter:
-    """Exports steps as `service`. One thread at a time may call it, one that may wait: `flush` is what sends.
+class _Waiting(NamedTuple):
+    """A step that is to be exported; `offset` is the wall clock less the program's."""
 
-    The SDK's own batches are not used: their queue drops spans that it does not count, and a line a span is logged.
+    trace: bytes
+    step: Part
+    parts: Sequence[Part]
+    offset: float
+
+
+class StepExporter:
+    """Exports steps as `service` in a thread of its own, one message a step. `clock` is that of `Part`, in seconds.
+
+    The SDK's own batches are not used: their queue drops spans without counting them, and making a span takes some 0.1
+    ms, which the thread that serves robots has not.
     """
 
-    def __init__(self, service: str, exporter: SpanExporter) -> None:
-        self._ids, self._ended, self._exporter = _Ids(), _Ended(), exporter
+    def __init__(
+        self,
+        service: str,
+        exporter: SpanExporter,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+        asks: bool = False,
+    ) -> None:
+        """`wall` returns seconds since 1970. `asks`: steps are a robot's, of which the first of a trace is its root."""
+        self._asks, self._begun = asks, b""
+        self._clock, self._wall, self._exporter = clock, wall, exporter
+        self._ids, self._ended = _Ids(), _Ended()
         resource = Resource.create({"service.name": service})
         provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         provider.add_span_processor(self._ended)
         self._tracer = provider.get_tracer("spec_vlm_nav")
-        self._begun = b""
-
-    def asked(self, trace: bytes, step: Part, parts: Sequence[Part]) -> None:
-        """Export a robot's step. The first of a trace is its root, those that take it up again stand under that one."""
-        if trace == self._begun or not is_trace(trace):
-            self._export(trace, step, parts, SpanKind.CLIENT)
-            return
-        self._begun = trace
-        self._ids.trace, self._ids.span = int.from_bytes(trace, "big"), root_span(trace)
-        self._export(b"", step, parts, SpanKind.CLIENT)
-
-    def answered(self, trace: bytes, step: Part, parts: Sequence[Part]) -> None:
-        """Export a verifier's step, under the robot's; one without a trace is a trace of its own."""
-        self._export(trace, step, parts, SpanKind.SERVER)
-
-    def _export(self, trace: bytes, step: Part, parts: Sequence[Part], kind: SpanKind) -> None:
-        parent = None
-        if is_trace(trace):
-            sampled = TraceFlags(TraceFlags.SAMPLED)
-            context = SpanContext(int.from_bytes(trace, "big"), root_span(trace), True, sampled)
-            parent = set_span_in_context(NonRecordingSpan(context))
-        span = self._tracer.start_span(step.name, parent, kind, step.attributes, start_time=int(step.start * NS))
-        inside = set_span_in_context(span)
-        for part in parts:
-            below = self._tracer.start_span(
-                part.name, inside, attributes=part.attributes, start_time=int(part.start * NS)
-            )
-            below.end(int(part.end * NS))
-        span.end(int(step.end * NS))
+        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
+        self._crowded_out = self._not_taken = 0
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._thread.start()
 
     @property
-    def waiting(self) -> int:
-        """Spans that `flush` would send."""
-        return len(self._ended.spans)
+    def dropped(self) -> int:
+        """Return how many steps found the queue full, or were not taken by the collector."""
+        return self._crowded_out + self._not_taken
 
-    def flush(self) -> bool:
-        """Send what waits, MOST_SPANS at once; return whether the collector took it. What it did not take is gone."""
-        spans, self._ended.spans = self._ended.spans, []
+    def export(self, trace: bytes, step: Part, parts: Sequence[Part]) -> None:
+        """Export a step and its parts; never wait. A `trace` that is no id makes the step a trace of its own."""
         try:
-            return all(
-                self._exporter.export(spans[first : first + MOST_SPANS]) is SpanExportResult.SUCCESS
-                for first in range(0, len(spans), MOST_SPANS)
-            )
-        except Exception:
-            _log.exception("traces could not be sent")
-            return False
+            self._waiting.put_nowait(_Waiting(trace, step, parts, self._wall() - self._clock()))
+        except queue.Full:
+            self._crowded_out += 1
 
-    def close(self, within_s: float) -> None:
-        """Send what waits, as far as the collector takes it in so many seconds."""
-        ending = threading.Thread(target=self._end, name="otlp end", daemon=True)
-        ending.start()
-        ending.join(within_s)
+    def close(self) -> None:
+        """Export what waits, as far as the collector takes it within `END_S` seconds."""
+        try:
+            self._waiting.put(None, timeout=END_S)
+        except queue.Full:
+            return
+        self._thread.join(END_S)
 
-    def _end(self) -> None:
-        self.flush()
+    def _run(self) -> None:
+        while (each := self._waiting.get()) is not None:
+            try:
+                self._make_spans(each)
+                self._not_taken += self._exporter.export(self._ended.taken()) is not SpanExportResult.SUCCESS
+            except Exception:
+                self._not_taken += 1
+                _log.exception("a step's trace could not be exported")
         self._exporter.shutdown()
 
+    def _make_spans(self, waiting: _Waiting) -> None:
+        kind = SpanKind.CLIENT if self._asks else SpanKind.SERVER
+        span = self._start(waiting.step, waiting.offset, self._above(waiting.trace), kind)
+        inside = set_span_in_context(span)
+        for part in waiting.parts:
+            self._start(part, waiting.offset, inside, SpanKind.INTERNAL).end(_ns(part.end + waiting.offset))
+        span.end(_ns(waiting.step.end + waiting.offset))
 
-def is_trace(trace: bytes) -> bool:
-    """Whether these bytes are a trace id: as many as W3C's Trace Context has, and not all of them 0."""
-    return len(trace) == TRACE_BYTES and any(trace)
+    def _start(self, part: Part, offset: float, above: Context | None, kind: SpanKind) -> Span:
+        return self._tracer.start_span(part.name, above, kind, part.attributes, start_time=_ns(part.start + offset))
+
+    def _above(self, trace: bytes) -> Context | None:
+        """Return the context that a step of a trace stands in, the robot's own span; None for that one itself."""
+        if len(trace) != TRACE_BYTES or not any(trace):
+            return None
+        if self._asks and trace != self._begun:
+            self._begun = trace
+            self._ids.trace, self._ids.span = int.from_bytes(trace, "big"), root_span(trace)
+            return None
+        context = SpanContext(int.from_bytes(trace, "big"), root_span(trace), True, TraceFlags(TraceFlags.SAMPLED))
+        return set_span_in_context(NonRecordingSpan(context))
 
 
 def root_span(trace: bytes) -> int:
@@ -125,18 +151,26 @@ def root_span(trace: bytes) -> int:
     return int.from_bytes(trace[:8], "big") or 1
 
 
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
 class _Ended(SpanProcessor):
-    """Keeps the spans that have ended."""
+    """Keeps the spans that have ended until they are taken."""
 
     def __init__(self) -> None:
-        self.spans: list[ReadableSpan] = []
+        self._spans: list[ReadableSpan] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        self.spans.append(span)
+        self._spans.append(span)
+
+    def taken(self) -> list[ReadableSpan]:
+        spans, self._spans = self._spans, []
+        return spans
 
 
 class _Ids(IdGenerator):
-    """Random ids, but for the next trace and span where they are given."""
+    """Makes random ids, but for the next trace and span where they are given."""
 
     trace = span = 0
 

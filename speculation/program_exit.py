@@ -2,8 +2,7 @@
 
 Imports and models take seconds, in which Python would print a traceback and end with the signal, which a launch reports
 as a process that has died. So every package that has a program calls `take_signals` before it imports what takes time.
-In other people's programs, tests among them, that does nothing. A library that is installed but does not load ends a
-program by one line, too.
+In other people's programs, tests among them, that does nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 
 PACKAGES = (
     "adapters_training", "benchmarks", "cloud_verifier", "edge_drafter", "spec_vlm_nav", "speculation",
@@ -67,7 +66,6 @@ def take_signals() -> None:
     if _begun or not name:
         return
     _begun = True
-    _explain(name)
     # A launch holds signals back until they can be taken, see `spec_vlm_nav.launching`.
     launched = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -96,21 +94,6 @@ def take_signals() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     except ValueError:  # not in the main thread, so it is no start
         return
-
-
-def _explain(name: str) -> None:
-    """Let a library that is installed but does not load end the program by one line, with status 1."""
-    other = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        from speculation.optional_packages import broken_package
-
-        if sentence := broken_package(error, PACKAGES):
-            print(f"{name}: {sentence}", file=sys.stderr)
-        else:
-            other(kind, error, trace)
-
-    sys.excepthook = hook
 
 
 def release_signals() -> None:

@@ -23,10 +23,11 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
+from speculation.vlm.folder import find_model, read_config, tokenizer_fingerprint
 from speculation.vlm.forward import Chunk, final_logits, forward_layers, to_numpy
 from speculation.vlm.inputs import Inputs
-from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.model import Vlm
+from speculation.vlm.processing import load_processor
 from speculation.vlm.sampling import process_rows
 from speculation.vlm.session import MOST_PENDING
 from speculation.vlm.speed import synchronise
@@ -35,11 +36,12 @@ from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
 def check_pair(target: Path, draft: Path) -> None:
     """Raise StartError where a draft model has another tokenizer than the target; no weights are read."""
-    one, other = inspect_folder(target), inspect_folder(draft)
-    if (one.tokenizer, one.vocabulary) != (other.tokenizer, other.vocabulary):
+    folders = find_model(target), find_model(draft)
+    one, other = (load_processor(folder, read_config(folder)).tokenizer for folder in folders)
+    if tokenizer_fingerprint(one) != tokenizer_fingerprint(other):
         raise StartError(
-            f"--draft-model {draft}: its tokenizer ({other.vocabulary} tokens, fingerprint {other.tokenizer}) is not "
-            f"the target's ({one.vocabulary}, {one.tokenizer}): take two models of one family"
+            f"--draft-model {draft}: its tokenizer ({len(other)} tokens) is not the target's ({len(one)}): take two "
+            "models of one family"
         )
 
 

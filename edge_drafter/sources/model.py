@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_drafter.calibration import Calibration, Cells
-from edge_drafter.logits_processors import AlignedModel, SampledModel
+from edge_drafter.calibration import Calibration
+from edge_drafter.processed_models import AlignedModel, SampledModel
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
@@ -169,9 +169,7 @@ class ModelSource(DraftSource):
         found = self._proposals(rows, depths, known)
         likeliest = []
         for node, depth, proposals in zip(nodes, depths, found, strict=True):
-            cells: Cells = ()
-            if config.calibrate:
-                proposals, cells = self._calibration.chances(proposals, config.width, depth)
+            proposals, cells = self._calibration.chances(proposals, config.width, depth)
             tree.score(node, proposals, cells)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)

@@ -33,7 +33,7 @@ class FedSession:
         weight = head.embed.weight
         self._device, self._dtype = weight.device, weight.dtype
         self.tokens = np.array(head.config.short_list, dtype=np.int64)
-        """Those that it can draft, ascending."""
+        """The tokens that it can draft, ascending."""
         self._states: Tensor
         self._outputs: Tensor
         """State and output of each slot, [room, width]."""

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from speculation.settings import path_flag
-
-EXAMPLE = """examples:
-  python -m speculation.vlm inspect models/target models/draft
-  python -m speculation.vlm inspect models/target models/draft --fed-head models/fed_head
-  python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct Qwen/Qwen2-VL-2B-Instruct --json
-  python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct draft.gguf,mmproj.gguf
+EXAMPLE = """example:
+  python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct Qwen/Qwen2-VL-2B-Instruct
 
 Reads configs, tokenizers and the headers of weight files, no weights: seconds for a 7B. A hub name means what lies in
-this machine's Hugging Face cache. Exit status: 0 usable, 1 not usable or no pair, 2 no model at all.
+this machine's Hugging Face cache. Exit status: 0 usable, 1 no pair, 2 no model that can be used.
 """
 
 
@@ -30,18 +23,8 @@ def parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser(
         "inspect", help=text, description=text, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    inspect.add_argument(
-        "model",
-        nargs="+",
-        metavar="DIR",
-        help="one or two folders or names on the hub; the second may be MODEL.gguf[,MMPROJ.gguf]",
-    )
-    inspect.add_argument(
-        "--fed-head", type=path_flag, metavar="DIR", help="a fed head, and how it goes with these models"
-    )
-    inspect.add_argument("--capacity", type=int, default=2048, help="cache slots of a session (default: %(default)s)")
+    inspect.add_argument("model", nargs="+", metavar="DIR", help="one or two folders or names on the hub")
     inspect.add_argument("--allow-download", action="store_true", help="fetch hub names that are not on disk")
-    inspect.add_argument("--json", action="store_true", help="print JSON, sizes in bytes")
     return top
 
 
@@ -51,41 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.allow_download:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Late, so that a wrong command line answers at once.
-    import msgspec
-
-    from speculation.fed.inspect import inspect_head, lines
-    from speculation.vlm import inspect_gguf as of_gguf
-    from speculation.vlm.folder import gguf_files
-    from speculation.vlm.inspect import free_memory, inspect_folder, inspect_pair, table
+    from speculation.vlm.inspect import free_memory, inspect_folder, pair_problems, table
 
     try:
         if len(options.model) > 2:
             raise ValueError(f"{len(options.model)} models: give one, or two that could be a pair")
-        if options.capacity < 1:
-            raise ValueError(f"--capacity {options.capacity}: give at least 1")
-        drafts = [files for name in options.model[1:] if (files := gguf_files(name))]
-        folders = options.model[: len(options.model) - len(drafts)]
-        reports = [inspect_folder(name, options.capacity, allow_download=options.allow_download) for name in folders]
-        gguf = of_gguf.inspect_gguf(drafts[0], reports[0]) if drafts else None
-        head = inspect_head(options.fed_head, reports) if options.fed_head is not None else None
+        reports = [inspect_folder(name, allow_download=options.allow_download) for name in options.model]
     except (ValueError, OSError) as error:
         print(f"speculation.vlm: {error}", file=sys.stderr)
         return 2
-    pair = inspect_pair(*reports) if len(reports) == 2 else None
-    free = free_memory()
-    if options.json:
-        found = {"models": [asdict(each) for each in reports], "free": free, "pair": pair and asdict(pair)}
-        if gguf is not None:
-            found["gguf"] = asdict(gguf)
-        if head is not None:
-            found["fed_head"] = asdict(head) | {"config": msgspec.to_builtins(head.config)}
-        print(json.dumps(found, indent=1))
-    else:
-        more = [*(of_gguf.lines(gguf) if gguf is not None else ()), *(lines(head) if head is not None else ())]
-        print("\n".join([table(reports, free, pair), *more]))
-    compared = (pair, gguf, head)
-    problems = [*(each.problem for each in reports), *(each.problems for each in compared if each is not None)]
-    return 1 if any(problems) else 0
+    print(table(reports, free_memory()))
+    return 1 if len(reports) == 2 and pair_problems(*reports) else 0
 
 
 if __name__ == "__main__":

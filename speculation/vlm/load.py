@@ -17,7 +17,6 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from speculation.optional_packages import broken_package
 from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.text import VICUNA_TEMPLATE
@@ -46,13 +45,7 @@ from speculation.vlm.memory import DECODER_LAYER, check_memory
 from speculation.vlm.model import Vlm
 from speculation.vlm.placement import device_map
 from speculation.vlm.processing import load_processor
-from speculation.vlm.quantise import (
-    PACKAGES,
-    check_kernels,
-    kernels_remedy,
-    quantisation_config,
-    stored_quantisation,
-)
+from speculation.vlm.quantise import quantisation_config, stored_quantisation
 from speculation.vlm.settings import DEFAULT_SETTINGS, RAW, ModelSettings
 from speculation.vlm.storage import read_unpacked
 
@@ -98,10 +91,6 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     check_attention(folder, config)
     weights = weight_files(folder)
     rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
-    if "bitsandbytes" in (stored_quantisation(config), *PACKAGES.get(settings.rounding, ())):
-        for device in settings.devices:
-            if device.startswith("cuda"):
-                check_kernels(device)
     family = family_of(config["model_type"])
     processor = load_processor(folder, config)
     if processor.template == VICUNA_TEMPLATE:
@@ -192,7 +181,7 @@ def _check_device(device: str) -> None:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         gpus = torch.cuda.device_count() if device.startswith("cuda:") else 0
         here = f"; GPUs here are cuda:0 to cuda:{gpus - 1}" if gpus else ""
-        raise ValueError(f"device {device}: {reason}{here}{kernels_remedy(reason)}") from None
+        raise ValueError(f"device {device}: {reason}{here}") from None
 
 
 def _readable(weights: list[Path]) -> list[StoredTensor]:
@@ -250,12 +239,9 @@ def _load_model(
     except Exception as error:
         # transformers and safetensors raise many types here, and each means the same to the user who gave the folder.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if broken := broken_package(error, ("speculation",)):
-            raise ModelFolderError(f"model folder {folder} cannot be loaded: {broken}") from None
         if isinstance(error, ImportError):
             raise ModelFolderError(f"model folder {folder} needs a package that is missing: {reason}") from None
-        remedy = kernels_remedy(reason) or "; fetch them again"
-        raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}){remedy}") from None
+        raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}); fetch them again") from None
     # transformers leaves out layers that config.json does not count, and only logs it.
     layers = len(attrgetter(family.decoder)(model).layers)
     found = (DECODER_LAYER.search(str(key)) for key in report["unexpected_keys"])

@@ -15,7 +15,6 @@ from transformers import AutoTokenizer
 
 from speculation.language.prompts import chat
 from speculation.language.thinking import CLOSES, OPENS, thinking_of
-from speculation.optional_packages import broken_package
 from speculation.vlm.families import Family, FrameProcessor, family_of
 from speculation.vlm.families.qwen_vl import QwenFrames, QwenVL
 from speculation.vlm.folder import ModelFolderError
@@ -140,7 +139,7 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
     try:
         processor = Processor.load(folder, family_of(config["model_type"]), config)
     except (RuntimeError, ImportError) as error:  # what transformers takes from a package that does not load
-        reason = broken_package(error, ("speculation",)) or str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise ModelFolderError(f"model folder {folder} cannot be loaded: {reason}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(":")

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from speculation.optional_packages import broken_package
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import INT8_GROUPS, ModelFolderError
 from speculation.vlm.settings import Quantisation
 
-_log = logging.getLogger(__name__)
-
 PACKAGES = {
     Quantisation.NF4: ("bitsandbytes", "accelerate"),
-    Quantisation.INT8: ("bitsandbytes", "accelerate"),
     Quantisation.INT8_WEIGHT_ONLY: ("torchao",),
 }
 STORED_PACKAGES = {
@@ -33,15 +26,6 @@ STORED_PACKAGES = {
 """What transformers needs to read a checkpoint that is stored quantised, by its quant_method."""
 INSTEAD = "the original checkpoint with quantisation set to nf4 or int8_weight_only"
 """Advice about a checkpoint that cannot be read."""
-NO_KERNELS = ("no kernel image", "named symbol not found", "invalid device function", "unsupported PTX")
-"""What CUDA says where a package was built for other GPUs."""
-TRIAL = """
-import sys, torch, bitsandbytes.functional
-weights = torch.ones(64, 64, dtype=torch.float16, device=sys.argv[1])
-bitsandbytes.functional.quantize_4bit(weights, quant_type="nf4")[0].cpu()
-"""
-TRIAL_S = 300.0
-"""Seconds that a busy Jetson may take."""
 
 
 def stored_quantisation(config: dict[str, Any]) -> str:
@@ -89,43 +73,10 @@ def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisati
         from torchao.quantization import Int8WeightOnlyConfig
 
         return transformers.TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=whole)
-    how: dict[str, Any] = {"load_in_8bit": True}
-    if wanted is Quantisation.NF4:
-        how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
     settings: Any = transformers.BitsAndBytesConfig
-    return settings(llm_int8_skip_modules=whole, **how)
-
-
-def kernels_remedy(reason: str) -> str:
-    """Return what to do about a package that was built without kernels for a device; empty for other reasons."""
-    if not any(words in reason for words in NO_KERNELS):
-        return ""
-    return (
-        "; this build of PyTorch or bitsandbytes has no kernels for the device: install one that has, on a Jetson the "
-        "one made for its JetPack"
+    return settings(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=whole
     )
-
-
-def check_kernels(device: str) -> None:
-    """Raise ValueError where bitsandbytes cannot compute on a device. It takes seconds.
-
-    bitsandbytes ends the whole process where it has no kernels for a GPU, so another process tries one. Where that
-    fails for another reason it is a warning: a GPU that is nearly full, or for one process alone, may serve this one.
-    """
-    command = [sys.executable, "-c", TRIAL, device]
-    try:
-        done = subprocess.run(command, text=True, capture_output=True, timeout=TRIAL_S)
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"device {device}: bitsandbytes did not compute on it within {TRIAL_S:g} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
-        remedy = kernels_remedy(done.stderr)
-        if remedy or done.returncode < 0:
-            raise ValueError(
-                f"device {device}: bitsandbytes does not work on it ({lines[-1].strip()}){remedy}, or set quantisation "
-                "to int8_weight_only or none"
-            )
-        _log.warning("device %s: whether bitsandbytes works on it was not found out: %s", device, lines[-1].strip())
 
 
 def _need(packages: tuple[str, ...], what: str, instead: str = "") -> None:
@@ -136,4 +87,4 @@ def _need(packages: tuple[str, ...], what: str, instead: str = "") -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # one that was built for another torch raises many types
-            raise ModelFolderError(f"{what} needs {name}: {broken_package(error, ('speculation',)) or error}") from None
+            raise ModelFolderError(f"{what} needs {name}, which does not load: {error}") from None

@@ -23,18 +23,8 @@ class Quantisation(str, Enum):
     NONE = "none"
     NF4 = "nf4"
     """4-bit normal float (QLoRA, arXiv 2305.14314), bitsandbytes."""
-    INT8 = "int8"
-    """LLM.int8() (arXiv 2208.07339), bitsandbytes: weights and activations, outlier columns kept at 16 bits."""
     INT8_WEIGHT_ONLY = "int8_weight_only"
     """8-bit weights, torchao."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether a token's result does not depend on what else is in the forward, so that drafts can be verified.
-
-        LLM.int8() keeps a column at 16 bits if any token of the forward has an outlier in it.
-        """
-        return self is not Quantisation.INT8
 
 
 class ModelSettings(msgspec.Struct, frozen=True):
@@ -56,7 +46,7 @@ class ModelSettings(msgspec.Struct, frozen=True):
     ] = 1
     """None, from code alone, leaves torch's own number."""
     quantisation: Annotated[
-        Literal["none", "nf4", "int8", "int8_weight_only"], Meta(description="rounding of the weights while loading")
+        Literal["none", "nf4", "int8_weight_only"], Meta(description="rounding of the weights while loading")
     ] = "none"
     min_pixels: Annotated[
         int, Meta(ge=0, le=MAX_PIXELS, description="least pixels of a resized frame; 0 keeps the model's own")

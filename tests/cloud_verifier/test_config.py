@@ -17,7 +17,6 @@ from tests.models import tiny_text_model
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"quantisation": "int8"}, "--quantisation int8 rounds a token by what else is in the forward"),
         ({"quantisation": "int3"}, "--quantisation 'int3' is none of"),
         ({"max_pixels": 5}, "--max-pixels 5 is outside"),
         ({"dtype": "int4"}, "--dtype 'int4' is none of"),

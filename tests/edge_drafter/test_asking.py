@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import os
 import signal
 import threading
 import time
@@ -289,29 +286,3 @@ def test_closing_cancels_the_question_and_frees_the_draft_model(
     for use in (lambda: edge.ask(PROMPT, b"", 1.0), lambda: edge.decode(PROMPT, b"", 1.0), lambda: edge.models):
         with pytest.raises(RuntimeError, match="this decoder is closed"):
             use()
-
-
-def test_many_questions_leave_nothing_behind(edge: EdgeDecoder, truths: dict[str, list[int]]) -> None:
-    """Threads and file handles are as many after 60 questions, cancelled at any time, as after the first."""
-    expect_exact(edge, truths, "full")
-    gc.collect()
-    handles, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    for number in range(60):
-        question = edge.ask(PROMPT, jpeg(1), 60.0, ["full", "cloud", "edge"][number % 3])
-        time.sleep(0.001 * (number % 20))
-        question.cancel()
-        assert question.done
-    expect_exact(edge, truths, "full")
-    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= handles and threading.active_count() <= threads)
-
-
-def test_a_decoder_prints_nothing(
-    verifier: Verifier, tiny_draft: Path, robot: Robot, capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    caplog.set_level(logging.INFO)
-    edge = robot(verifier.address, tiny_draft)
-    edge.ask(PROMPT, jpeg(1), 60.0).result()
-    edge.close()
-    assert capfd.readouterr() == ("", "")
-    assert "link nominal" in caplog.text

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from edge_drafter.background import Background, queued_s
+from edge_drafter.background import Background
 from speculation.cancellation import Abandoned, Stop
 
 
@@ -107,14 +106,3 @@ def test_work_that_yields_stands_still_where_it_shares_a_processor(
     assert beside.run(lambda stop: stop(), lambda: (beside.hurry(), False)[1]) is False, "nothing is left of the last"
     assert not beside.crowded
     beside.close()
-
-
-def test_the_time_in_the_systems_queue_is_read_where_the_system_counts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert 0.0 <= queued_s() <= queued_s()
-    counted = tmp_path / "schedstat"
-    monkeypatch.setattr("edge_drafter.background.QUEUE", counted)
-    assert queued_s() == 0.0
-    counted.write_text("5000000 7000000 3\n")
-    assert queued_s() == pytest.approx(0.007)

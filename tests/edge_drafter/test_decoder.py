@@ -31,7 +31,7 @@ from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.conftest import Robot, Serve
 from tests.edge_drafter.waiting import wait_for
-from tests.models import THINKING_TEMPLATE, tiny_model, tiny_text_model
+from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.speculation.test_predictor import network
 
 PROMPT = "find the silver bottle"
@@ -113,45 +113,6 @@ def test_what_the_checkpoints_ask_for_is_part_of_every_answer(
     assert list(plain.decode(PROMPT, image, 60.0, "edge").tokens) == greedy(tiny_draft, [image])[0]
 
 
-def test_a_verifier_with_a_draft_model_of_its_own_needs_no_draft(
-    verifier: Verifier, tiny_target: Path, tiny_draft: Path, robot: Robot, serve: Serve
-) -> None:
-    """Mode server_sd: the target's own tokens, in fewer target forwards than tokens; without the model a sentence."""
-    images = [jpeg(seed) for seed in range(3)]
-    server = serve(tiny_target, "--draft-model", str(tiny_draft))
-    edge = robot(server.address, mode="server_sd")
-    results = [edge.decode(PROMPT, image, 60.0) for image in images]
-    truths = greedy(tiny_target, images)
-    assert [list(result.tokens) for result in results] == truths
-    assert list(edge.decode(PROMPT, images[0], 60.0, "cloud").tokens) == truths[0]
-    assert sum(result.stats.cloud_passes for result in results) < sum(map(len, truths))
-    assert all(result.stats.draft_forwards == result.stats.drafted == 0 for result in results)
-    assert any("drafts beside the target" in line for line in server.log)
-    with pytest.raises(VerifierLost, match="start it with --draft-model FOLDER"):
-        robot(verifier.address, mode="server_sd").decode(PROMPT, images[0], 60.0)
-
-
-def test_a_text_pair_is_asked_in_words(tmp_path: Path, tiny_draft: Path, robot: Robot, serve: Serve) -> None:
-    """Without a frame, over the same sockets: a language model's own answers in every mode; a frame is refused."""
-    big, small = (tiny_text_model(tmp_path / name, layers=count) for name, count in (("big", 3), ("small", 2)))
-    prompts = ("find the silver bottle", "I see the red chair ahead, on the left.")
-    session = VlmSession(load_vlm(big, dtype="float64"), 512)
-    truths = [[token for token, _ in session.greedy(prompt, None, ANSWER)] for prompt in prompts]
-    server = serve(big, "--text-only", "--draft-model", str(small))
-    edge = robot(server.address, small, text_only=True)
-    for prompt, truth in zip(prompts, truths, strict=True):
-        for mode in ("cloud", "sd", "fsd", "full", "server_sd"):
-            assert list(edge.decode(prompt, b"", 60.0, mode).tokens) == truth, mode
-    for mode in ("cloud", "sd"):
-        with pytest.raises(ValueError, match="sees no images; give it none"):
-            edge.decode(prompts[0], jpeg(0), 60.0, mode)
-    assert list(edge.decode(prompts[1], b"", 60.0, "sd").tokens) == truths[1]
-    with pytest.raises(ValueError, match="sees images, text_only wants a language model alone"):
-        robot(server.address, tiny_draft, text_only=True)
-    with pytest.raises(ValueError, match="draft model small is a language model alone; choose one that sees"):
-        robot(server.address, small)
-
-
 def test_a_target_that_thinks_is_drafted_for_and_its_text_says_what_is_thought(
     tmp_path: Path, robot: Robot, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,15 +186,6 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert "trained for target t" in caplog.text
 
 
-@pytest.mark.parametrize("choice", ["auto", "off"])
-def test_a_predictor_beside_a_draft_named_by_its_hub_name_is_found(
-    choice: str, hub: Path, target: Vlm, robot: Robot
-) -> None:
-    replace(network(1), draft=target.fingerprint).save(hub)
-    edge = robot("tcp://127.0.0.1:1", Path("me/tiny"), mode="edge", predictor=choice)
-    assert (edge.models.predictor is None) is (choice == "off")
-
-
 def test_the_target_says_which_objects_are_known(
     verifier: Verifier, tiny_target: Path, draft: Vlm, robot: Robot, serve: Serve, tmp_path: Path
 ) -> None:
@@ -266,19 +218,6 @@ def test_sampled_answers_are_the_target_s_own_draws(
         assert found == tuple(token for token, _ in truth)
     own = VlmSession(draft, 512).sampled(PROMPT, jpeg(0), ANSWER, how, question_key(5, 4))
     assert edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens == tuple(token for token, _ in own)
-
-
-def test_a_rounded_draft_of_another_padding_changes_no_token(
-    verifier: Verifier, tiny_target: Path, robot: Robot, tmp_path: Path
-) -> None:
-    """As a quantised Qwen2-VL 2B drafts for the 7B, whose embedding has other rows."""
-    pytest.importorskip("bitsandbytes")
-    folder = tiny_model(tmp_path / "draft", layers=2, padding=256)
-    edge = robot(verifier.address, folder, dtype="float32", quantisation="nf4")
-    assert edge.models.loaded.quantisation == "nf4"
-    result = edge.decode(PROMPT, jpeg(0), 60.0, "sd")
-    assert list(result.tokens) == greedy(tiny_target, [jpeg(0)])[0]
-    assert result.stats.drafted > 0
 
 
 def cut_short(edge: EdgeDecoder, server: Verifier) -> Question:
@@ -356,11 +295,3 @@ def test_a_link_is_named_and_its_delays_are_added(verifier: Verifier, robot: Rob
     assert conditions.down.rate_bps == lte.down.rate_bps and edge.declared == "go2_a100_scaled over lte"
     with pytest.raises(ValueError, match="unknown link 'string'; links.json has wifi"):
         robot(verifier.address, link="string")
-
-
-def test_a_verifier_elsewhere_needs_keys_or_permission_before_any_model_is_loaded(tmp_path: Path) -> None:
-    address = "tcp://10.0.0.5:5555"
-    with pytest.raises(ValueError, match=r"verifier tcp://10\.0\.0\.5:5555 .*allow_plain"):
-        EdgeConfig.flat(tmp_path, verifier=address)
-    for trusted in ({"allow_plain": True}, {"keys": "keys"}, {"mode": "edge"}):
-        assert EdgeConfig.flat(tmp_path, verifier=address, **trusted).connection.verifier == address

@@ -39,40 +39,6 @@ def test_a_draft_closes_with_its_first_predicted_rejection_which_is_sent() -> No
     assert selector(tree, 4).cut(tree.root) == nodes
 
 
-def test_a_chain_goes_to_the_likeliest_child_and_a_tree_takes_the_others_too() -> None:
-    tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.6, Origin.DRAFT)
-    b = tree.add(tree.root, 2, 0.4, Origin.DRAFT)
-    c = tree.add(a, 3, 0.5, Origin.DRAFT)
-    d = tree.add(c, 4, 0.9, Origin.DRAFT)
-    assert selector(tree, 3).cut(tree.root) == [a, c, d]
-    assert selector(tree, 1, draft_tokens=3).cut(tree.root) == [a, b, c]
-    assert selector(tree, 1, draft_tokens=9).cut(tree.root) == [a, b, c, d], "gamma does not bound a tree"
-    assert selector(tree, 1, draft_tokens=9, least=0.35).cut(tree.root) == [a, b]
-    assert selector(tree, 1, draft_tokens=9, max_draft=2).cut(tree.root) == [a, b]
-    assert selector(tree, 1, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], (
-        "two levels fit, and the verdict's own"
-    )
-
-
-def test_a_forward_takes_the_leaves_that_it_must_and_the_likeliest_others() -> None:
-    tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.6, Origin.DRAFT)
-    b = tree.add(tree.root, 2, 0.3, Origin.DRAFT)
-    c = tree.add(tree.root, 3, 0.1, Origin.DRAFT)
-    tree.add(tree.root, END, 0.5, Origin.DRAFT)
-    tree.score(tree.root, ((1, 0.6),))
-    assert selector(tree, leaves=2).unfed(tree.root, []) == [a, b]
-    assert selector(tree, leaves=2).unfed(tree.root, [c]) == [c, a], "what must be fed comes first"
-    assert selector(tree, leaves=1).unfed(tree.root, [c, b]) == [c, b]
-    assert selector(tree, leaves=9).unfed(tree.root, []) == [a, b, c], "nothing follows an end token"
-    assert selector(tree, leaves=9, least=0.2).unfed(tree.root, []) == [a, b]
-    tree.score(a, ((5, 0.5),))
-    below = tree.add(a, 5, 0.5, Origin.DRAFT)
-    assert selector(tree, leaves=9).unfed(tree.root, []) == [b, below, c], "likeliest first, of equals the older"
-    assert selector(tree, leaves=9, room=3).unfed(tree.root, []) == [b, c], "what it would propose has no place"
-
-
 CHANCES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
 TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(5, END), CHANCES), min_size=1, max_size=25)
 

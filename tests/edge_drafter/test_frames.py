@@ -90,16 +90,6 @@ def test_both_vision_towers_get_the_same_pixels(
     assert {mode: list(tokens) for mode, tokens in answers.items()} == dict.fromkeys(answers, alone(target, small))
 
 
-def test_what_is_switched_off_or_small_enough_is_sent_as_it_is(
-    verifier: Verifier, target: Vlm, robot: Robot, sent: list[BeginStep]
-) -> None:
-    whole, fitting = robot(verifier.address, scale_frames=False), robot(verifier.address)
-    assert list(whole.decode(PROMPT, picture(0), 60.0, "sd").tokens) == alone(target, picture(0))
-    fitting.decode(PROMPT, picture(1, 56, 56), 60.0, "sd")
-    fitting.decode(PROMPT, picture(2), 60.0, "edge")
-    assert [message.jpeg for message in sent] == [picture(0), picture(1, 56, 56)]
-
-
 def test_more_frames_than_the_model_takes_are_refused_at_the_start(
     verifier: Verifier, tiny_target: Path, robot: Robot, serve: Serve
 ) -> None:

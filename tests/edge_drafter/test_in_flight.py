@@ -14,39 +14,6 @@ def draft(round: int, anchor: int, nodes: list[int]) -> SentDraft:
     return SentDraft(Draft(1, round, 0, bytes(8), [0] * len(nodes)), anchor, nodes, 1.0, True, False, 0.0, 0.0)
 
 
-def chain(tree: TokenTree, node: int, tokens: list[int]) -> list[int]:
-    nodes: list[int] = []
-    for token in tokens:
-        node = tree.add(node, token, 0.5, Origin.DRAFT)
-        nodes.append(node)
-    return nodes
-
-
-def test_a_commit_that_leads_to_a_draft_sent_ahead_makes_it_current() -> None:
-    tree, sent = TokenTree(), SentDrafts()
-    first = chain(tree, tree.root, [1, 2])
-    bonus, *second = chain(tree, first[-1], [3, 4, 5])
-    (other,) = chain(tree, first[0], [9])
-    sent.add(draft(1, tree.root, first), tree.root)
-    sent.add(draft(2, bonus, second), tree.root)
-    assert list(sent.next_roots(tree)) == [other, bonus] and sent.current is sent.get(1)
-    tree.reroot([1, 2, 3])
-    sent.decide(1, tree)
-    assert sent.current is sent.get(2) and len(sent) == 1
-
-
-@given(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 6))
-def test_what_is_current_leads_on_from_the_root(answer: list[int], wrong: int, size: int) -> None:
-    """A chain draft, then a verdict that leaves it somewhere: it is current iff untouched tokens of it remain."""
-    tree, sent = TokenTree(), SentDrafts()
-    tokens = [1 - t if place == wrong else t for place, t in enumerate(answer[:size])]
-    sent.add(draft(1, tree.root, chain(tree, tree.root, tokens)), tree.root)
-    tree.reroot(answer)
-    sent.decide(0, tree)
-    leads_on = tokens[: len(answer)] == answer and len(tokens) > len(answer)
-    assert (sent.current is not None) == leads_on
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.0, 0.3, 0.6, 0.9])), max_size=12),
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=4),

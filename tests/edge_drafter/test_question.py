@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, Interruption, Mode, StepInterrupted
-from edge_drafter.question import HALF, Cancelled, GrowingText, Question
-from speculation.language.thinking import CLOSES, LONGEST_MARK, OPENS, reader
+from edge_drafter.question import HALF, GrowingText, Question
+from speculation.language.thinking import CLOSES, OPENS, reader
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
 from tests.edge_drafter.fakes import (
     DRAFT_S,
@@ -29,7 +28,6 @@ from tests.edge_drafter.fakes import (
 )
 from tests.models import tiny_tokenizer
 
-LIMIT_S = 20.0
 TOKENIZER: Any = tiny_tokenizer()
 THINKS: Any = tiny_tokenizer(thinks=True)
 
@@ -93,38 +91,6 @@ def test_marks_of_thinking_are_read_alike_while_an_answer_grows_and_at_its_end(
         text.add(piece)
         assert whole.startswith(text.text)
     assert text.text == whole
-
-
-def test_only_the_newest_tokens_are_read() -> None:
-    read_at_most = 0
-
-    def counted(tokens: Sequence[int]) -> str:
-        nonlocal read_at_most
-        read_at_most = max(read_at_most, len(tokens))
-        return read(tokens)
-
-    text, tokens = GrowingText(counted), TOKENIZER.encode("a silver bottle " * 50, add_special_tokens=False)
-    for token in tokens:
-        text.add([token])
-    assert text.text == read(tokens) and read_at_most <= 2 * LONGEST_MARK < len(tokens)
-
-
-def test_a_cancel_wakes_whoever_waits_for_the_result() -> None:
-    question, found = Question(read), list[Exception]()
-
-    def wait() -> None:
-        try:
-            question.result()
-        except Cancelled as error:
-            found.append(error)
-
-    waiting = [threading.Thread(target=wait) for _ in range(3)]
-    for thread in waiting:
-        thread.start()
-    question.cancel()
-    for thread in waiting:
-        thread.join(LIMIT_S)
-    assert len(found) == 3
 
 
 class CancellingLink(FakeLink):

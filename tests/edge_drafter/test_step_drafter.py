@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin
 from tests.edge_drafter.fakes import (
     DRAFT_S,
     EOS,
-    VOCABULARY,
     WEATHERS,
     Bench,
     FakeClock,
@@ -37,8 +35,6 @@ from tests.edge_drafter.fakes import (
     patient,
     request,
 )
-from tests.edge_drafter.test_acceptance_stats import DRAFT_S as PAPER_DRAFT_S
-from tests.edge_drafter.test_acceptance_stats import SPECEDGE_POINTS, VERIFY_S
 
 PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
 
@@ -138,22 +134,6 @@ def test_no_forward_is_run_whose_outcome_is_decided(
     assert bench.run().tokens == alone(target, 24)
 
 
-@pytest.mark.parametrize(("interrupt", "given_up_at"), [(True, 0.4375), (False, 0.45)])
-def test_a_forward_that_a_commit_makes_useless_is_given_up_at_the_next_layer(
-    interrupt: bool, given_up_at: float
-) -> None:
-    """The draft is wrong from its first token on; its commit comes in the third layer of a forward from 0.4 s on."""
-    config = replace(PIPELINE, ahead=False, interrupt=interrupt)
-    weather = Weather(verify_s=0.137, one_way_s=0.05)
-    bench = Bench(counting(99), lambda prefix: 6, weather, config)
-    bench.run(request(max_tokens=12))
-    first, second = [at for at, _ in bench.drafts][:2]
-    assert first == pytest.approx(4 * DRAFT_S)
-    assert second == pytest.approx(given_up_at + 4 * DRAFT_S)
-    abandoned = [span for span in bench.trace.spans if span.name == Kind.PREDRAFT.value and span.end < 0.449]
-    assert (abandoned[-1].end == pytest.approx(0.4375)) is interrupt
-
-
 class World:
     """A step's drafter without the loop: messages arrive when a test passes them on."""
 
@@ -215,46 +195,15 @@ def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hin
     assert [begun.hints for begun in plain.link.begun] == [[], []]
 
 
-class SecondBest(FakeModel):
-    """A model whose likeliest token is always wrong, and whose second likeliest is always right."""
-
-    def _logits(self, prefix: Sequence[int]) -> Logits:
-        row: Logits = np.zeros(VOCABULARY)
-        right = self._following(prefix)
-        row[right], row[(right + 1) % EOS] = 3.0, 3.5
-        return row
-
-
-@pytest.mark.parametrize(("width", "rounds"), [(1, 12), (2, 4)])
-def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: int, rounds: int) -> None:
-    config = DraftingConfig.of("sd", width=width, draft_tokens=6, leaves=4, gamma=2)
-    bench = Bench(counting(99), counting(99), Weather(), config, SecondBest)
-    result = bench.run(request(max_tokens=12))
-    assert result.tokens == alone(counting(99), 12)
-    trees = [message for _, message in bench.drafts if message.parents is not None]
-    assert bool(trees) is (width > 1) and result.stats.rounds == rounds
-    for message in trees:
-        parents = message.parents or []
-        assert all(ROOT <= parent < node for node, parent in enumerate(parents))
-        named = list(zip(parents, message.tokens, strict=True))
-        assert len(set(named)) == len(named) <= 6
-
-
 # --- measured
 
 
 @pytest.mark.parametrize("mode", ["sd", "fsd", "proactive", "pipelined"])
-@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
-def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float, depth: int) -> None:
-    """SpecEdge, Sec. 4.3: verification takes as long as drafting and the way; the edge has to measure these times."""
-    target = hashed_target(3, eos_rate=0.0)
-    config = DraftingConfig.of(mode, gamma="balance")
-    weather = Weather(verify_s=VERIFY_S, one_way_s=rtt / 2, exits=2)
-    bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
+def test_an_edge_measures_what_its_times_are(mode: str) -> None:
+    target, rtt_s, verify_s, draft_s = hashed_target(3, eos_rate=0.0), 0.04, 0.0942, 0.011
+    weather = Weather(verify_s=verify_s, one_way_s=rtt_s / 2, exits=2)
+    bench = Bench(target, hashed_draft(target, 3, 0.7), weather, DraftingConfig.of(mode), draft_s=draft_s)
     bench.run(request(max_tokens=150))
-    sent = [len(message.tokens) for _, message in bench.drafts]
     estimates = bench.drafter.acceptance.controller
-    assert estimates.gamma == depth
-    assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
-    assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
-    assert max(sent) >= depth - 1
+    assert estimates.verify_s == pytest.approx(verify_s) and estimates.draft_s == pytest.approx(draft_s)
+    assert estimates.rtt_s == pytest.approx(rtt_s, abs=0.35 * draft_s)

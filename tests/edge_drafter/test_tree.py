@@ -159,16 +159,6 @@ def test_conditioning_is_bayes_rule_over_whole_answers() -> None:
         assert tree[node].reach == pytest.approx(0.9 * share_in + 0.1 * share_out)
 
 
-def test_the_root_cannot_be_conditioned_on() -> None:
-    with pytest.raises(ValueError, match="root is committed"):
-        TokenTree().condition(0, 0.5)
-
-
-def test_the_roots_chance_cannot_be_rated() -> None:
-    with pytest.raises(ValueError, match="root is committed"):
-        TokenTree().rate(0, 0.5)
-
-
 @settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.integers(0, 3), TOKENS, LIKELY, st.booleans()), min_size=4, max_size=9),

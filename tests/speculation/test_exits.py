@@ -156,16 +156,6 @@ def test_measured_rates_are_smoothed_counts_of_their_bin(verdicts: list[tuple[fl
         assert table.rate(low) == rate
 
 
-def test_measurement_finds_a_calibrated_exit() -> None:
-    rng = np.random.default_rng(0)
-    confidences = rng.uniform(size=4000)
-    table = measure_reliability(confidences.tolist(), (rng.uniform(size=4000) < confidences).tolist())
-    for confidence in (0.05, 0.35, 0.65, 0.95):
-        assert table.rate(confidence) == pytest.approx(confidence, abs=0.1)
-    with pytest.raises(ValueError, match="nothing to measure"):
-        measure_reliability([], [])
-
-
 LISTED = (3, 7, 40, 41, 200)
 
 

@@ -29,12 +29,7 @@ from tests.models import frame
 from vlm_nav_simulation.dataset import encode_jpeg
 
 
-def deep(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the bytes of 16-bit values whose high bytes are these."""
-    return np.ascontiguousarray(values.astype("<u2") << 8).view(np.uint8)
-
-
-@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "8UC4", "mono8", "rgb16", "bgr16"])
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "8UC3", "rgba8", "bgra8", "8UC4", "mono8"])
 def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: str) -> None:
     grey = np.repeat(np.arange(0, 64, dtype=np.uint8)[None, :, None], 40, axis=0)
     picture = np.concatenate([grey * 3, grey * 2, grey], axis=2) if encoding != "mono8" else np.repeat(grey, 3, axis=2)
@@ -47,8 +42,6 @@ def test_raw_images_of_one_picture_are_one_jpeg_whatever_their_layout(encoding: 
         "bgra8": np.concatenate([picture[..., ::-1], alpha], axis=2),
         "8UC4": np.concatenate([picture[..., ::-1], alpha], axis=2),
         "mono8": grey,
-        "rgb16": deep(picture),
-        "bgr16": deep(picture[..., ::-1]),
     }
     pixels = layouts[encoding].reshape(40, -1)
     padded = np.pad(pixels, ((0, 0), (0, 5)), constant_values=255)
@@ -75,45 +68,23 @@ def test_yuv_is_colour_too() -> None:
         assert colour[0] > 200 and colour[1] < 60 and colour[2] < 60
 
 
-def grey(values: npt.NDArray[Any], encoding: str, big: bool = False) -> npt.NDArray[np.uint8]:
-    """Return the grey values that a one-channel image of numbers is read as; its rows are padded by 6 bytes."""
-    height, width = values.shape
-    stored = values.astype(values.dtype.newbyteorder(">" if big else "<"))
-    rows = np.pad(stored.view(np.uint8).reshape(height, -1), ((0, 0), (0, 6)), constant_values=255)
-    message = bags.raw(rows.tobytes(), encoding, height, width, rows.shape[1])
-    message.is_bigendian = int(big)
-    pixels = to_pixels(message, RAW)
-    assert pixels.shape == (height, width, 3) and (pixels == pixels[..., :1]).all()
-    assert decode_jpeg(to_jpeg(message, RAW)).shape == pixels.shape
-    return pixels[..., 0]
-
-
 @pytest.mark.parametrize("big", [False, True])
-def test_real_numbers_are_scaled_from_the_least_to_the_greatest_of_the_frame(big: bool) -> None:
-    nan, inf = np.nan, np.inf
-    values = np.array([[-1.0, 0.0, 1.0, 3.0], [nan, inf, -inf, 3.0]], np.float32)
-    assert grey(values, "32FC1", big).tolist() == [[0, 64, 128, 255], [0, 0, 0, 255]]
-    greatest = np.float32(3.4e38)
-    assert grey(np.array([[-greatest, 0.0, greatest]], np.float32), "32FC1", big).tolist() == [[0, 128, 255]]
-    for constant in (5.0, nan):
-        assert not grey(np.full((4, 4), constant, np.float32), "32FC1", big).any()
+def test_the_high_byte_of_16_bits_is_seen_whatever_their_order(big: bool) -> None:
+    values = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000
+    rows = np.pad(values.astype(">u2" if big else "<u2").view(np.uint8).reshape(3, -1), ((0, 0), (0, 6)))
+    message = bags.raw(rows.tobytes(), "mono16", 3, 4, rows.shape[1])
+    message.is_bigendian = int(big)
+    assert (to_pixels(message, RAW) == (values >> 8)[..., None]).all()
 
 
 @pytest.mark.parametrize("order", ["rggb", "bggr", "gbrg", "grbg"])
-@pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize("big", [False, True])
-def test_a_bayer_mosaic_has_the_colours_that_it_was_made_of(order: str, bits: int, big: bool) -> None:
+def test_a_bayer_mosaic_has_the_colours_that_it_was_made_of(order: str) -> None:
     smooth = cv2.resize(frame(4, 4), (64, 48))
     mosaic = np.empty((48, 64), np.uint8)
     for place, channel in enumerate(order):
         row, column = divmod(place, 2)
         mosaic[row::2, column::2] = smooth[row::2, column::2, "rgb".index(channel)]
-    # The low byte of the wide ones is noise that no picture shows.
-    values = mosaic if bits == 8 else (mosaic.astype(np.uint16) << 8) + 0x5A
-    data = values.astype(values.dtype.newbyteorder(">" if big else "<")).tobytes()
-    message = bags.raw(data, f"bayer_{order}{bits}", 48, 64, 64 * bits // 8)
-    message.is_bigendian = int(big)
-    seen = to_pixels(message, RAW)
+    seen = to_pixels(bags.raw(mosaic.tobytes(), f"bayer_{order}8", 48, 64, 64), RAW)
     inside = np.abs(seen.astype(int) - smooth)[2:-2, 2:-2]
     assert inside.mean() < 4.0 and np.abs(smooth.astype(int) - smooth[..., ::-1]).mean() > 20.0
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,29 +74,11 @@ def test_a_worker_that_is_killed_is_named() -> None:
         pool.submit(_die).result()
 
 
-def test_an_error_of_a_call_comes_back_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError), worker_pool(1) as pool:
-        pool.submit(divmod, 1, 0).result()
-
-
 def test_sigterm_interrupts_the_block_and_no_more() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), terminable():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_outside_the_main_thread_the_block_runs_as_it_is() -> None:
-    ran = []
-
-    def block() -> None:
-        with terminable():
-            ran.append(True)
-
-    thread = threading.Thread(target=block)
-    thread.start()
-    thread.join()
-    assert ran
 
 
 def _number(_: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from edge_drafter.protocols import LoadedDraft
+from edge_drafter.draft_models import LoadedDraft
 from speculation.language.prompts import (
     Blocked,
     Guidance,

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.draft_models import load_draft
-from edge_drafter.protocols import LoadedDraft
+from edge_drafter.draft_models import LoadedDraft, load_draft
 from edge_drafter.settings import EdgeConfig
 from speculation.language.prompts import TURN_END, continued
 from speculation.language.thinking import split_thinking

@@ -12,11 +12,11 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cloud_verifier.machine import Machine
-from cloud_verifier.monitoring import otlp
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.otlp import StepTraces
 from cloud_verifier.monitoring.series import SPANS_DROPPED
 from cloud_verifier.server import Server
+from speculation import otlp
 from speculation.otlp import http_exporter, root_span
 from speculation.profiles import DeviceProfile
 from speculation.wire import Idle
@@ -86,14 +86,15 @@ def lasted(span: ReadableSpan) -> float:
 
 def test_what_finds_the_queue_full_is_dropped_and_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "MOST_WAITING", 4)
-    traces = StepTraces(InMemorySpanExporter(), bench.post.clock)
     begun, go_on = threading.Event(), threading.Event()
 
-    def export(*_: object) -> None:
-        begun.set()
-        go_on.wait(60)
+    class Hanging(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            begun.set()
+            go_on.wait(60)
+            return super().export(spans)
 
-    monkeypatch.setattr(traces, "_export", export)
+    traces = StepTraces(Hanging(), bench.post.clock)
     answered(traces, bench, TRACE)
     assert begun.wait(60)
     figures = bench.server.figures

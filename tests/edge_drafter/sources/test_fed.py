@@ -78,18 +78,6 @@ def prompt(position: int = 0, answer: Sequence[int] = ()) -> Features:
     return Features(1, position, tokens, b"\1" * len(tokens))
 
 
-def test_it_begins_when_it_is_fed() -> None:
-    target = hashed_target(1)
-    source, model, tree = begun(target)
-    assert source.announce(BeginStep(1, "p", b"j")).features, "it asks for what it drafts from"
-    assert not source.ready and model.forwards == 0
-    source.feed(prompt())
-    assert source.ready and model.taken == [], "not while a forward may run"
-    source.grow([tree.root])
-    assert model.taken == [(PROMPT_END, 0)] and tree[tree.root].proposals is not None
-    assert tree[tree.likeliest_path(tree.root, 1)[0]].token == target([])
-
-
 def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
     """What a look-up proposed keeps its chance where the head does not know the token."""
     target = hashed_target(2, eos_rate=0.0)

@@ -10,7 +10,6 @@ from edge_drafter.sources.ngrams import NgramSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.ngrams import PRIOR
-from speculation.wire import BeginStep
 from tests.edge_drafter.fakes import EOS, FakeClock
 
 ANSWER = (1, 2, 3, 4, 5, EOS)
@@ -30,18 +29,6 @@ def proposed(step: Step, node: int) -> list[int]:
         (node,) = found
         tokens.append(step.tree[node].token)
     return tokens
-
-
-def test_what_followed_in_an_earlier_answer_is_proposed_up_to_its_end() -> None:
-    source = NgramSource()
-    step = begun(source)
-    source.propose(step.tree.root)
-    assert proposed(step, step.tree.root) == [], "there is no earlier answer yet"
-    source.end((*ANSWER, 6, 6))
-    source.propose(step.tree.root)
-    assert proposed(step, step.tree.root) == list(ANSWER), "nothing follows the end of an answer"
-    (first,) = step.tree[step.tree.root].children.values()
-    assert step.tree[first].chance == 0.5 and step.tree[first].proposals is None
 
 
 def test_verdicts_decide_how_likely_the_next_proposals_are_and_whether_there_are_any() -> None:
@@ -64,11 +51,3 @@ def test_verdicts_decide_how_likely_the_next_proposals_are_and_whether_there_are
     step = begun(source, least=0.9)
     source.propose(step.tree.root)
     assert proposed(step, step.tree.root) == []
-
-
-def test_the_verifier_gets_the_newest_answers_as_hints() -> None:
-    source, begin = NgramSource(), BeginStep(1, "p", b"j")
-    assert source.announce(begin).hints == []
-    source.end((1, 2))
-    source.end((3, 4))
-    assert source.announce(begin).hints == [[3, 4], [1, 2]]

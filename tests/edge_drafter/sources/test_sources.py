@@ -1,21 +1,16 @@
-"""What a new source of drafts takes: one class, and answers stay the target's."""
+"""What a new source of drafts takes: one class, with which answers stay the target's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import Drafter, DraftingConfig, DraftSource, Mode, sources_of
-from edge_drafter.sources.model import ModelSource
-from edge_drafter.sources.ngrams import NgramSource
-from edge_drafter.sources.server import ServerSource
+from edge_drafter import Drafter, DraftSource, Mode, sources_of
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.cancellation import Stop
-from speculation.wire import Draft
 from tests.edge_drafter.fakes import (
     EOS,
     WEATHERS,
@@ -24,7 +19,6 @@ from tests.edge_drafter.fakes import (
     FakeModel,
     Weather,
     alone,
-    counting,
     hashed_draft,
     hashed_target,
     patient,
@@ -69,26 +63,3 @@ def test_with_a_new_source_the_answer_is_still_the_targets(
     drafter = Drafter(sources, FakeLink(target, clock, weather), config, clock)
     for number in (1, 2):
         assert drafter.run(request(number)).tokens == alone(target, 24)
-
-
-def test_a_new_sources_tokens_are_sent_and_accepted() -> None:
-    clock, config = FakeClock(), DraftingConfig.of("sd")
-    link = FakeLink(counting(99), clock, Weather())
-    result = Drafter([Counting()], link, config, clock).run(request(max_tokens=5))
-    assert [message.tokens for _, message in link.sent if isinstance(message, Draft)] == [[0, 1, 2, 3]]
-    assert result.stats.accepted == result.stats.draft_forwards == 4 and result.stats.wasted_forwards == 0
-    beside = FakeLink(lambda prefix: 3, clock, Weather())
-    config = DraftingConfig.of("sd", gamma=1)
-    result = Drafter([Repeating(), Counting()], beside, config, clock).run(request(max_tokens=6))
-    assert result.tokens == (3,) * 6
-    drafts = [message.tokens for _, message in beside.sent if isinstance(message, Draft)]
-    assert [0] in drafts and [3] in drafts, "what costs no forward is sent where the model's own guess is no likelier"
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_a_mode_has_the_sources_that_its_settings_name(mode: Mode) -> None:
-    config = DraftingConfig.of(mode)
-    kinds = [type(source) for source in sources_of(config, FakeModel(counting(9)))]
-    drafts = config.drafts or mode is Mode.EDGE
-    expected = ((ServerSource, config.self_draft), (NgramSource, config.ngrams), (ModelSource, drafts))
-    assert kinds == [kind for kind, is_used in expected if is_used]

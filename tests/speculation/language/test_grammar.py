@@ -344,24 +344,6 @@ def test_a_model_of_form_1_is_not_offered_not_here(order: ResponseOrder) -> None
         assert (known.after(tokens, PLENTY) is not None) == offered
 
 
-@pytest.mark.parametrize("order", ResponseOrder)
-def test_every_formatted_answer_is_one_of_the_grammar_in_any_spelling(order: ResponseOrder) -> None:
-    known = automaton(grammar_for(compose("find it", (), order, memory=("Seen: here 1/8",))))
-    for action in ACTIONS:
-        text = format_answer("I see the red ball ahead.", action, order)
-        usual = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-        letters = [token for letter in text for token in TOKENIZER(letter, add_special_tokens=False)["input_ids"]]
-        assert len(letters) > len(usual)
-        for tokens in (usual, letters):
-            state = known.start(400)
-            for token in tokens:
-                assert known.allowed(state).mask[token]
-                after = known.next(state, token)
-                assert after is not None
-                state = after
-            assert known.allowed(state).mask[END]
-
-
 def thinking(opened: bool) -> Thinking:
     opens, closes = THINKS.convert_tokens_to_ids([OPENS, CLOSES])
     return Thinking(opens, closes, opened)
@@ -425,29 +407,6 @@ def test_no_end_token_stands_behind_thinking() -> None:
     state = known.after([1], 60)
     assert state is not None and known.allowed(state).mask[2] and not known.allowed(state).mask[[0, 3]].any()
     assert known.next(state, 3) is None
-
-
-@pytest.mark.parametrize(("grammar", "opened"), KINDS)
-def test_thinking_is_closed_at_the_last_moment(grammar: Grammar, opened: bool) -> None:
-    known, marks = thinks(grammar, opened), thinking(opened)
-    word = THINKS("a", add_special_tokens=False)["input_ids"][0]
-    least = known.least_tokens + (0 if opened else 2)
-    for limit in range(least, least + 4):
-        tokens = [] if opened else [marks.opens]
-        free = limit - least
-        for count in range(free + 1):
-            state = known.after([*tokens, *[word] * count], limit)
-            assert state is not None
-            found = known.allowed(state)
-            assert found.mask[marks.closes] and not found.mask[END]
-            assert (found.only, found.spelled) == ((marks.closes,) * 2 if count == free else (None, None))
-            assert (np.count_nonzero(found.mask) == 1) == (count == free)
-        closed = known.after([*tokens, *[word] * free, marks.closes], limit)
-        assert closed is not None
-        plain = Grammars(THINKS, len(THINKS)).of(grammar, known._ends)
-        behind = known.allowed(closed).mask
-        assert (behind == plain.allowed(plain.start(limit - len(tokens) - free - 1)).mask).all()
-    assert known.after([*([] if opened else [marks.opens]), word, END], 60) is None
 
 
 def test_a_model_that_may_think_need_not() -> None:

@@ -32,10 +32,8 @@ from speculation.language.prompts import (
     parse_answer,
     to_past,
 )
-from speculation.language.thinking import MAX_SHOWN_CHARS, UNFINISHED
+from speculation.language.thinking import UNFINISHED
 from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
-
-WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
 
 
 @given(
@@ -117,12 +115,6 @@ def test_an_instruction_is_one_turn_whatever_it_holds() -> None:
 
 
 @pytest.mark.parametrize("order", ResponseOrder)
-def test_a_guide_names_every_action_and_the_mark(order: ResponseOrder) -> None:
-    guided = compose("find it", order=order, guide=True)
-    assert all(action.text in guided for action in ACTIONS) and "Action:" in guided
-
-
-@pytest.mark.parametrize("order", ResponseOrder)
 @pytest.mark.parametrize("guide", [True, False])
 def test_the_longest_prompt_fits_the_wire(order: ResponseOrder, guide: bool) -> None:
     longest, second = sorted(ACTIONS, key=lambda action: -len(action.text))[:2]
@@ -150,12 +142,6 @@ def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
 def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
     with pytest.raises(ValueError, match="motions have a size, stop and not here have none"):
         NavigationAction(kind, size)
-
-
-def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
-    assert Vocabulary.load(tmp_path) is None
-    WORDS.save(tmp_path)
-    assert Vocabulary.load(tmp_path) == WORDS
 
 
 @pytest.mark.parametrize(
@@ -228,25 +214,6 @@ def test_a_motion_in_the_first_line_is_settled_by_its_kind_and_then_by_its_size(
     assert all(committed_action(text[:end]) == (action.kind, action.size) for end in range(size_at, len(text) + 1))
 
 
-@pytest.mark.parametrize(
-    ("text", "settled"),
-    [
-        ("I see it. Action", None),
-        ("Action: turn", None),
-        ("Action: turn left", (ActionKind.TURN_LEFT, None)),
-        ("Action: forward me", (ActionKind.FORWARD, None)),
-        ("Action: forward medium.\nIt", (ActionKind.FORWARD, ActionSize.MEDIUM)),
-        ("Action: turn left, I", None),
-        ("Action: forward small\nIt is near. Action:", None),
-        ("Action: forward small\nIt is near. Action: st", None),
-        ("Action: forward small\nIt is near. Action: stop", (ActionKind.STOP, None)),
-        ("Action: forward small\nAction: turn", (ActionKind.FORWARD, ActionSize.SMALL)),
-    ],
-)
-def test_beginnings_of_answers(text: str, settled: tuple[ActionKind, ActionSize | None] | None) -> None:
-    assert committed_action(text) == settled
-
-
 @pytest.mark.parametrize("action", MOTIONS)
 def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
     amount = action.metres or abs(action.radians)
@@ -266,13 +233,6 @@ def test_what_was_blocked_is_listed_as_blocked() -> None:
     assert history(done) == "stop, forward large, forward large blocked x2"
     assert tuple(to_past(past.text) for past in done) == done
     assert to_past("forward huge blocked") is None is to_past(" blocked")
-
-
-@pytest.mark.parametrize("form", [1, 2])
-def test_the_form_of_prompts_is_kept_with_the_words(tmp_path: Path, form: int) -> None:
-    words = Vocabulary(("silver",), ("bottle",), form)
-    words.save(tmp_path)
-    assert Vocabulary.load(tmp_path) == words == Vocabulary.of(words.colours, words.classes, form)
 
 
 def test_an_unknown_form_of_prompts_is_refused(tmp_path: Path) -> None:
@@ -308,9 +268,3 @@ def test_thinking_that_did_not_end_is_no_answer() -> None:
     parsed = parse_answer("<think>\nAction: forward large\n")
     assert (parsed.action, parsed.problem) == (None, UNFINISHED) and "max_tokens" in parsed.problem
     assert parsed.thinking == "Action: forward large" and parsed.reasoning == ""
-
-
-def test_what_is_shown_of_long_thinking_is_its_end() -> None:
-    parsed = parse_answer(f"<think>{'a' * 5000} so left.</think>\n\nA ball.\nAction: stop")
-    assert parsed.shown.endswith(" so left.\nA ball.") and parsed.shown.startswith("... a")
-    assert len(parsed.shown) == MAX_SHOWN_CHARS + len("... ") + len("\nA ball.")

@@ -31,16 +31,6 @@ def test_hub_name_is_found_in_the_cache(hub: Path, tiny_target: Path) -> None:
     assert vlm.fingerprint == load_vlm(tiny_target).fingerprint == folder_fingerprint(Path("me/tiny"))
 
 
-def test_a_folder_comes_before_a_hub_name(hub: Path, tiny_target: Path) -> None:
-    shutil.copytree(tiny_target, Path("me/tiny"))
-    assert find_model("me/tiny") == Path("me/tiny")
-
-
-@pytest.mark.parametrize("name", ["me/tiny/", "hf://me/tiny/"])
-def test_a_slash_at_the_end_of_a_hub_name_is_left_out(name: str, hub: Path) -> None:
-    assert find_model(name) == hub
-
-
 def test_a_home_folder_that_is_not_there_is_said() -> None:
     with pytest.raises(ModelFolderError, match=r"^model ~nosuch/m: there is no such home folder$"):
         find_model("~nosuch/m")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.language.grammar import Grammars, grammar_for
 from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import ModelFolderError, tokenizer_fingerprint
 from speculation.vlm.gguf_tokenizer import PRE_TOKENIZERS, gguf_processor
@@ -62,13 +61,6 @@ def test_it_encodes_and_decodes_any_text_alike(text: str) -> None:
         assert tokenizer.decode(tokens, skip_special_tokens=skip) == TOKENIZER.decode(tokens, skip_special_tokens=skip)
 
 
-def test_answers_have_the_same_grammar(tmp_path: Path) -> None:
-    tokenizer = gguf_processor(tmp_path / "x.gguf", metadata()).tokenizer
-    ends = (TOKENIZER.eos_token_id,)
-    ours, own = (Grammars(each, len(TOKENIZER)).of(grammar_for(PROMPT), ends) for each in (tokenizer, TOKENIZER))
-    assert ours is own
-
-
 def test_files_beside_it_go_first_and_must_be_its_own(tmp_path: Path) -> None:
     Processor(TOKENIZER, None, CHAT_TEMPLATE).save(tmp_path)
     unknown = metadata(pre="made-up")
@@ -113,12 +105,6 @@ def test_every_known_way_to_cut_gives_texts_back(name: str, tmp_path: Path) -> N
     tokenizer = gguf_processor(tmp_path / "x.gguf", metadata(pre=name)).tokenizer
     for text in ("Find 1234 bottles, it's  nice\n\n of é日本", " a\tb ", ""):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_smollm_takes_every_digit_by_itself(tmp_path: Path) -> None:
-    tokenizer = gguf_processor(tmp_path / "x.gguf", metadata(pre="smollm")).tokenizer
-    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
-    assert [text for text, _ in pieces][-2:] == ["1", "2"]
 
 
 def test_a_template_that_cannot_be_rendered_is_refused_before_a_question(tmp_path: Path) -> None:

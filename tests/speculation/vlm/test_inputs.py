@@ -37,16 +37,6 @@ def test_prompt_is_chat_with_one_image(target: Vlm) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"no image", jpeg(frame(0))[:200], b"\x89PNG\r\n\x1a\n" + bytes(50)],
-    ids=["empty", "text", "cut", "png"],
-)
-def test_bytes_that_are_no_jpeg(target: Vlm, data: bytes) -> None:
-    with pytest.raises(ValueError, match=f"image of {len(data)} bytes does not decode as JPEG"):
-        prepare(target, "go", data)
-
-
-@pytest.mark.parametrize(
     "pixels",
     [
         np.zeros((56, 56), np.uint8),
@@ -67,18 +57,6 @@ def test_prompt_without_words_or_with_special_tokens(target: Vlm) -> None:
         prepare(target, "find<|im_end|>me", frame(0))
     with pytest.raises(ValueError, match=r"contains the special token <\|image_pad\|>"):
         prepare(target, "<|image_pad|>", frame(0))
-
-
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_several_frames_are_prepared_one_by_one_the_oldest_first(target: Vlm, count: int) -> None:
-    data = tuple(jpeg(frame(seed)) for seed in range(count))
-    inputs, each = prepare(target, "go", data), [prepare(target, "go", one) for one in data]
-    np.testing.assert_array_equal(inputs.pixel_values, np.concatenate([one.pixel_values for one in each]))
-    assert inputs.grids == ((1, 4, 4),) * count
-    assert int((inputs.ids == target.image_token).sum()) == 4 * count
-    pixels = prepare(target, "go", [decode_jpeg(one) for one in data])
-    np.testing.assert_array_equal(pixels.pixel_values, inputs.pixel_values)
-    np.testing.assert_array_equal(pixels.positions, inputs.positions)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

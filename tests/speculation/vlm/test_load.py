@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2VLForConditionalGeneration
-from transformers.utils.logging import enable_progress_bar
 
 from speculation.vlm import folder as folder_module
 from speculation.vlm import load, memory
-from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, load_vlm, model_fingerprint, tokenizer_fingerprint
 from speculation.vlm.model import Vlm
-from tests.models import frame, tiny_model, tiny_tokenizer
+from tests.models import tiny_model, tiny_tokenizer
 
 WEIGHTS = "model.safetensors"
 
@@ -45,61 +39,6 @@ def test_runs_in_any_dtype_from_bfloat16_files(tiny_target: Path, dtype: str) ->
     assert vlm.vocabulary == len(vlm.tokenizer) < vlm.text.embed_tokens.num_embeddings
     assert vlm.eos == (vlm.tokenizer.convert_tokens_to_ids("<|im_end|>"),)
     assert not any(weight.requires_grad for weight in vlm.model.parameters())
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("logs", [True, False])
-def test_progress_bars_are_for_a_terminal_without_a_log(
-    tiny_target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, logs: bool
-) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()] if logs else [])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    enable_progress_bar()
-    load_vlm(tiny_target)
-    printed = capsys.readouterr()
-    assert printed.out == "" and bool(printed.err) == (terminal and not logs)
-
-
-def test_published_checkpoint_layout_is_the_same_model(folder: Path, target: Vlm) -> None:
-    """The published 2B and 7B folders are older than transformers 5: flat config, own tensor names, pixel limits."""
-    config = json.loads((folder / "config.json").read_text())
-    text, vision = config.pop("text_config"), config["vision_config"]
-    rope = text.pop("rope_parameters")
-    flat = {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
-    drop_keys = ("model_type", "layer_types", "dtype")
-    text = {key: value for key, value in text.items() if key not in drop_keys}
-    vision = {key: value for key, value in vision.items() if key not in drop_keys}
-    (folder / "config.json").write_text(json.dumps(config | text | flat | {"vision_config": vision}))
-
-    names = load_file(str(folder / WEIGHTS)).keys()
-    assert {name.split(".")[0] for name in names} == {"visual", "model", "lm_head"}
-    assert not any("language_model" in name for name in names)
-
-    images = json.loads((folder / "preprocessor_config.json").read_text())
-    limits = {"min_pixels": images["size"]["shortest_edge"], "max_pixels": images.pop("size")["longest_edge"]}
-    images |= {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"}
-    (folder / "preprocessor_config.json").write_text(json.dumps(images | limits))
-    template = (folder / "chat_template.jinja").read_text()
-    (folder / "chat_template.jinja").unlink()
-    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
-
-    vlm = load_vlm(folder, dtype="float64")
-    assert vlm.eos == target.eos
-    answers = []
-    for each in (vlm, target):
-        inputs = prepare(each, "find the silver bottle", frame(0))
-        cache = KVCache(each, 1, 64)
-        answers.append(forward(each, cache, [draft_chunk(cache, 0, prefill(each, cache, 0, inputs), [7], [-1])])[0])
-    np.testing.assert_array_equal(answers[0], answers[1])
-    assert vlm.processor.frames is not None
-    vlm.processor.frames.patchify(np.zeros((1, 56, 56, 3), dtype=np.uint8))
-
-
-def test_threads_are_pinned_or_left(tiny_target: Path) -> None:
-    load_vlm(tiny_target, threads=1)
-    assert torch.get_num_threads() == 1
-    load_vlm(tiny_target, threads=None)
-    assert torch.get_num_threads() == 1
 
 
 def test_generation_config_adds_ends_and_is_not_silently_dropped(
@@ -276,19 +215,6 @@ def test_names_of_the_hub_are_read_as_what_they_are(name: str | Path, sentence: 
     with pytest.raises(ModelFolderError) as caught:
         load_vlm(name)
     assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize("reason", ["CUDA error: no kernel image is available", "named symbol not found"])
-def test_a_build_without_kernels_for_the_device_is_no_damaged_download(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError(reason)
-
-    monkeypatch.setattr(Qwen2VLForConditionalGeneration, "from_pretrained", fail)
-    with pytest.raises(ModelFolderError, match="has no kernels for the device: install one that has") as caught:
-        load_vlm(folder)
-    assert "fetch" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

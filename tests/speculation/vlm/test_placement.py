@@ -26,8 +26,9 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.placement import cut
 from speculation.vlm.settings import ModelSettings
 from tests import devices
-from tests.models import frame, tiny_text_model
+from tests.models import frame
 
+devices.attach()
 ONE, TWO, FOUR = ("lazy:0", "lazy:0,lazy:1", "lazy:0,lazy:1,lazy:2,lazy:3")
 
 
@@ -179,31 +180,6 @@ def test_logits_are_bit_for_bit_those_of_one_device(tiny_target: Path, dtype: st
     # The devices score attention by another formula than the CPU's kernel does.
     for one, other in zip(host, alone, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-10 if dtype == "float64" else 1e-4)
-
-
-def test_a_language_model_alone_is_spread_too(tmp_path: Path) -> None:
-    """With as many devices as layers, of which the eleventh and twelfth are not the first."""
-    folder = tiny_text_model(tmp_path / "text", layers=12, tied=True)
-    spread = load_vlm(
-        folder, dtype="float64", device=",".join(f"lazy:{number}" for number in range(12)), load_check=False
-    )
-    assert [span.device.index for span in spread.spans] == list(range(12)) and spread.head_device.index == 0
-    for one, other in zip(walk(load_vlm(folder, dtype="float64")), walk(spread), strict=True):
-        np.testing.assert_allclose(other, one, atol=1e-10)
-
-
-def test_a_pass_copies_once_a_device_and_one_device_copies_nothing(tiny_target: Path) -> None:
-    def between(device: str) -> int:
-        vlm = load_vlm(tiny_target, device=device, load_check=False)
-        cache = KVCache(vlm, 1, 100)
-        root = prefill(vlm, cache, 0, prepare(vlm, "find it", frame(0)))
-        devices.copies.clear()
-        forward(vlm, cache, [draft_chunk(cache, 0, root, [5, 6], [-1, -1])])
-        return sum(source.type == target.type == devices.KIND for source, target in devices.copies)
-
-    one, two, four = map(between, (ONE, TWO, FOUR))
-    # Hidden states, two of rotary embedding, mask, and where to write and read; the head is on the last device.
-    assert (one, two, four) == (0, 6, 18)
 
 
 # --- keys and values

@@ -14,7 +14,8 @@ from cloud_verifier.config import FED_HEAD_FILE
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.process_graph import CommandSpec, NodeSpec
-from speculation.fed.inspect import inspect_head
+from speculation.features import SCALE_BYTES
+from speculation.fed.files import read_config
 from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
 from speculation.vlm.inspect import inspect_folder
 from tests.vlm_nav_evaluation.report.recording import FIGURES, FORWARD
@@ -111,8 +112,7 @@ def test_a_fed_head_is_looked_for_beside_the_target(tmp_path: Path) -> None:
 
 
 def test_the_shipped_head_goes_with_the_shipped_pair() -> None:
-    models = PROJECT / "models"
-    report = inspect_head(
-        head_beside(str(models / "target")), [inspect_folder(models / name) for name in ("target", "draft")]
-    )
-    assert not report.problems and report.bytes_a_token <= 256
+    target, draft = (inspect_folder(PROJECT / "models" / name) for name in ("target", "draft"))
+    head = read_config(head_beside(str(PROJECT / "models" / "target")))
+    assert head.target == target.fingerprint and head.tokenizer == target.tokenizer == draft.tokenizer
+    assert SCALE_BYTES + head.size <= 256

@@ -1,10 +1,10 @@
-"""Every family's own forward is transformers'; what is left out of it is refused at load; a new family is one file."""
+"""Every family's own forward is transformers'; what is left out of it is refused at load."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +18,11 @@ from adapters_training.frozen_target.hidden_states import outputs
 from adapters_training.sources import Sample, Turn
 from cloud_verifier.engine import Prefill
 from speculation.images import pixels_jpeg
-from speculation.vlm import cache, families, load_check
+from speculation.vlm import cache, load_check
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families import KINDS, Family, Seen
 from speculation.vlm.families.qwen3_vl import Qwen3VL
 from speculation.vlm.families.qwen_vl import QwenVL
-from speculation.vlm.families.text import Llama
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.forward import final_logits, forward_layers
 from speculation.vlm.inputs import prepare
@@ -182,25 +181,7 @@ def test_logits_that_are_no_numbers_are_refused(tmp_path: Path, monkeypatch: pyt
         load_vlm(folder)
 
 
-# --- a new family
-
-
-class Toy(Llama):
-    """A family that nobody has."""
-
-    classes: ClassVar[dict[str, str]] = {"toy": "LlamaForCausalLM"}
-
-
-def test_a_new_family_is_a_class_and_its_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tiny_text_model(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "toy"}))
-    with pytest.raises(ModelFolderError, match="holds a model of type 'toy'; known are qwen2_vl, .*docs/models.md"):
-        load_vlm(folder)
-    monkeypatch.setitem(families.KINDS, "toy", Toy())
-    vlm = load_vlm(folder, dtype="float64")
-    assert isinstance(vlm.family, Toy) and not vlm.sees_images
-    assert len(list(VlmSession(vlm, 64).greedy("go", None, 8))) <= 8
+# --- what is not known
 
 
 @pytest.mark.parametrize(

@@ -20,56 +20,34 @@ from PIL import Image
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from adapters_training.encoding import Encoded
-from adapters_training.frozen_target.batches import collate
-from adapters_training.frozen_target.hidden_states import outputs
-from edge_drafter import DraftingConfig, Mode, StepRequest
-from speculation.cancellation import Abandoned
-from speculation.exits import ExitHeads
 from speculation.frames import decode_jpeg
 from speculation.language.prompts import chat
-from speculation.sampling import GREEDY, Coupled, SamplingScheme
-from speculation.vlm import load as load_module
-from speculation.vlm import placement
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families.internvl import InternVL, InternVLFrames
 from speculation.vlm.families.smolvlm import SmolVLM, SmolVLMFrames
 from speculation.vlm.families.tiles import TileFrames
 from speculation.vlm.folder import stored_tensors, weight_files
 from speculation.vlm.forward import (
-    PrefillChunk,
     draft_chunk,
     encode_image,
     forward,
-    forward_layers,
-    image_places,
     prefill,
 )
-from speculation.vlm.fused import fuse
 from speculation.vlm.inputs import Inputs, as_sent, prepare
-from speculation.vlm.inspect import inspect_folder, inspect_pair
+from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.quantise import quantisation_config
-from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import Quantisation
 from speculation.wire import MAX_FRAMES, Sight
-from tests import devices
-from tests.edge_drafter.fakes import Weather
-from tests.models import scratch_inputs, scratch_logits
-from tests.pair import Robot, run
+from tests.models import scratch_logits
 from tests.published_tiles import LAYOUTS, TOKENS_PER_TILE, published_tiles
 
-devices.attach()
 EXACT = 1e-9
 NAMES = tuple(LAYOUTS)
 FAMILIES = ("InternVL3_5-8B-HF", "SmolVLM2-2.2B-Instruct")
 """One checkpoint of each, for what does not depend on a layout."""
-PAIRS = (
-    ("InternVL3_5-8B-HF", "InternVL3_5-1B-HF"),
-    ("SmolVLM2-2.2B-Instruct", "SmolVLM2-256M-Video-Instruct"),
-)
 CAPACITY = 512
 PROMPT = "find the silver bottle"
 TREE = ([7, 8, 9, 10], [-1, 0, 0, -1])
@@ -149,23 +127,13 @@ def test_files_of_transformers_5_say_the_same(models: dict[str, Vlm], tmp_path: 
 @pytest.mark.parametrize("name", NAMES)
 def test_inspect_and_memory_know_what_is_loaded(folders: dict[str, Path], models: dict[str, Vlm], name: str) -> None:
     report, vlm = inspect_folder(folders[name]), models[name]
-    assert not report.problem and report.sees_images and report.layers == vlm.num_layers
-    assert (report.fingerprint, report.tokenizer, report.eos) == (vlm.fingerprint, vlm.tokenizer_fingerprint, vlm.eos)
-    assert report.kv_heads == vlm.kv_heads and report.head_dim == vlm.head_dim
-    assert report.kv_bytes_per_token["float32"] == 2 * 4 * vlm.num_layers * vlm.kv_heads * vlm.head_dim
+    assert report.sees_images and (report.fingerprint, report.tokenizer) == (vlm.fingerprint, vlm.tokenizer_fingerprint)
+    assert report.kv_bytes_per_token == 2 * 2 * vlm.num_layers * vlm.kv_heads * vlm.head_dim
     frames = tiles_of(vlm)
     assert report.image_tokens == frames.tokens(frames.encode(pixels(720, 1280))[1])
     whole = load_vlm(folders[name], load_check=False)
     predicted = weight_bytes(stored_tensors(weight_files(folders[name])), "float32")
     assert predicted == pytest.approx(loaded_bytes(whole.model), rel=0.03)
-
-
-def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, Path]) -> None:
-    reports = {name: inspect_folder(folder) for name, folder in folders.items()}
-    for target, draft in PAIRS:
-        found = inspect_pair(reports[target], reports[draft])
-        assert not found.problems and {found.target, found.draft} == {target, draft}
-    assert inspect_pair(reports[PAIRS[0][0]], reports[PAIRS[1][1]]).problems
 
 
 def test_vision_and_projector_stay_whole_when_the_rest_is_rounded(folders: dict[str, Path]) -> None:
@@ -371,32 +339,6 @@ def test_whole_prompts_of_any_frames_are_transformers_own(models: dict[str, Vlm]
         expect(vlm, inputs, logits)
 
 
-@settings(max_examples=8, deadline=None)
-@given(data=st.data())
-def test_prompts_cut_within_an_image_beside_other_rows_are_as_whole(
-    models: dict[str, Vlm], data: st.DataObject
-) -> None:
-    vlm = models[data.draw(st.sampled_from(FAMILIES))]
-    steps = [prepare(vlm, "go", images) for images in (WIDE, [pixels(9, 9), WIDE], None)]
-    cache, seen = KVCache(vlm, 3, CAPACITY), [encode_image(vlm, inputs) for inputs in steps]
-    for row in range(3):
-        cache.clear(row, 0)
-    while left := [row for row in range(3) if cache.length[row] < len(steps[row].ids) - 1]:
-        chunks = []
-        for row in data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True)):
-            start, end = cache.length[row], len(steps[row].ids) - 1
-            stop = data.draw(st.integers(start + 1, end))
-            places, part = image_places(vlm, steps[row]), seen[row]
-            first, last = np.searchsorted(places, (start, stop))
-            here = part[first:last] if part is not None and first < last else None
-            given_ = steps[row].ids[start:stop], steps[row].positions[:, start:stop]
-            chunks.append(PrefillChunk(row, *given_, places[first:last] - start, here))
-        list(forward_layers(vlm, cache, chunks))
-    trees = [draft_chunk(cache, row, int(steps[row].ids[-1]), *TREE) for row in range(3)]
-    for inputs, logits in zip(steps, forward(vlm, cache, trees), strict=True):
-        expect(vlm, inputs, logits)
-
-
 @pytest.mark.parametrize("decoder", ["llama", "qwen2", "qwen3_moe"])
 def test_other_decoders_of_internvl_pass_the_check_at_load(tmp_path: Path, decoder: str) -> None:
     more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
@@ -408,114 +350,3 @@ def test_other_decoders_of_internvl_pass_the_check_at_load(tmp_path: Path, decod
     inputs, cache = prepare(vlm, PROMPT, WIDE), KVCache(vlm, 1, CAPACITY)
     root = prefill(vlm, cache, 0, inputs)
     expect(vlm, inputs, forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])[0], tolerance)
-
-
-def test_a_projector_that_breaks_between_the_two_forwards_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def break_it(vlm: Vlm, several: bool) -> None:
-        projector = vlm.model.get_submodule(vlm.family.vision[1])
-        with torch.no_grad():
-            next(weight for weight in projector.parameters() if weight.ndim == 2).mul_(0.5)
-
-    monkeypatch.setattr(load_module, "_take_over", break_it)
-    with pytest.raises(ModelFolderError, match="differ from transformers' own"):
-        load_vlm(folder)
-    load_vlm(folder, load_check=False)
-
-
-def test_seeing_can_be_given_up_between_layers(vlm: Vlm) -> None:
-    calls = [0]
-
-    def stop() -> bool:
-        calls[0] += 1
-        return calls[0] == 2
-
-    with pytest.raises(Abandoned):
-        encode_image(vlm, prepare(vlm, PROMPT, FRAME), stop)
-    assert calls == [2]
-    assert encode_image(vlm, prepare(vlm, PROMPT, FRAME), lambda: False) is not None
-
-
-def test_layers_on_several_devices_and_captured_ones_are_the_same(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = {"lazy:0": 10**9, "lazy:1": 10**9}
-    monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
-    spread = load_vlm(vlm.folder, dtype="float64", device="lazy:0,lazy:1", load_check=False)
-    assert len(spread.spans) == 2
-    for part in vlm.family.vision:
-        assert {str(weight.device) for weight in spread.model.get_submodule(part).parameters()} == {"lazy:0"}
-    found = []
-    for each in (vlm, spread):
-        cache = KVCache(each, 1, CAPACITY)
-        root = prefill(each, cache, 0, prepare(each, PROMPT, WIDE))
-        found.append(forward(each, cache, [draft_chunk(cache, 0, root, *TREE)])[0])
-    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=EXACT)
-
-
-def test_decoders_are_run_by_fused_layers(folders: dict[str, Path]) -> None:
-    for name in NAMES:
-        assert len(fuse(load_vlm(folders[name], load_check=False))) == LAYOUTS[name].layers
-
-
-# --- exits and training
-
-
-def test_training_reads_the_states_that_exits_and_heads_read(vlm: Vlm) -> None:
-    """Rows of different frames beside each other, against transformers' own hidden states."""
-    steps = [prepare(vlm, PROMPT, WIDE), prepare(vlm, "go", FRAME)]
-    rows = [Encoded(each.ids, each.ids, each.positions, each.pixel_values, each.grids[0], False) for each in steps]
-    batch = collate(rows, pad=0)
-    batch_outputs = [hidden for _, hidden in outputs(vlm, batch)]
-    for row, inputs in enumerate(steps):
-        with torch.no_grad():
-            given_ = scratch_inputs(vlm, inputs)
-            reference = vlm.model(**given_, use_cache=False, output_hidden_states=True).hidden_states
-        for index in range(vlm.num_layers - 1):
-            own = batch_outputs[index][row, : len(inputs.ids)]
-            torch.testing.assert_close(own, reference[index + 1][0], rtol=0, atol=EXACT)
-    heads = ExitHeads(vlm, range(vlm.num_layers - 1), rank=4)
-    cache = KVCache(vlm, 1, CAPACITY)
-    root = prefill(vlm, cache, 0, steps[1])
-    first = next(iter(forward_layers(vlm, cache, [draft_chunk(cache, 0, root, [], [])])))
-    assert heads.logits(0, first.hidden[0]).shape == (1, vlm.vocabulary)
-    torch.testing.assert_close(first.hidden[0][0], batch_outputs[0][1, len(steps[1].ids) - 1], rtol=0, atol=EXACT)
-
-
-# --- answers
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_answers_are_those_of_generate(models: dict[str, Vlm], name: str) -> None:
-    vlm = models[name]
-    for images in (FRAME, [WIDE, pixels(50, 50)]):
-        inputs = prepare(vlm, PROMPT, images)
-        with torch.no_grad():
-            said = vlm.model.generate(**scratch_inputs(vlm, inputs), max_new_tokens=24, do_sample=False)
-        session = VlmSession(vlm, CAPACITY)
-        own = [token for token, _ in session.sampled(PROMPT, images, 24, GREEDY)]
-        assert own == said[0, len(inputs.ids) :].tolist()
-    if LAYOUTS[name].tied:
-        return  # random ones repeat their last token, whatever they see
-    assert own != [token for token, _ in session.sampled(PROMPT, FRAME[::-1, ::-1].copy(), 24, GREEDY)]
-
-
-LINKED = tuple(mode for mode in Mode if mode is not Mode.EDGE)
-
-
-@pytest.mark.parametrize(("target", "draft"), PAIRS)
-@pytest.mark.parametrize(("how", "modes"), [(GREEDY, LINKED), (Coupled(0.9), (Mode.SD, Mode.FULL))])
-def test_every_mode_answers_as_the_target_alone(
-    models: dict[str, Vlm], target: str, draft: str, how: SamplingScheme, modes: tuple[Mode, ...]
-) -> None:
-    """About one frame and about two, over a link that loses messages and breaks."""
-    big, small = models[target], models[draft]
-    questions = jpeg(WIDE), (jpeg(pixels(40, 150)), jpeg(pixels(30, 30)))
-    for mode in modes:
-        losses = 0.0 if mode in (Mode.CLOUD, Mode.SERVER_SD) else 0.1
-        weather = Weather(one_way_s=0.02, jitter_s=0.1, losses=losses, cut_after=6, seed=1)
-        asked = [StepRequest(1, PROMPT, each, big.eos, 10, sampling=how, key=5) for each in questions]
-        robot = Robot(small, DraftingConfig.of(mode, gamma=3, max_nodes=12), asked, weather)
-        run(big, [robot], self_draft=small, capacity=CAPACITY)
-        for request, answer in zip(asked, robot.answers, strict=True):
-            alone = VlmSession(big, CAPACITY).sampled(PROMPT, request.jpeg, 10, how, 5)
-            assert answer == tuple(token for token, _ in alone), mode
