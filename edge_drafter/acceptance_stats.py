@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from edge_drafter.draft_effort import Effort
-from edge_drafter.settings import AUTO, DraftingConfig
+from edge_drafter.settings import AUTO, BALANCE, DraftingConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Rerooting
 from speculation.acceptance import expected_tokens
@@ -44,6 +44,11 @@ Inputs = tuple[float, float, float]
 def tokens_per_second(acceptance: float, gamma: int, fixed_s: float, draft_s: float) -> float:
     """Return E(gamma) / (F + c gamma): F seconds per round trip and verification, c per draft token."""
     return expected_tokens(acceptance, gamma) / (fixed_s + draft_s * gamma)
+
+
+def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
+    """Return the draft depth at which drafting and round trip take as long as a verification (SpecEdge, Sec. 4.3)."""
+    return (verify_s - rtt_s) / draft_s
 
 
 def average(known: float | None, sample: float, weight: float = WEIGHT) -> float:
@@ -129,8 +134,11 @@ class Controller:
             self.acceptance = average(self.acceptance, 0.0)
         if accepted < sent or ended:
             self.goes_on = average(self.goes_on, 0.0, SLOW)
-        if self._rule == AUTO and self._rounds >= LEAST_ROUNDS:
-            self._maximise()
+        if self._rounds >= LEAST_ROUNDS:
+            if self._rule == AUTO:
+                self._maximise()
+            elif self._rule == BALANCE:
+                self._balance()
 
     def _maximise(self) -> None:
         if not self.fixed_s or self.draft_s is None or self.acceptance is None:
@@ -141,6 +149,13 @@ class Controller:
         best = max(range(len(rates)), key=rates.__getitem__)
         if rates[best] > rates[self._gamma] * (1.0 + HYSTERESIS):
             self._gamma = best
+
+    def _balance(self) -> None:
+        if self.verify_s is None or self.rtt_s is None or not self.draft_s:
+            return
+        depth = balanced_gamma(self.verify_s, self.draft_s, self.rtt_s)
+        if abs(depth - self._gamma) > 0.5 + HYSTERESIS:
+            self._gamma = max(1, min(self._largest, round(depth)))
 
 
 class ExitQuestion(Enum):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_drafter.calibration import Calibration
+from edge_drafter.calibration import Calibration, Cells
 from edge_drafter.processed_models import AlignedModel, SampledModel
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sources import DraftSource
@@ -169,7 +169,9 @@ class ModelSource(DraftSource):
         found = self._proposals(rows, depths, known)
         likeliest = []
         for node, depth, proposals in zip(nodes, depths, found, strict=True):
-            proposals, cells = self._calibration.chances(proposals, config.width, depth)
+            cells: Cells = ()
+            if config.calibrate:
+                proposals, cells = self._calibration.chances(proposals, config.width, depth)
             tree.score(node, proposals, cells)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)

@@ -91,7 +91,7 @@ def test_wrong_options_are_one_sentence(
         (("--modes", ","), "',': give one or more of"),
         (("--rtt-ms", "slow"), "'slow': give milliseconds from 0 to 10000"),
         (("--rtt-ms=-1",), "'-1': give milliseconds from 0 to 10000"),
-        (("--gamma", "many"), "'many' is no draft length; give a number or auto"),
+        (("--gamma", "many"), "'many' is no draft length; give a number or auto or balance"),
     ],
 )
 def test_lists_that_make_no_sense_name_their_option(
