@@ -27,7 +27,6 @@ from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_fr
 from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
-from vlm_nav_simulation.randomisation import TRAINING
 from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
 
 CAPACITY, MAX_TOKENS = 512, 96
@@ -108,7 +107,6 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     first_seed: Annotated[int, Meta(ge=0, description="of the first room")] = 100_000
     held_out: Annotated[bool, Meta(description=f"take seeds from {HELD_OUT_SEED} on")] = False
     processes: Annotated[int, Meta(ge=1, description="rooms that are rendered side by side")] = 1
-    randomise: Annotated[bool, Meta(description="vary light, surfaces, camera and sensor (docs/simulation.md)")] = False
     layouts: Annotated[
         tuple[Layout, ...],
         Meta(min_length=1, description=f"floor plans in turn, of {', '.join(each.value for each in Layout)}"),
@@ -121,15 +119,14 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def make_shard(config: DataConfig, first: int) -> int:
     """Make one shard of SCENES_PER_SHARD scenes from seed `first`; returns its number of frames (0 if it exists).
 
-    Plain and randomised frames of the same scenes, and those on a model's own walks, may lie in one folder.
+    Frames of the same scenes on the teacher's walks and on a model's own may lie in one folder.
     """
-    suffix = ("-walked" if config.walker else "") + ("-randomised" if config.randomise else "")
+    suffix = "-walked" if config.walker else ""
     path = config.out / f"seeds-{first:07d}-{first + SCENES_PER_SHARD:07d}{suffix}.msgpack"
     if path.exists():
         return 0
-    randomisation = TRAINING if config.randomise else None
     samplers = [
-        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene, randomisation,
+        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene,
                       layout_of(seed, config.layouts), steered=bool(config.walker))
         for seed in range(first, first + SCENES_PER_SHARD)
     ]  # fmt: skip

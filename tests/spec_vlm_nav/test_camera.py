@@ -283,6 +283,6 @@ def test_settings_refuse_what_cannot_work() -> None:
 
 
 def test_images_are_compressed_as_those_that_models_were_trained_on() -> None:
-    from vlm_nav_simulation.randomisation import JPEG_QUALITY
+    from vlm_nav_simulation.dataset import JPEG_QUALITY
 
     assert CameraSettings().jpeg_quality == JPEG_QUALITY

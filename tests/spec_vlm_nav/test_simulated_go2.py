@@ -13,7 +13,6 @@ from spec_vlm_nav.guard import Guard, GuardSettings
 from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.safety import Velocity
 from spec_vlm_nav.simulated_go2 import SCAN_ANGLES, SimulatedGo2, scene_of
-from vlm_nav_simulation.walking import policy_file
 
 AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'
 
@@ -112,29 +111,6 @@ def test_rooms_that_do_not_exist_are_one_sentence() -> None:
     assert scene_of(0, "easy", "").target.text
 
 
-def test_with_physics_it_rises_and_walks_on_its_legs() -> None:
-    try:
-        policy_file()
-    except ValueError as error:
-        pytest.skip(str(error))
-    clock = Clock()
-    robot = SimulatedGo2(scene_of(3, "easy", "silver bottle"), clock, 112, physics=True)
-    try:
-        pass_time(robot, clock, 1.5)
-        lying = robot.pose
-        stand(robot)
-        pass_time(robot, clock, 1.5)
-        assert math.dist(lying[:2], robot.pose[:2]) < 0.25
-        before = robot.pose
-        assert robot.request(SportApi.MOVE, AHEAD) == 0
-        pass_time(robot, clock, 0.9)
-        assert 0.05 < math.dist(before[:2], robot.pose[:2]) < 0.5
-        assert robot.frame().startswith(b"\xff\xd8")
-    finally:
-        robot.close()
-
-
-@pytest.mark.parametrize("seed", range(16))
 def test_the_guard_stops_it_before_whatever_stands_ahead(seed: int) -> None:
     clock = Clock()
     go2 = SimulatedGo2(scene_of(seed, "middle", ""), clock, 28)

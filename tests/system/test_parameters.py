@@ -47,7 +47,7 @@ PUBLIC = {
         "guard_yaw", "guard_low", "guard_high", "guard_from", "guard_half_width", "stop_ahead", "slow_ahead",
         "slow_ratio", "stop_polygon", "slow_polygon", "guard_points",
     },
-    "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz", "scan_hz"},
+    "sim_go2": {"seed", "difficulty", "target", "layout", "image_size", "camera_hz", "odom_hz", "scan_hz"},
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
     "nav_view": {"max_hz", "width", "broadcast_tf"},
     "go2_camera": {
