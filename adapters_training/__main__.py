@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from safetensors import SafetensorError
+
 from adapters_training.all_commands import COMMANDS
-from adapters_training.loss_monitor import TrainingFailed
 from adapters_training.recipe import run as recipe
+from adapters_training.trainer import TrainingFailed
 from speculation.program_exit import INTERRUPTED
 from speculation.worker_processes import terminable
 
@@ -27,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TrainingFailed as error:
         print(f"adapters_training {options.command}: {error}", file=sys.stderr)
         return 1
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         print(f"adapters_training {options.command}: {error}", file=sys.stderr)
         return 2
     return status

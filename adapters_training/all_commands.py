@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft, walk_answers
+from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft
 from adapters_training.command import Command, Group
 from adapters_training.exit_choice import measure, select
 from adapters_training.fed_head import training as fed_head
@@ -16,7 +16,6 @@ COMMANDS: tuple[Command[Any] | Group, ...] = (
     shapes.COMMAND,
     pair.COMMAND,
     answers.COMMAND,
-    walk_answers.COMMAND,
     exits.COMMAND,
     measure.COMMAND,
     select.COMMAND,

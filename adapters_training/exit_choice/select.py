@@ -5,9 +5,9 @@ A right exit gives the edge a head start of as long as the final verdict still t
 adds something only where no earlier one was right; every exit's own time delays the verdict. The formula stands in
 adapters_training/exit_choice/exact_search.py. The search is exact, on the candidates' verdicts in every verification.
 
-Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
-config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
-a verification, and each exit keeps the share that it had where it was measured, unless --exit-cost gives another.
+Times are those of the machine on which the exits were measured (--profile raw), or of a declared device profile of
+config/profiles.json. For declared times layers take equal shares of a verification, and each exit keeps the share that
+it had where it was measured, unless --exit-cost gives another.
 
 reads: a folder that measure-exits has filled. Needs no model.
 writes: a new exits folder with the chosen adapters, measured.json with their figures and selection.json (the best set
@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -47,11 +47,6 @@ class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     exits: Annotated[Path, Meta(description="folder of measured candidates")]
     out: Annotated[Path, Meta(description="folder for the chosen exits and a table")]
     profile: Annotated[str, Meta(description="device profile to choose for; raw: as measured")] = "raw"
-    verify_ms: Annotated[float | None, Meta(description="T_q, a target forward")] = None
-    draft_ms: Annotated[float | None, Meta(description="T_p, a draft forward")] = None
-    one_way_ms: Annotated[
-        float | None, Meta(description="T_c, a message each way; changes what a round takes, no choice")
-    ] = None
     gamma: Annotated[int | None, Meta(description="tokens to draft in the time that is won; none: as measured")] = None
     budget: Annotated[float, Meta(gt=0, description="what all exits may add, as a share of a verification")] = 0.1
     exit_cost: Annotated[
@@ -142,19 +137,16 @@ def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection:
 
 
 def times_of(config: SelectConfig, measured: Measured) -> Times:
-    """Return the times to select for: given, else the profile's, else measured ones. ValueError for impossible ones."""
+    """Return the times to select for: the profile's, else measured ones. Raises ValueError for impossible ones."""
     profile = load_profile(config.profile)
-    declared = not profile.is_raw or config.verify_ms is not None
-    if profile.is_raw:
-        profile = DeviceProfile("raw", measured.draft_s.median, measured.verify_s.median)
-    given = {"draft_s": config.draft_ms, "verify_s": config.verify_ms, "one_way_s": config.one_way_ms}
-    declared_s: dict[str, Any] = {name: value / 1e3 for name, value in given.items() if value is not None}
-    profile = replace(profile, **declared_s)
+    declared = not profile.is_raw
+    if not declared:
+        profile = DeviceProfile("raw", measured.draft_s, measured.verify_s)
     gamma = measured.settings.gamma if config.gamma is None else config.gamma
     if profile.verify_s <= 0.0 or profile.draft_s <= 0.0 or gamma < 1:
         raise ValueError(
             f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s, gamma {gamma}: all must be above 0, for exits "
-            "save drafting time during a verification; give --verify-ms, --draft-ms, --gamma"
+            "save drafting time during a verification; give another --profile or --gamma"
         )
     return Times(profile.verify_s, profile.draft_s, profile.one_way_s, gamma, declared)
 
@@ -170,7 +162,7 @@ def candidates_of(
     if tuple(each.layer for each in figures) != verdicts.layers:
         raise ValueError("the measured figures and the verdicts are of different exits: run measure-exits again")
     profile = DeviceProfile("selected for", verify_s=times.verify_s)
-    own = [each.cost_s / measured.verify_s.median if exit_cost is None else exit_cost for each in figures]
+    own = [each.cost_s / measured.verify_s if exit_cost is None else exit_cost for each in figures]
     return Candidates(
         verdicts.layers,
         verdicts.by_head[head].agreed,

@@ -16,36 +16,25 @@ time: --plan prints it; hours on two CPU cores.
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from adapters_training import devices
+from adapters_training import devices, settings
 from adapters_training.devices import Device, cores, machine
 from adapters_training.files import replacing
 from adapters_training.recipe.stages import Plan, Stage
 from speculation.settings import path_flag
-from speculation.worker_processes import terminable
 
-RECORD_FILE, LOCK_FILE, STAMPS, LOGS, SETTINGS = "recipe.json", "lock", "stamps", "logs", "settings"
-WEIGHTS = ".safetensors"
-POLL_SECONDS = 0.1
+RECORD_FILE, SETTINGS = "recipe.json", "settings"
 END_SECONDS = 30.0
 """How long a stage has to end by itself when the recipe is interrupted."""
-STOPPED = 130
-"""Exit status of an interrupted command, as shells have it."""
 
 
 class Stamp(msgspec.Struct):
@@ -59,158 +48,106 @@ class Stamp(msgspec.Struct):
     done: bool = False
 
 
-def stamp_of(plan: Plan, stage: Stage) -> Stamp | None:
-    """Return what is known of a stage; None where it never began. Raises ValueError for a file that is no stamp."""
-    path = _stamp_path(plan, stage)
-    if not path.exists():
-        return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Stamp)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path} is no stamp of a stage ({error}): give --from {stage.name} to make it anew") from None
+class Record:
+    """The stamps of a recipe's stages, in the file recipe.json."""
 
+    def __init__(self, plan: Plan) -> None:
+        """Read the file, if there is one. Raises ValueError for one that holds something else."""
+        self._plan, self._path = plan, plan.out / RECORD_FILE
+        self.stamps: dict[str, Stamp] = {}
+        if self._path.exists():
+            try:
+                self.stamps = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Stamp])
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{self._path} is no record of a recipe ({error}): choose another --out") from None
 
-def state(plan: Plan, stage: Stage) -> str:
-    """Return `done`, `begun`, `to do` or, of another recipe, `other settings`."""
-    stamp = stamp_of(plan, stage)
-    if stamp is None:
-        return "to do"
-    if stamp.identity != stage.identity:
-        return "other settings"
-    return "done" if stamp.done and (not stage.has_folder or (plan.out / stage.name).is_dir()) else "begun"
+    def save(self) -> None:
+        """Write the file."""
+        with replacing(self._path) as file:
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(self.stamps), indent=1) + b"\n")
+
+    def state(self, stage: Stage) -> str:
+        """Return `done`, `begun`, `to do` or, of another recipe, `other settings`."""
+        stamp = self.stamps.get(stage.name)
+        if stamp is None:
+            return "to do"
+        if stamp.identity != stage.identity:
+            return "other settings"
+        return "done" if stamp.done and (not stage.has_folder or (self._plan.out / stage.name).is_dir()) else "begun"
+
+    def clear(self, first: Stage) -> None:
+        """Remove what a stage has made, and all that builds on it."""
+        gone = {first}
+        for stage in self._plan.stages:
+            if stage in gone or gone & set(stage.after):
+                gone.add(stage)
+                shutil.rmtree(self._plan.out / stage.name, ignore_errors=True)
+                self.stamps.pop(stage.name, None)
+        self.save()
 
 
 def table(plan: Plan) -> list[str]:
     """Return a line for each stage: its state, and how long it took or is expected to take."""
-    lines = [f"{'stage':16s} {'state':14s} {'minutes':>8s}  command"]
+    lines, record = [f"{'stage':16s} {'state':14s} {'minutes':>8s}  command"], Record(plan)
     left = 0.0
     for stage in plan.stages:
-        now, stamp = state(plan, stage), stamp_of(plan, stage)
-        if now == "done" and stamp is not None:
-            minutes = f"{stamp.seconds / 60:.1f}"
+        now, minutes = record.state(stage), f"~{stage.minutes:.1f}"
+        if now == "done":
+            minutes = f"{record.stamps[stage.name].seconds / 60:.1f}"
         else:
-            minutes = f"~{stage.minutes:.1f}"
             left += stage.minutes
         lines.append(f"{stage.name:16s} {now:14s} {minutes:>8s}  {' '.join(words_of(plan, stage))}")
     lines.append(f"about {left:.0f} minutes are left, at the speeds of earlier runs on two shared CPU cores")
     return lines
 
 
-@dataclass
-class _Running:
-    """A stage at work; its output goes to a file `log`, or to the terminal."""
-
-    stage: Stage
-    stamp: Stamp
-    process: subprocess.Popen[bytes]
-    log: Path | None
-    before: float
-    """How many seconds its earlier runs took."""
-    begun: float
-
-    def note_end(self, plan: Plan, where: str) -> None:
-        self.stamp.seconds = self.before + time.monotonic() - self.begun
-        self.stamp.machine, self.stamp.done = where, self.process.returncode == 0
-        _note(plan, self.stage, self.stamp)
-
-
-def run(plan: Plan, describe: Callable[[], str], first: str = "", jobs: int = 1) -> None:
+def run(plan: Plan, device: str = "cpu", first: str = "") -> None:
     """Run all stages that are not done; `first` names one that is made anew, with all that build on it.
 
-    Up to `jobs` stages that take one core run side by side, each with its output in a file. `describe` returns what
-    this machine is and does. Raises ValueError, in one sentence, for a stage of other settings and for one that fails;
-    what ran beside it ends, and goes on with the next call.
+    Raises ValueError, in one sentence, for a stage of other settings and for one that fails.
     """
     plan.out.mkdir(parents=True, exist_ok=True)
-    with _alone(plan.out) as lock, terminable():
-        if first:
-            _clear(plan, plan.named(first))
-        waiting = _unfinished(plan)
-        running: list[_Running] = []
-        try:
-            while waiting or running:
-                while (stage := _next(waiting, running, jobs)) is not None:
-                    waiting.remove(stage)
-                    running.append(_start(plan, stage, lock, describe(), jobs))
-                time.sleep(POLL_SECONDS)
-                for each in [each for each in running if each.process.poll() is not None]:
-                    running.remove(each)
-                    each.note_end(plan, describe())
-                    _report_end(plan, each)
-        finally:
-            for each in running:
-                each.process.terminate()
-            for each in running:
-                try:
-                    each.process.wait(END_SECONDS)
-                except subprocess.TimeoutExpired:
-                    each.process.kill()
-                    each.process.wait()
-                each.note_end(plan, describe())
-
-
-def _head(plan: Plan, stage: Stage) -> str:
-    return f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.name}"
-
-
-def _unfinished(plan: Plan) -> list[Stage]:
-    """Return the stages that are to run, in their order. Raises ValueError for one of other settings."""
-    unfinished = []
+    record = Record(plan)
+    if first:
+        record.clear(plan.named(first))
     for stage in plan.stages:
-        now, stamp = state(plan, stage), stamp_of(plan, stage)
-        if now == "other settings" and stamp is not None:
-            raise ValueError(f"{plan.out / stage.name} is {_difference(stage, stamp)}: give --from {stage.name} to "
-                             "make it and all that builds on it anew, or another --out")  # fmt: skip
-        if now == "done" and stamp is not None:
-            print(f"{_head(plan, stage)}: done before, {stamp.seconds / 60:.1f} minutes", flush=True)
-        else:
-            unfinished.append(stage)
-    return unfinished
+        if record.state(stage) == "other settings":
+            raise ValueError(f"{plan.out / stage.name} is {_difference(stage, record.stamps[stage.name])}: give --from "
+                             f"{stage.name} to make it and all that builds on it anew, or another --out")  # fmt: skip
+    for number, stage in enumerate(plan.stages, start=1):
+        head, now = f"[{number}/{len(plan.stages)}] {stage.name}", record.state(stage)
+        if now == "done":
+            print(f"{head}: done before, {record.stamps[stage.name].seconds / 60:.1f} minutes", flush=True)
+            continue
+        print(f"{head}: {'goes on' if now == 'begun' else 'begins'}, about {stage.minutes:.1f} minutes on two CPU "
+              "cores in all", flush=True)  # fmt: skip
+        _run_stage(plan, stage, record, machine(device))
+        print(f"{head}: done, {record.stamps[stage.name].seconds / 60:.1f} minutes", flush=True)
 
 
-def _next(waiting: Sequence[Stage], running: Sequence[_Running], jobs: int) -> Stage | None:
-    """Return the stage to start now: the first whose inputs are there and that may run beside those at work."""
-    missing = {stage.name for stage in (*waiting, *(each.stage for each in running))}
-    beside = len(running) < jobs and all(each.stage.is_single_core for each in running)
-    for stage in waiting:
-        fits = not running or (beside and stage.is_single_core)
-        if fits and not any(before.name in missing for before in stage.after):
-            return stage
-    return None
-
-
-def _start(plan: Plan, stage: Stage, lock: int, where: str, jobs: int) -> _Running:
-    """Start a stage; one that may run beside others has its share of the machine and writes its output to a file."""
-    begun = state(plan, stage) == "begun"
-    log = plan.out / LOGS / f"{stage.name}.log" if jobs > 1 and stage.is_single_core else None
-    print(f"{_head(plan, stage)}: {'goes on' if begun else 'begins'}, about {stage.minutes:.1f} minutes on two CPU "
-          f"cores in all{f'; its output: {log}' if log is not None else ''}", flush=True)  # fmt: skip
-    path = _settings_path(plan, stage)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.yaml.encode(plan.settings_of(stage)))
-    fresh, known = Stamp(stage.identity, dict(stage.settings), where), stamp_of(plan, stage)
-    stamp = known if known is not None and begun else fresh
-    stamp.done = False
+def _run_stage(plan: Plan, stage: Stage, record: Record, where: str) -> None:
+    """Run a stage's command, and note how long it took. Raises ValueError where it fails."""
+    settings.write_values(plan.settings_of(stage), _settings_path(plan, stage))
+    stamp = record.stamps.setdefault(stage.name, Stamp(stage.identity, dict(stage.settings), where))
+    stamp.machine, stamp.done = where, False
     stamp.runs += 1
-    _note(plan, stage, stamp)
-    # What a stage starts holds the lock too, so that no second recipe runs beside one that a dead recipe left.
-    if log is None:
-        process = subprocess.Popen(command_of(plan, stage), pass_fds=(lock,))
-    else:
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as file:
-            share = os.environ | {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
-            process = subprocess.Popen(command_of(plan, stage), stdout=file, stderr=file, pass_fds=(lock,), env=share)
-    return _Running(stage, stamp, process, log, stamp.seconds, time.monotonic())
-
-
-def _report_end(plan: Plan, ended: _Running) -> None:
-    """Print that a stage is done. Raises ValueError for one that failed."""
-    if not ended.stamp.done:
-        where = "above" if ended.log is None else f"in {ended.log}"
-        raise ValueError(f"stage {ended.stage.name} ended with status {ended.process.returncode}, its message stands "
-                         f"{where}; the same command goes on there")  # fmt: skip
-    print(f"{_head(plan, ended.stage)}: done, {ended.stamp.seconds / 60:.1f} minutes", flush=True)
+    record.save()
+    process, begun = subprocess.Popen(command_of(plan, stage)), time.monotonic()
+    try:
+        process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        stamp.seconds += time.monotonic() - begun
+        stamp.done = process.returncode == 0
+        record.save()
+    if not stamp.done:
+        raise ValueError(f"stage {stage.name} ended with status {process.returncode}, its message stands above; the "
+                         "same command goes on there")  # fmt: skip
 
 
 def words_of(plan: Plan, stage: Stage) -> list[str]:
@@ -230,32 +167,6 @@ def command_of(plan: Plan, stage: Stage) -> list[str]:
     return [sys.executable, *(several if processes > 1 else []), "-m", "adapters_training", *words_of(plan, stage)]
 
 
-def _note(plan: Plan, stage: Stage, stamp: Stamp) -> None:
-    """Write the stage's stamp, and recipe.json for the model card."""
-    path = _stamp_path(plan, stage)
-    path.parent.mkdir(exist_ok=True)
-    with replacing(path) as file:
-        file.write_bytes(msgspec.json.encode(stamp))
-    known = [(each, stamp_of(plan, each)) for each in plan.stages]
-    rows = [
-        {"stage": each.name, "seconds": round(found.seconds, 1), "runs": found.runs, "done": found.done,
-         "machine": found.machine, "command": " ".join(words_of(plan, each))}
-        for each, found in known if found is not None and found.identity == each.identity
-    ]  # fmt: skip
-    with replacing(plan.out / RECORD_FILE) as file:
-        file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-
-
-def _clear(plan: Plan, first: Stage) -> None:
-    """Remove what a stage has made, and all that builds on it."""
-    gone = {first}
-    for stage in plan.stages:
-        if stage in gone or gone & set(stage.after):
-            gone.add(stage)
-            shutil.rmtree(plan.out / stage.name, ignore_errors=True)
-            _stamp_path(plan, stage).unlink(missing_ok=True)
-
-
 def _difference(stage: Stage, stamp: Stamp) -> str:
     for name in sorted({*stage.settings, *stamp.settings}):
         if stage.settings.get(name) != stamp.settings.get(name):
@@ -264,22 +175,8 @@ def _difference(stage: Stage, stamp: Stamp) -> str:
     return "made of something else (an earlier stage was another)"
 
 
-def _stamp_path(plan: Plan, stage: Stage) -> Path:
-    return plan.out / STAMPS / f"{stage.name}.json"
-
-
 def _settings_path(plan: Plan, stage: Stage) -> Path:
     return plan.out / SETTINGS / f"{stage.name}.yaml"
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[int]:
-    with (out / LOCK_FILE).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"--out {out}: another recipe, or a stage that it left, still runs there") from None
-        yield file.fileno()
 
 
 def shipped(plan: Plan) -> dict[str, list[Path]]:
@@ -298,19 +195,14 @@ def shipped(plan: Plan) -> dict[str, list[Path]]:
 def export(plan: Plan, folder: Path) -> str:
     """Copy what ships into `folder`, each model's folder whole or not at all; return a sentence about it.
 
-    Raises ValueError, before anything is copied, for weights beyond the recipe's limit and for stages that are missing.
+    Raises ValueError, before anything is copied, for stages that are missing.
     """
-    unfinished = [stage.name for stage in plan.stages if state(plan, stage) != "done"]
+    record = Record(plan)
+    unfinished = [stage.name for stage in plan.stages if record.state(stage) != "done"]
     if unfinished:
         raise ValueError(f"--export: {', '.join(unfinished)} not done: run the recipe to its end first")
     parts = shipped(plan)
-    sizes = {path: path.stat().st_size for part in parts.values() for path in part}
-    weights = sum(size for path, size in sizes.items() if path.suffix == WEIGHTS) / 1e6
-    if weights > plan.recipe.weights_mb:
-        raise ValueError(
-            f"the weights are {weights:.1f} MB, more than weights_mb {plan.recipe.weights_mb:g}: nothing was copied; "
-            "train smaller ones, or raise the limit"
-        )
+    size = sum(path.stat().st_size for part in parts.values() for path in part)
     for name, paths in parts.items():
         fresh = folder / f"{name}.part"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -319,7 +211,7 @@ def export(plan: Plan, folder: Path) -> str:
             shutil.copyfile(path, fresh / path.name)
         shutil.rmtree(folder / name, ignore_errors=True)
         fresh.rename(folder / name)
-    return f"{folder}: {', '.join(parts)}; {weights:.1f} MB of weights, {sum(sizes.values()) / 1e6:.1f} MB in all"
+    return f"{folder}: {', '.join(parts)}; {size / 1e6:.1f} MB"
 
 
 def add_command(commands: Any) -> None:
@@ -332,9 +224,6 @@ def add_command(commands: Any) -> None:
     line.add_argument("--out", type=path_flag, required=True, help="folder for the stages' outputs; the same goes on")
     line.add_argument("--device", choices=[each.value for each in Device], default=Device.AUTO.value,
                       help="auto: all GPUs of this machine where it has any (default: %(default)s)")  # fmt: skip
-    line.add_argument("--jobs", type=int, default=1, metavar="N",
-                      help="stages that need one core run side by side, N at once, their output in OUT/logs "
-                      "(default: %(default)s)")  # fmt: skip
     line.add_argument("--plan", action="store_true", help="print the stages, their state and minutes; run nothing")
     line.add_argument("--quick", action="store_true", help="make everything tiny: to try the way, of no use")
     line.add_argument("--from", dest="first", default="", metavar="STAGE",
@@ -347,21 +236,15 @@ def _run(options: argparse.Namespace) -> int:
     """Run or plan the recipe. Raises ValueError, in one sentence, for what cannot be run."""
     if options.quick and options.export:
         raise ValueError("--quick makes models of no use: leave --export out")
-    if options.jobs < 1:
-        raise ValueError(f"--jobs is {options.jobs}; give at least 1")
     device = devices.chosen(Device(options.device))
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     plan = Plan(options.config, options.out, gpus, options.quick)
+    if options.first:
+        plan.named(options.first)
     if options.plan:
-        if options.first:
-            plan.named(options.first)
         print("\n".join(table(plan)))
         return 0
-    try:
-        run(plan, lambda: machine(str(device)), options.first, options.jobs)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on")
-        return STOPPED
+    run(plan, str(device), options.first)
     if options.export:
         print(export(plan, options.export))
         print(f"the sample bag: python -m vlm_nav_evaluation record --out {options.export / 'sample_bag'}")

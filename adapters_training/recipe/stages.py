@@ -20,17 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from adapters_training import settings
 from adapters_training.all_commands import by_words
 
 _FOLDER = re.compile(r"\{([\w-]+)\}")
-ALONE = ("data", "profile-verifier")
-"""Commands that take all cores, or measure the machine; others without `torchrun` take one core."""
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "data": {"scenes": 25, "frames_per_scene": 2},
     # An untrained target gives no answer to learn from, so that the pair begins as the shipped one.
@@ -38,13 +35,13 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "pair": {"steps": 2, "batch_frames": 2, "questions": 2, "vision_share": 0.0, "ground_share": 0.0,
              "learning_rate": 1e-6},
     "answers": {"frames": 12, "questions": 2},
-    "exits": {"steps": 2, "batch": 2, "minutes": 0.0, "held_out_samples": 4},
+    "exits": {"steps": 2, "batch": 2, "held_out_samples": 4},
     "measure-exits": {"prompts": 6, "list_prompts": 4, "repeats": 3},
     "select-exits": {"budget": 1.0},
-    "fed-head": {"steps": 2, "batch": 2, "minutes": 0.0, "held_out_samples": 4, "depths": 2},
+    "fed-head": {"steps": 2, "batch": 2, "held_out_samples": 4, "depths": 2},
     "predictor log": {"frames": 20},
     "predictor train": {"epochs": 5},
-    "profile-verifier": {"quick": True, "runs": 1, "warm_up": 0, "bootstraps": 10},
+    "profile-verifier": {"quick": True, "runs": 1, "warm_up": 0},
 }  # fmt: skip
 """Settings of each command with which a recipe goes through every stage in minutes; what comes of it is of no use."""
 
@@ -54,8 +51,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     stages: dict[str, dict[str, Any]]
     ships: dict[str, list[str]]
-    weights_mb: Annotated[float, Meta(gt=0)] = 32
-    """All weights that ship, at most; 1 MB is 1,000,000 bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +72,6 @@ class Stage:
     def has_folder(self) -> bool:
         """Whether it makes a folder of its own."""
         return "out" in self.kind.__struct_fields__
-
-    @property
-    def is_single_core(self) -> bool:
-        """Whether it may run beside others that take one core."""
-        return self.processes == 1 and self.command not in ALONE
 
     # Kept: asked anew of every stage behind it, its time doubles with each training that builds on the one before.
     @cached_property

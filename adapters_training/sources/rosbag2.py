@@ -1,7 +1,7 @@
-"""Reads any rosbag2 without ROS: whole bags, and of bags that were never closed or are cut off whatever is whole.
+"""Reads any rosbag2 without ROS: whole bags, and of those whose recorder was killed whatever is whole.
 
-A recorder that is killed, or whose disk is full, leaves a folder without metadata.yaml, an .mcap without its index, or
-an .db3 with a journal beside it. Nothing beside the user's files is written; temporary copies are removed.
+Such a recorder leaves a folder without metadata.yaml, an .mcap without its index, or an .db3 with a journal beside it.
+Nothing beside the user's files is written; temporary copies are removed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import re
 import shlex
 import shutil
 import sqlite3
-import struct
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from ruamel.yaml import YAML
 
-from adapters_training.sources.salvage import SalvagedMcap, SalvagedSqlite
+from adapters_training.sources.salvage import SalvagedMcap
 from speculation.settings import expanded
 
 if sys.version_info >= (3, 14):
@@ -78,7 +77,7 @@ Reading = TypeVar("Reading", bound="BagReader")
 class BagReader:
     """One recorded bag, read lazily: a folder, with metadata.yaml or without, or one of its files. A context manager.
 
-    Of a file that was never closed or is cut what is whole is read, and `problems` tells what is not, a sentence each.
+    Of an .mcap that was never closed or is cut what is whole is read; `problems` tells of what is not, a sentence each.
     Message definitions are the bag's own where it has them, else those of `types`, a typestore of rosbags. Raises
     ValueError, in one sentence, for what is no bag and where nothing can be read.
     """
@@ -171,7 +170,7 @@ class BagReader:
         if not path.exists():
             raise ValueError(f"bag {path} does not exist")
         files = _files(path)
-        if not any(_journals(file) or _is_cut(file) for file in files):
+        if not any(_journals(file) for file in files):
             with suppress(Exception):  # what is wrong is found file by file
                 return [_opened(stack, Reader(path))]
         parts = list[Storage]()
@@ -184,45 +183,32 @@ class BagReader:
         if not any(part.connections for part in parts):
             raise ValueError(f"bag {reasons[0]}" if reasons else f"bag {path} holds no messages at all")
         self.problems += [f"bag {reason}" for reason in reasons]
-        self._compare(sum(part.message_count for part in parts), files)
+        missing = _listed(path) - {file.name for file in files}
+        if missing:
+            self.problems.append(f"bag {path} lacks the files {', '.join(sorted(missing))}")
         return sorted(parts, key=lambda part: part.start_time)
 
     def _open_file(self, stack: ExitStack, file: Path) -> Storage:
-        """Open one file of a bag, and note what of it is lost."""
+        """Open one file of a bag, and note where a part of it is lost."""
         named, file = file, _copied(stack, file)
-        if not _is_cut(file):
-            with suppress(Exception):  # its index is missing or wrong
-                return _opened(stack, Reader(file))
-        part = SalvagedMcap(file) if file.suffix == ".mcap" else SalvagedSqlite(file)
+        try:
+            return _opened(stack, Reader(file))
+        except Exception as error:  # its index is missing or wrong, or it is no bag at all
+            if file.suffix != ".mcap":
+                raise ValueError(f"{_reason(error)}{_recovery(named)}") from None
+        part = SalvagedMcap(file)
         stack.callback(part.close)
         other = {each.ext.serialization_format for each in part.connections} - {"cdr"}  # type: ignore[union-attr]
         if other:
             raise ValueError(f"its messages are encoded as {', '.join(sorted(other))}, those of ROS 2 as cdr")
         if not part.message_count:
-            raise ValueError(f"it was not closed and holds no whole message; {part.lost or 'nothing was recorded'}")
-        if part.lost:
-            seconds = (part.end_time - part.start_time) * 1e-9
-            self.problems.append(
-                f"bag {named} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s "
-                f"are read; {part.lost}{_recovery(named)}"
-            )
+            raise ValueError("it was not closed and holds no whole message")
+        seconds = (part.end_time - part.start_time) * 1e-9
+        self.problems.append(
+            f"bag {named} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s are "
+            f"read, what its recorder had not written is lost{_recovery(named)}"
+        )
         return part
-
-    def _compare(self, count: int, files: Sequence[Path]) -> None:
-        """Note how many messages a folder's metadata has that its files have not."""
-        try:
-            listed = YAML(typ="safe").load((self.path / METADATA).read_text(encoding="utf-8"))[
-                "rosbag2_bagfile_information"
-            ]
-            missing = {Path(name).name for name in listed["relative_file_paths"]} - {file.name for file in files}
-            if missing:
-                self.problems.append(f"bag {self.path} lacks the files {', '.join(sorted(missing))}")
-            if listed["message_count"] > count:
-                self.problems.append(
-                    f"bag {self.path}: {count} of {listed['message_count']} recorded messages are there"
-                )
-        except Exception:  # a file without metadata, or with metadata that cannot be read: nothing to compare with
-            return
 
     @contextmanager
     def _one_sentence(self, what: str) -> Iterator[None]:
@@ -230,6 +216,15 @@ class BagReader:
             yield
         except Exception as error:  # the library raises whatever its parser meets in a damaged file
             raise ValueError(f"bag {self.path} {what}: {_reason(error)}") from None
+
+
+def _listed(bag: Path) -> set[str]:
+    """Return the files that a folder's metadata names; none where it has none that can be read."""
+    try:
+        held = YAML(typ="safe").load((bag / METADATA).read_text(encoding="utf-8"))
+        return {Path(name).name for name in held["rosbag2_bagfile_information"]["relative_file_paths"]}
+    except Exception:  # a file without metadata, or with metadata of any other shape
+        return set()
 
 
 def _recovery(file: Path) -> str:
@@ -303,18 +298,6 @@ def _journals(file: Path) -> list[Path]:
     """Return the files beside an .db3 in which SQLite left what is not in it yet, or must be taken back."""
     beside = [file.with_name(file.name + journal) for journal in JOURNALS] if file.suffix == ".db3" else []
     return [path for path in beside if path.is_file() and path.stat().st_size]
-
-
-def _is_cut(file: Path) -> bool:
-    """Return whether an .db3 is shorter than its header says, which SQLite notices only where it needs what is lost."""
-    if file.suffix != ".db3":
-        return False
-    with file.open("rb") as data:
-        header = data.read(100)
-    if len(header) < 100:
-        return True
-    (page,), (pages,) = struct.unpack_from(">H", header, 16), struct.unpack_from(">I", header, 28)
-    return int(pages * (65536 if page == 1 else page)) > file.stat().st_size
 
 
 def _copied(stack: ExitStack, file: Path) -> Path:

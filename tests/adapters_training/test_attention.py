@@ -13,9 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional
 
-from adapters_training.attention import _products, for_training, layout
+from adapters_training.attention import for_training, layout
 from adapters_training.losses import read, see
 from adapters_training.packing import PADDING, Batch, Packer, packed_mask
 from adapters_training.shapes import Shape, build_model, known_objects
@@ -82,14 +81,6 @@ def test_in_bfloat16_it_is_sdpa_up_to_rounding(processor: Processor) -> None:
     (own, own_gradient), (reference, gradient) = found
     torch.testing.assert_close(own, reference, rtol=0.0, atol=0.05 * float(reference.abs().max()))
     torch.testing.assert_close(own_gradient, gradient, rtol=0.0, atol=0.05 * float(gradient.abs().max()))
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, 4), None])
-def test_plain_products_are_sdpa_under_any_mask(shape: tuple[int, int] | None) -> None:
-    query, key, value = (torch.randn(3, 4, n, 8, dtype=torch.float64) for n in (5, 7, 7))
-    mask = (torch.rand(*shape, 5, 7) < 0.5) | (torch.arange(7) == 0) if shape is not None else None
-    expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3)
-    torch.testing.assert_close(_products(query, key, value, mask, 0.3), expected, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=50, deadline=None)

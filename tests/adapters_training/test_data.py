@@ -17,12 +17,6 @@ from vlm_nav_simulation.oracle import Decision, Reason
 from vlm_nav_simulation.scene import Difficulty
 
 
-def test_a_frame_has_the_pixels_that_show_an_object() -> None:
-    labelled = next(sample_frames(7, Difficulty.HARD, 1))
-    visible = [sighting for sighting in labelled.sightings if sighting.visible]
-    assert visible and [seen.pixels for seen in convert(labelled).seen] == [sighting.pixels for sighting in visible]
-
-
 def test_free_ranges_are_stored_in_decimetres() -> None:
     labelled = next(sample_frames(7, Difficulty.HARD, 1))
     free = (0.02, 0.5, 1.26, 3.0, 25.4, 80.0, math.inf, 2.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapters_training.attention import for_training, layout
 from adapters_training.losses import read, see
-from adapters_training.packing import IGNORE, REASONS, Packer, choose, looks_alike, mirror
+from adapters_training.packing import IGNORE, REASONS, Packer, choose, mirror
 from adapters_training.records import Seen, Task
 from adapters_training.shapes import build_model, known_objects
 from speculation.vlm.processing import Processor
@@ -65,18 +65,6 @@ def test_what_a_walk_is_for_is_always_asked(visible: list[bool], limit: int, see
     assert tasks[-1] in chosen
     assert len(chosen) <= limit and len({task.query for task in chosen}) == len(chosen)
     assert sum(task.seen is None for task in chosen) <= 2
-
-
-def test_look_alikes_out_of_view_are_asked_more_often() -> None:
-    seen = Task("purple", "ball", Seen("purple", "ball", "ahead", 0.6), "forward small", "approach")
-    mug, box = Task("purple", "mug", None, "stop", "search"), Task("red", "box", None, "stop", "search")
-    assert looks_alike(mug, [seen]) and not looks_alike(box, [seen])
-    any_ball = Task("red", "ball", None, "stop", "search", query="find something red")
-    assert not looks_alike(any_ball, [seen]), "what is asked for has no class"
-    last, rng = Task("red", "chair", None, "stop", "search"), random.Random(0)
-    picked = [choose([seen, box, mug, last], rng, 3)[2:] for _ in range(400)]
-    assert all(len(one) == 1 for one in picked)
-    assert 0.6 < sum(one == [mug] for one in picked) / 400 < 0.75, "by chance alone it would be one half"
 
 
 def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import threading
 
@@ -12,7 +11,7 @@ import pytest
 from vlm_nav_simulation import gl, robot_model
 from vlm_nav_simulation.camera import CameraKind
 from vlm_nav_simulation.gl import mujoco
-from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, bearing_and_distance, observe
+from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, observe
 from vlm_nav_simulation.histories import random_pose
 from vlm_nav_simulation.mujoco_scene import build_spec, object_body
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
@@ -89,30 +88,6 @@ def test_a_sighting_describes_its_pixels(scene: Scene) -> None:
     assert sighting.side in (Side.SLIGHTLY_RIGHT, Side.RIGHT)
 
 
-def test_distance_runs_from_the_nose_to_the_surface(scene: Scene) -> None:
-    goal = scene.objects[0]
-    from vlm_nav_simulation.geometry import NOSE, Pose
-
-    pose = Pose(goal.x - goal.radius - NOSE - 0.5, goal.y, 0.0)
-    assert bearing_and_distance(pose, goal) == pytest.approx((0.0, 0.5))
-
-
-def test_another_thread_gets_a_sentence(scene: Scene) -> None:
-    caught: list[Exception] = []
-    with World(scene) as world:
-
-        def draw() -> None:
-            try:
-                world.render()
-            except RuntimeError as error:
-                caught.append(error)
-
-        thread = threading.Thread(target=draw)
-        thread.start()
-        thread.join()
-    assert "thread" in str(caught[0])
-
-
 @pytest.mark.parametrize(("kind", "count"), [(CameraKind.GL, 300), (CameraKind.RAY, 30)])
 def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(
     scene: Scene, kind: CameraKind, count: int
@@ -151,14 +126,6 @@ def test_views_from_outside_work_without_the_meshes(scene: Scene, monkeypatch: p
         assert view.std() > 5
         assert world.render_top(120, 120).shape == (120, 120, 3)
         assert np.array_equal(world.render(), frame)
-
-
-def test_the_mesh_package_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    assert robot_model.mesh_file() is None
 
 
 def test_backends_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, measure, short_list
+from adapters_training.exit_choice.verdicts import Prompt, Verdicts, measure, short_list
 from adapters_training.speculative_decoding import cut
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
@@ -120,21 +120,9 @@ def test_tables_count_what_was_said(verdicts: Verdicts) -> None:
         for index, layer in enumerate(verdicts.layers):
             assert sum(tables[layer].counts) == judged.spoke[index].sum()
     silent = verdicts.by_head[Head.FULL]
-    silent = type(silent)(silent.confidence, np.zeros_like(silent.spoke), silent.agreed, silent.token_rate)
+    silent = type(silent)(silent.confidence, np.zeros_like(silent.spoke), silent.agreed)
     with pytest.raises(ValueError, match="exit 0 had no verdict"):
         silent.tables(verdicts.layers)
-
-
-def test_verdicts_are_kept_in_a_file(verdicts: Verdicts, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no verdicts\.safetensors; run .* measure-exits"):
-        Verdicts.load(tmp_path)
-    verdicts.save(tmp_path)
-    again = Verdicts.load(tmp_path)
-    assert again.layers == verdicts.layers and set(again.by_head) == set(Head)
-    np.testing.assert_array_equal(again.by_head[Head.SHORT].agreed, verdicts.by_head[Head.SHORT].agreed)
-    (tmp_path / "verdicts.safetensors").write_text("version")
-    with pytest.raises(ValueError, match="does not load"):
-        Verdicts.load(tmp_path)
 
 
 def test_what_cannot_be_measured_is_one_sentence(target: Vlm, draft: Vlm, heads: ExitHeads, tmp_path: Path) -> None:
@@ -161,17 +149,3 @@ def test_a_short_list_is_the_shortest_that_covers(counts: list[int], coverage: f
     assert min(counts[token] for token in frequent) >= max(
         (count for token, count in enumerate(counts) if token not in frequent), default=0
     )
-
-
-def test_the_targets_tokens_are_counted(target: Vlm) -> None:
-    counts = count_tokens(target, prompts(2), TOKENS, CAPACITY)
-    session = VlmSession(target, CAPACITY)
-    said = [token for prompt in prompts(2) for token, _ in session.greedy(*prompt, TOKENS)]
-    assert {token: said.count(token) for token in said} == {int(token): counts[token] for token in counts.nonzero()[0]}
-
-
-def test_a_short_list_needs_counts() -> None:
-    with pytest.raises(ValueError, match="no tokens were counted"):
-        short_list(np.zeros(4, dtype=np.int64), 0.9)
-    with pytest.raises(ValueError, match=r"coverage 1\.5"):
-        short_list(np.ones(4, dtype=np.int64), 1.5)

@@ -40,7 +40,7 @@ def test_a_stage_has_the_folders_that_it_names_and_begins_with_the_file_that_it_
     plan = Plan(CONFIG / RECIPES[0], tmp_path)
     exits, last = plan.named("exits"), plan.named("target-3")
     given = plan.settings_of(exits)
-    assert (given["rank"], given["minutes"], given["layers"]) == (64, 0, [0, 1, 2, 3, 4, 5, 6])
+    assert (given["rank"], given["steps"], given["layers"]) == (64, 400, [0, 1, 2, 3, 4, 5, 6])
     assert given["target"] == f"{tmp_path}/target-3/model" and given["out"] == f"{tmp_path}/exits"
     assert {stage.name for stage in exits.after} == {"target-3", "data", "walk-1", "walk-2", "walk-3", "held-out"}
     assert plan.settings_of(last)["start_from"] == f"{tmp_path}/target-2/checkpoint.pt"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 
 from adapters_training.sources import LeftOut, Shot
 from adapters_training.sources import lerobot as reader
-from adapters_training.sources.lerobot import LeRobotAnswers, LeRobotData
+from adapters_training.sources.lerobot import LeRobotData
 from adapters_training.sources.mixture import open_mixture
 from speculation import images
 from speculation.frames import decode_jpeg
-from speculation.language.prompts import compose
 from tests.datasets import CAMERA, FPS, lerobot, shade, shades
 
 pytest.importorskip("pyarrow", reason="the extra `lerobot` is not installed")
@@ -54,15 +52,6 @@ def test_every_frame_comes_in_order_with_its_task_and_time(tmp_path: Path, store
     # Episodes follow one another; timestamps in the tables are float32.
     assert [shot.stamp_ns * 1e-9 for shot, _ in shown] == pytest.approx([index / FPS for index in range(COUNT)])
     assert load(folder, "front")[0][3][1] == 3
-
-
-def test_frames_that_are_passed_over_cost_no_decoding_and_those_behind_are_right(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "walks", WALKS)
-    shots = [item for item in LeRobotData(folder).shots() if isinstance(item, Shot) and item.index % 5 == 1]
-    assert [shot.index for shot in shots] == [1, 6, 11]
-    for item in LeRobotData(folder).shots():
-        if isinstance(item, Shot) and item.index in (1, 6, 11):
-            assert shade(decode_jpeg(item.jpeg())) == item.index
 
 
 def test_a_video_may_be_asked_for_any_frame(tmp_path: Path) -> None:
@@ -197,26 +186,9 @@ def test_a_picture_outside_of_the_data_set_or_larger_than_a_message_is_refused(
     assert "format 'png', does not decode" in reasons[2]
 
 
-def test_answered_frames_are_training_data_and_others_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers = ["It is ahead.\nAction: forward large", "", "Now <|im_end|>", "Near.\nAction: stop"]
-    folder = lerobot(tmp_path / "walks", WALKS[:1], answers=answers)
-    source = LeRobotAnswers(folder, guide=True, forbidden=("<|im_end|>",))
-    samples = [source.sample(index, random.Random(0)) for index in range(source.blocks[0])]
-    assert [sample.turns[1].text for sample in samples] == [answers[0], answers[3]]
-    assert {sample.turns[0].text for sample in samples} == {compose("find the red ball", guide=True)}
-    assert [shade(decode_jpeg(sample.image)) for sample in samples if isinstance(sample.image, bytes)] == [0, 3]
-    assert "frame 1 has no answer" in source.problems[0] and "special token <|im_end|>" in source.problems[1]
-    mixture = open_mixture([str(folder)], "data", forbidden=("<|im_end|>",))
-    assert len(mixture) == 2 and mixture.has_images
-    mixture.report("data")
-    assert "data: 2 records, 2 left out" in capsys.readouterr().err
-
-
-def test_a_data_set_without_answers_says_how_to_get_them(tmp_path: Path) -> None:
+def test_a_data_set_has_no_answers_and_the_sentence_says_how_to_get_them(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    with pytest.raises(ValueError, match=r"has no feature 'answer', .* walk-answers --model TARGET --data"):
+    with pytest.raises(ValueError, match=r"has no answers to learn from: .* answers --model TARGET --data"):
         open_mixture([str(folder)], "data")
 
 
