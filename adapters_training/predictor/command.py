@@ -31,7 +31,7 @@ from speculation.vlm.load import load_vlm
 def _log(config: LogConfig, _: argparse.Namespace) -> int:
     draft, target = (load_vlm(folder, resolved(config)) for folder in (config.draft, config.target))
     drafts = log(draft, target, config)
-    _, labels = drafts.labelled()
+    labels = drafts.labelled()[1]
     print(f"{len(drafts)} draft tokens of {len(set(drafts.scene.tolist()))} scenes, {len(labels)} with a label, "
           f"{labels.mean():.0%} of these accepted: {config.out}")  # fmt: skip
     return 0

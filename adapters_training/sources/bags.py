@@ -8,9 +8,7 @@ bag has none, or the target needs the guide, it is made anew and lists what was 
 from __future__ import annotations
 
 import json
-import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ TEXT = "std_msgs/msg/String"
 
 
 class RecordedBag:
-    """The answered frames of a bag. Their JPEGs wait in a temporary file, so that long recordings fill no memory.
+    """The answered frames of a bag.
 
     `guide` explains the robot to a target that was not trained on its actions. What a bag that was cut off has lost is
     one of its `problems`. Raises ValueError, in a sentence, for what is no bag or is damaged within.
@@ -35,31 +33,24 @@ class RecordedBag:
 
     def __init__(self, path: Path, guide: bool = False) -> None:
         self.path, self._guide, self.problems = path, guide, list[str]()
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the source
-        self._places = list[tuple[int, int]]()
-        self._said = list[tuple[str, str, str]]()
+        self._samples: list[Sample] = []
         with BagReader(path) as bag:
             self.problems += bag.problems
             answers = self._read_answers(bag)
             self._read_frames(bag, answers)
             if answers:
                 self.problems += unseen_videos(bag)
-        self._file.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")
 
     @property
     def blocks(self) -> list[int]:
         """The number of frames: they are one block."""
-        return [len(self._said)]
+        return [len(self._samples)]
 
     def sample(self, index: int, rng: random.Random) -> Sample:
         """Return frame `index` with what was asked and answered about it."""
-        where, prompt, answer = self._said[index]
-        begin, length = self._places[index]
-        # Not seek and read: processes that load data share one file position.
-        jpeg = os.pread(self._file.fileno(), length, begin)
-        return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, jpeg)
+        return self._samples[index]
 
     def _read_answers(self, bag: BagReader) -> dict[int, tuple[str, str]]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
@@ -109,9 +100,9 @@ class RecordedBag:
                 self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic}: {error}")
                 answers.pop(stamp)
                 continue
-            self._places.append((self._file.tell(), len(jpeg)))
-            self._file.write(jpeg)
-            self._said.append((f"{self.path}: answer {len(self._said) + 1}", *answers.pop(stamp)))
+            prompt, answer = answers.pop(stamp)
+            where = f"{self.path}: answer {len(self._samples) + 1}"
+            self._samples.append(Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, jpeg))
 
 
 def _messages(bag: BagReader, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Any]]:

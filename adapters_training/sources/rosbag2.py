@@ -1,24 +1,21 @@
 """Reads any rosbag2 without ROS: whole bags, and of those whose recorder was killed whatever is whole.
 
-Such a recorder leaves a folder without metadata.yaml, an .mcap without its index, or an .db3 with a journal beside it.
-Nothing beside the user's files is written; temporary copies are removed.
+Such a recorder leaves a folder without metadata.yaml, an .mcap without its index, or an .db3 with a journal beside it,
+which only SQLite itself can work in.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import sqlite3
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from rosbags.interfaces import Connection, MessageDefinition, MessageDefinitionFormat
+from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from ruamel.yaml import YAML
@@ -27,17 +24,16 @@ from adapters_training.sources.salvage import SalvagedMcap
 from speculation.settings import expanded
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    pass
 else:
-    from backports import zstd
+    pass
 
 METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
-COMPRESSED_SUFFIX = ".zstd"
 JOURNALS = ("-wal", "-journal")
 GO2_VIDEO, FOXGLOVE_VIDEO = "unitree_go/msg/Go2FrontVideoData", "foxglove_msgs/msg/CompressedVideo"
 _IDL_RULE = "=" * 80 + "\n"
-_ROS1_MAGIC, _ZSTD_MAGIC = b"#ROSBAG", b"\x28\xb5\x2f\xfd"
+_ROS1_MAGIC = b"#ROSBAG"
 
 
 @dataclass(frozen=True)
@@ -49,28 +45,7 @@ class Topic:
     count: int
 
 
-class Storage(Protocol):
-    """What is read of one file, or of a whole folder: rosbags' `Reader`, or a salvaged file."""
-
-    @property
-    def connections(self) -> list[Connection]: ...
-
-    @property
-    def start_time(self) -> int: ...
-
-    @property
-    def end_time(self) -> int: ...
-
-    @property
-    def message_count(self) -> int: ...
-
-    def messages(self, connections: Collection[Connection]) -> Iterator[tuple[Connection, int, bytes]]:
-        """Yield messages in order of time."""
-        ...
-
-    def close(self) -> None: ...
-
-
+Storage = Reader | SalvagedMcap
 Reading = TypeVar("Reading", bound="BagReader")
 
 
@@ -136,8 +111,6 @@ class BagReader:
                     if item is None:
                         break
                     connection, received_ns, raw = item
-                    if raw[:4] == _ZSTD_MAGIC:  # compressed message by message, which the metadata would tell
-                        raw = zstd.decompress(raw)
                 first = received_ns if first is None else first
                 where = f"after {(received_ns - first) * 1e-9:.1f} s"
                 yield connection.topic, received_ns, raw
@@ -170,9 +143,10 @@ class BagReader:
         if not path.exists():
             raise ValueError(f"bag {path} does not exist")
         files = _files(path)
-        if not any(_journals(file) for file in files):
-            with suppress(Exception):  # what is wrong is found file by file
-                return [_opened(stack, Reader(path))]
+        for file in files:
+            _check_journal(file)
+        with suppress(Exception):  # what is wrong is found file by file
+            return [_opened(stack, Reader(path))]
         parts = list[Storage]()
         reasons = list[str]()
         for file in files:
@@ -190,12 +164,11 @@ class BagReader:
 
     def _open_file(self, stack: ExitStack, file: Path) -> Storage:
         """Open one file of a bag, and note where a part of it is lost."""
-        named, file = file, _copied(stack, file)
         try:
             return _opened(stack, Reader(file))
         except Exception as error:  # its index is missing or wrong, or it is no bag at all
             if file.suffix != ".mcap":
-                raise ValueError(f"{_reason(error)}{_recovery(named)}") from None
+                raise ValueError(f"{_reason(error)}{_recovery(file)}") from None
         part = SalvagedMcap(file)
         stack.callback(part.close)
         other = {each.ext.serialization_format for each in part.connections} - {"cdr"}  # type: ignore[union-attr]
@@ -205,8 +178,8 @@ class BagReader:
             raise ValueError("it was not closed and holds no whole message")
         seconds = (part.end_time - part.start_time) * 1e-9
         self.problems.append(
-            f"bag {named} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s are "
-            f"read, what its recorder had not written is lost{_recovery(named)}"
+            f"bag {file} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s are "
+            f"read, what its recorder had not written is lost{_recovery(file)}"
         )
         return part
 
@@ -228,7 +201,7 @@ def _listed(bag: Path) -> set[str]:
 
 
 def _recovery(file: Path) -> str:
-    """Return how other tools come by a file that they read; empty for a compressed one, which none of them takes."""
+    """Return how other tools come by a file that they read; empty for one that none of them takes."""
     name = shlex.quote(str(file))
     commands = {
         ".mcap": f"mcap recover {name} -o whole.mcap",
@@ -250,13 +223,8 @@ def unseen_videos(bag: BagReader) -> list[str]:
 def is_bag(path: Path) -> bool:
     """Return whether a path looks like a bag of ROS 2, whole or not, or like one of ROS 1, which is then refused."""
     if path.is_dir():
-        return (path / METADATA).exists() or any(_storage_suffix(file) for file in path.iterdir())
-    return _storage_suffix(path) != "" or path.suffix == ".bag" or path.name == METADATA
-
-
-def _storage_suffix(path: Path) -> str:
-    name = path.name.removesuffix(COMPRESSED_SUFFIX)
-    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+        return (path / METADATA).exists() or any(file.suffix in SUFFIXES for file in path.iterdir())
+    return path.suffix in (*SUFFIXES, ".bag") or path.name == METADATA
 
 
 def _files(path: Path) -> list[Path]:
@@ -269,16 +237,13 @@ def _files(path: Path) -> list[Path]:
                 f"{path} is a bag of ROS 1; 'rosbags-convert --src {path} --dst {path.with_suffix('')}' makes one of "
                 "ROS 2 of it"
             )
-        if not _storage_suffix(path):
+        if path.suffix not in SUFFIXES:
             raise ValueError(f"{path} is no bag: its name ends in none of {', '.join(SUFFIXES)}")
         return [path]
     inside = sorted(path.iterdir())
-    files = [file for file in inside if _storage_suffix(file)]
-    if files:
-        names = {
-            re.sub(r"_?\d*$", "", file.name.removesuffix(COMPRESSED_SUFFIX)[: -len(_storage_suffix(file))])
-            for file in files
-        }
+    files = [file for file in inside if file.suffix in SUFFIXES]
+    if files or (path / METADATA).exists():
+        names = {re.sub(r"_?\d*$", "", file.stem) for file in files}
         if len(names) > 1 and not (path / METADATA).exists():
             raise ValueError(f"{path} holds several bags; name one of {', '.join(file.name for file in files)}")
         return sorted(files, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)[-1:]])
@@ -294,31 +259,14 @@ def _files(path: Path) -> list[Path]:
     raise ValueError(f"{path} is no bag: it {what}")
 
 
-def _journals(file: Path) -> list[Path]:
-    """Return the files beside an .db3 in which SQLite left what is not in it yet, or must be taken back."""
+def _check_journal(file: Path) -> None:
+    """Raise ValueError for an .db3 beside which SQLite left what is not in it yet, or must be taken back."""
     beside = [file.with_name(file.name + journal) for journal in JOURNALS] if file.suffix == ".db3" else []
-    return [path for path in beside if path.is_file() and path.stat().st_size]
-
-
-def _copied(stack: ExitStack, file: Path) -> Path:
-    """Return a file that can be read as it is: itself, or a copy without compression or with its journal worked in."""
-    journals = _journals(file)
-    if file.suffix != COMPRESSED_SUFFIX and not journals:
-        return file
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="bag-")))
-    copy = folder / file.name.removesuffix(COMPRESSED_SUFFIX)
-    if journals:
-        for path in (file, *journals):
-            shutil.copyfile(path, folder / path.name)
-        with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as database:
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return copy
-    with file.open("rb") as source, copy.open("wb") as target:
-        unpacking = zstd.ZstdDecompressor()
-        with suppress(zstd.ZstdError):  # what comes before the damage is read
-            while (data := source.read(1 << 20)) and not unpacking.eof:
-                target.write(unpacking.decompress(data))
-    return copy
+    if any(path.is_file() and path.stat().st_size for path in beside):
+        raise ValueError(
+            f"bag {file} was not closed, a part of it is in a journal; `sqlite3 {shlex.quote(str(file))} 'PRAGMA "
+            "integrity_check'` works that in"
+        )
 
 
 def _opened(stack: ExitStack, reader: Any) -> Storage:
