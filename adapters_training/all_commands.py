@@ -1,4 +1,4 @@
-"""The commands of this package, except `recipe`, which runs them one after another."""
+"""The commands of this package."""
 
 from __future__ import annotations
 
@@ -26,14 +26,3 @@ COMMANDS: tuple[Command[Any] | Group, ...] = (
     evaluate.COMMAND,
     store_int8.COMMAND,
 )
-
-
-def by_words() -> dict[str, Command[Any]]:
-    """Return every command by the words that name it, as 'exits' or 'predictor log'."""
-    found: dict[str, Command[Any]] = {}
-    for each in COMMANDS:
-        if isinstance(each, Group):
-            found |= {f"{each.name} {inner.name}": inner for inner in each.commands}
-        else:
-            found[each.name] = each
-    return found

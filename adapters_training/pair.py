@@ -25,7 +25,6 @@ from msgspec import Meta
 from torch import Tensor
 
 from adapters_training import devices
-from adapters_training.attention import for_training
 from adapters_training.batches import Plan, Run
 from adapters_training.command import Command
 from adapters_training.data_parallel import Replicas
@@ -102,7 +101,6 @@ class PairTrainer(Trainer[PairConfig]):
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
         self.model = build_model(shape, tokenizer, config.seed).to(replicas.device)
-        for_training(self.model)
         self.model.train()
         self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(replicas.device)
         # Without answers the vision tower alone learns: then its loss is what is followed, else that of the words.
@@ -249,7 +247,6 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     vlm = load_vlm(Path(folder), threads=None, device=str(device))
     if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
         raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
-    for_training(vlm.model)
     return vlm.model
 
 

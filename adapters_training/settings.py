@@ -88,13 +88,8 @@ def _at(values: Any, name: str) -> Any:
 
 def write(settings: msgspec.Struct, path: Path) -> None:
     """Write settings as the YAML file that `--config` reads."""
-    write_values(msgspec.to_builtins(settings), path)
-
-
-def write_values(values: dict[str, Any], path: Path) -> None:
-    """Write some settings as a YAML file that `--config` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.yaml.encode(values))
+    path.write_bytes(msgspec.yaml.encode(msgspec.to_builtins(settings)))
 
 
 def _shown(default: object) -> str:

@@ -67,16 +67,6 @@ def select(candidates: Candidates, most: int, budget: float) -> list[Choice]:
     return [choice_of(candidates, best[size][1]) for size in sorted(best)]
 
 
-def first_right(candidates: Candidates, layers: Sequence[int]) -> Floats:
-    """Return how often each of the exits at `layers` (ascending) is the first right one of them, among the
-    verifications behind which something is left to draft."""
-    places = [candidates.layers.index(layer) for layer in layers]
-    right = candidates.right[places][:, ~candidates.ended]
-    first = right & (np.cumsum(right, axis=0) == 1)
-    rates: Floats = first.mean(axis=1) if right.shape[1] else np.zeros(len(places))
-    return rates
-
-
 def _best_sets(candidates: Candidates, most: int, limit: float) -> dict[int, tuple[float, tuple[int, ...]]]:
     """Return the most that a set of each size saves, and its places; all sets that cost at most `limit` are tried.
 

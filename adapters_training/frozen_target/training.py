@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from adapters_training.command import Command
 from adapters_training.files import filling, replacing
@@ -135,11 +134,5 @@ def training_command(name: str, text: str, about: str | None, kind: type[FrozenT
             print("\n".join(kind.table(results)))
         return 0
 
-    def guarded(config: Any, options: argparse.Namespace) -> int:
-        try:
-            return run(config, options)
-        except torch.OutOfMemoryError:
-            raise ValueError(f"the GPU ran out of memory: give less {kind.smaller}") from None
-
     flags = {"dry-run": "two steps, a measurement, and how long all of it takes"}
-    return Command(name, text, about, kind.kind, guarded, flags)
+    return Command(name, text, about, kind.kind, run, flags)

@@ -30,6 +30,7 @@ else:
 
 METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
+COMPRESSED_SUFFIX = ".zstd"
 JOURNALS = ("-wal", "-journal")
 GO2_VIDEO, FOXGLOVE_VIDEO = "unitree_go/msg/Go2FrontVideoData", "foxglove_msgs/msg/CompressedVideo"
 _IDL_RULE = "=" * 80 + "\n"
@@ -242,7 +243,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     inside = sorted(path.iterdir())
     files = [file for file in inside if file.suffix in SUFFIXES]
-    if files or (path / METADATA).exists():
+    if files or any(file.suffix == COMPRESSED_SUFFIX for file in inside):
         names = {re.sub(r"_?\d*$", "", file.stem) for file in files}
         if len(names) > 1 and not (path / METADATA).exists():
             raise ValueError(f"{path} holds several bags; name one of {', '.join(file.name for file in files)}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.attention import for_training, layout
 from adapters_training.losses import read, see
 from adapters_training.packing import IGNORE, REASONS, Packer, choose, mirror
 from adapters_training.records import Seen, Task
@@ -20,7 +20,6 @@ from tests.adapters_training.frames import TINY, make_frame
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
     torch.set_num_threads(1)
     model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
-    for_training(model)
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
@@ -32,11 +31,8 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     ids = processor.encode_text("find the red ball", [processor.frames.place * 64])
     assert list(ids[:start]) == batch.ids[0, :start].tolist(), "the packed prefix must be the prompt's own"
     alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
-    single = batch.__class__(
-        batch.images, alone, alone, alone, torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2),
-        torch.zeros_like(alone), layout(torch.zeros_like(alone), alone.shape[1]),
-        batch.cells, batch.image_slice, batch.asked, batch.facts,
-    )  # fmt: skip
+    apart = torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2)
+    single = replace(batch, ids=alone, positions=apart, blocks=torch.zeros_like(alone))
     separate = read(model, single, image)[-1][0]
     assert torch.allclose(packed[second:], separate[start:], atol=1e-4)
     assert not torch.allclose(packed[start:second][:5], separate[start:][:5], atol=1e-4)

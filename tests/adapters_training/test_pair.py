@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +199,3 @@ def test_a_start_may_be_the_mean_of_two_models(folder: Path, model: Path, monkey
     for name, other in trained.model.state_dict().items():
         torch.testing.assert_close(mean[name], (one[name] + other) / 2)
     assert any(not torch.equal(mean[name], one[name]) for name in mean)
-
-
-def test_what_cannot_be_averaged_is_named(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    with pytest.raises(ValueError, match="average_with: .* give start_from too"):
-        trainer(folder, "alone", average_with=str(model))
-    monkeypatch.setattr(pair, "DRAFT", replace(TINY, mlp=32))
-    smaller = trainer(folder, "smaller")
-    smaller.export(folder / "smaller-model")
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    with pytest.raises(ValueError, match="average_with .*smaller-model holds a model of another shape"):
-        trainer(folder, "mixed", start_from=str(model), average_with=str(folder / "smaller-model"))

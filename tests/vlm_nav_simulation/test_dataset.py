@@ -78,19 +78,6 @@ def test_scenes_side_by_side_are_those_of_scenes_alone() -> None:
         assert [frame.prompt for frame in alone] == [frame.prompt for frame in frames]
 
 
-def test_a_policy_that_turns_to_and_fro_is_shown_the_way_on() -> None:
-    left = NavigationAction(ActionKind.TURN_LEFT, ActionSize.MEDIUM)
-
-    def dither(questions: Sequence[tuple[str, bytes]]) -> list[str]:
-        last = [prompt.splitlines()[1] if "Done" in prompt else "" for prompt, _ in questions]
-        return [f"Action: {(left if done.endswith(RIGHT.text) else RIGHT).text}" for done in last]
-
-    (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 20, steered=True)], dither)
-    walks = [frame.questions[-1].done for frame in frames]
-    assert walks[2] == (RIGHT, left), "twice it may"
-    assert all(done[k : k + 3] not in ((RIGHT, left, RIGHT), (left, RIGHT, left)) for done in walks for k in range(20))
-
-
 def test_what_blocks_a_walk_is_listed() -> None:
     ahead = "Action: forward large"
     (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 24, steered=True)], lambda asked: [ahead])

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from vlm_nav_simulation import gl, robot_model
+from vlm_nav_simulation import robot_model
 from vlm_nav_simulation.camera import CameraKind
 from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, observe
@@ -126,13 +126,6 @@ def test_views_from_outside_work_without_the_meshes(scene: Scene, monkeypatch: p
         assert view.std() > 5
         assert world.render_top(120, 120).shape == (120, 120, 3)
         assert np.array_equal(world.render(), frame)
-
-
-def test_backends_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gl, "_loads", lambda library: library.startswith("libOSMesa"))
-    assert gl.choose_backend() == "osmesa"
-    monkeypatch.setattr(gl, "_loads", lambda library: False)
-    assert gl.choose_backend() is None
 
 
 @pytest.mark.parametrize("size", [0, 27, 961])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.exact_search import Candidates, Choice, first_right, select
+from adapters_training.exit_choice.exact_search import Candidates, Choice, select
 
 
 @st.composite
@@ -92,4 +92,3 @@ def test_later_exits_add_what_earlier_ones_did_not() -> None:
     assert two.saved_s == pytest.approx((0.5 + 0.5 + 0.2) / 5)
     assert three.saved_s == pytest.approx((0.6 + 0.5 + 0.2) / 5), "a head start is worth gamma T_p at most"
     assert [choice.right for choice in (one, two, three)] == [0.5, 0.75, 0.75]
-    assert first_right(candidates, (0, 3, 5)).tolist() == [0.25, 0.25, 0.25]

@@ -97,20 +97,6 @@ def test_an_unknown_camera_and_a_missing_table_are_named(tmp_path: Path) -> None
         LeRobotData(folder)
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    from pyarrow import parquet
-
-    folder = lerobot(tmp_path / "walks", WALKS[:1])
-    path = folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
-    table = parquet.read_table(path)
-    parquet.write_table(table.drop([f"videos/{CAMERA}/from_timestamp"]), path)
-    with pytest.raises(ValueError, match=rf"file-000.parquet has no column videos/{CAMERA}/from_timestamp; it has"):
-        LeRobotData(folder)
-    path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(ValueError, match="file-000.parquet cannot be read: "):
-        LeRobotData(folder)
-
-
 def test_a_missing_or_broken_file_is_named_and_the_others_keep_their_numbers(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "walks", WALKS, per_file=1)
     (folder / "data" / "chunk-000" / "file-001.parquet").unlink()
@@ -149,24 +135,6 @@ def test_a_video_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path: 
         assert shown[0][0].index == 0
 
 
-def test_rows_that_cannot_be_placed_are_named(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    path = folder / "data" / "chunk-000" / "file-000.parquet"
-    table = parquet.read_table(path)
-    times = pyarrow.array([0.0, float("nan"), 0.2, None], pyarrow.float32())
-    rows = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", times)
-    rows = rows.set_column(rows.schema.get_field_index("episode_index"), "episode_index", pyarrow.array([0, 0, 9, 0]))
-    parquet.write_table(rows, path)
-    shown, problems = load(folder)
-    assert [shot.index for shot, _ in shown] == [0]
-    assert [problem.index for problem in problems] == [1, 2, 3]
-    assert "timestamp of a frame of episode 0 is nan; seconds are needed" in problems[0].reason
-    assert "episode_index 9 is in no file of" in problems[1].reason
-
-
 def test_a_picture_outside_of_the_data_set_or_larger_than_a_message_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,13 +158,3 @@ def test_a_data_set_has_no_answers_and_the_sentence_says_how_to_get_them(tmp_pat
     folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
     with pytest.raises(ValueError, match=r"has no answers to learn from: .* answers --model TARGET --data"):
         open_mixture([str(folder)], "data")
-
-
-def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(extra: str, *_: str) -> None:
-        raise ImportError(f"pyarrow not found: pip install 'spec-vlm-nav-core[{extra}]'")
-
-    folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    monkeypatch.setattr(reader, "need", missing)
-    with pytest.raises(ValueError, match=r"is a LeRobot data set: pyarrow not found: pip install '.*\[lerobot\]'"):
-        LeRobotData(folder)
