@@ -6,7 +6,7 @@ processes share one model.
 example:
   python -m adapters_training pair --role draft --data out/data --processor out/processor --out out/draft
 
-time: --dry-run estimates the whole run's here; hours for a target on two CPU cores
+time: the progress bar tells it; hours for a target on two CPU cores
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -250,15 +249,12 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     return vlm.model
 
 
-def _run(config: PairConfig, options: argparse.Namespace) -> int:
+def _run(config: PairConfig, _: argparse.Namespace) -> int:
     """Train, then export where that is asked for.
 
     Raises ValueError for data, folders or settings of no use, and TrainingFailed, exporting nothing, for a training
     that has made the model worse.
     """
-    if options.dry_run:
-        print(_dry_run(config))
-        return 0
     trainer = PairTrainer(config, known_objects())
     trainer.run()
     if config.export and trainer.replicas.is_first:
@@ -267,30 +263,4 @@ def _run(config: PairConfig, options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(config: PairConfig) -> str:
-    """Take steps of every phase, in a folder of its own, and export; return what a run would take."""
-    seconds = []
-    with TemporaryDirectory() as folder:
-        for vision, ground_share in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
-            short = msgspec.structs.replace(config, steps=5, vision_share=vision, ground_share=ground_share,
-                                            out=f"{folder}/{vision}{ground_share}")  # fmt: skip
-            trainer = PairTrainer(short, known_objects())
-            trainer.step = 1  # the first one has words in any phase
-            seconds.append(trainer.seconds_a_step())
-        trainer.export(Path(folder) / "model")
-        load_vlm(Path(folder) / "model", threads=None)
-    look, wordless, words = seconds
-    late = max(config.ground_share, config.vision_share)
-    mean = (
-        config.vision_share * look + (late - config.vision_share) * (0.8 * wordless + 0.2 * words) + (1 - late) * words
-    )
-    return (
-        f"dry run: {look:.2f} s a step of the vision tower, {wordless:.2f} s without words, {words:.2f} s with; "
-        f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here"
-    )
-
-
-COMMAND = Command(
-    "pair", "train the embedded target or draft", __doc__, PairConfig, _run,
-    {"dry-run": "a few steps of each phase, and what a whole run takes"},
-)  # fmt: skip
+COMMAND = Command("pair", "train the embedded target or draft", __doc__, PairConfig, _run)

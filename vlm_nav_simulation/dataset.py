@@ -64,10 +64,8 @@ Steer = Callable[[Sequence[tuple[str, bytes]]], Sequence[str]]
 class CellLabels:
     """Labels of the token cells of a frame, each [8, 8]."""
 
-    object_index: npt.NDArray[np.int8]
-    """Index of the object covering most of the cell, -1 where none covers 5 %."""
     object_class: npt.NDArray[np.int8]
-    """Position in CLASSES, or -1."""
+    """Position in CLASSES of the object covering most of the cell, -1 where none covers 5 %."""
     colour: npt.NDArray[np.int8]
     """Position in COLOURS, or -1."""
     distance: npt.NDArray[np.float32]
@@ -92,9 +90,6 @@ class Question:
 class LabelledFrame:
     """A frame with its labels."""
 
-    seed: int
-    difficulty: Difficulty
-    pose: Pose
     jpeg: bytes
     sightings: tuple[Sighting, ...]
     cells: CellLabels
@@ -136,7 +131,6 @@ def cell_labels(labels: Labels, sightings: list[Sighting]) -> CellLabels:
     colours = np.array([*(list(COLOURS).index(s.colour) for s in sightings), -1])
     distances = np.array([*(s.distance for s in sightings), math.nan])
     return CellLabels(
-        best.astype(np.int8),
         classes[best].astype(np.int8),
         colours[best].astype(np.int8),
         distances[best].astype(np.float32),
@@ -294,7 +288,7 @@ def _label(
         questions.append(_question(searcher, sightings, query, query.objects(scene), walk.history, memory))
     cells = cell_labels(labels, sightings)
     return LabelledFrame(
-        scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions),
+        jpeg, tuple(sightings), cells, tuple(questions),
         tuple(doorways(scene, world.pose)), free_ranges(scene.obstacles, world.pose),
     )  # fmt: skip
 

@@ -34,9 +34,10 @@ STAND_IN = """#!{python}
 import sys
 from adapters_training.__main__ import main
 quick = {quick!r}
-words = sys.argv[sys.argv.index("adapters_training") + 1 :]
-name = next(each for each in (" ".join(words[:2]), words[0], "") if each in quick or not each)
-sys.exit(main([*words, *quick.get(name, "").split()]))
+if __name__ == "__main__":
+    words = sys.argv[sys.argv.index("adapters_training") + 1 :]
+    name = next(each for each in (" ".join(words[:2]), words[0], "") if each in quick or not each)
+    sys.exit(main([*words, *quick.get(name, "").split()]))
 """
 
 

@@ -35,9 +35,10 @@ def test_cells_hold_the_object_that_covers_most_of_them() -> None:
         labels[28:33, 28:35] = 2  # 35: not enough
         cells = cell_labels(labels, sightings)
     assert MIN_COVERAGE * 784 < 40
+    classes = [list(CLASSES).index(item.object_class) for item in scene.objects]
     expected = np.full((CELLS, CELLS), -1)
-    expected[0, :2], expected[1, 0] = 0, 2
-    assert np.array_equal(cells.object_index, expected)
+    expected[0, :2], expected[1, 0] = classes[0], classes[2]
+    assert np.array_equal(cells.object_class, expected)
     first = scene.objects[0]
     assert list(CLASSES)[cells.object_class[0, 0]] == first.object_class
     assert list(COLOURS)[cells.colour[0, 0]] == first.colour

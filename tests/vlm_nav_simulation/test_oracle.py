@@ -26,7 +26,7 @@ def seen(scene: Scene, pose: Pose, visible: bool = True) -> list[Sighting]:
         in_view = visible and abs(bearing) < math.radians(45)
         side = side_of(bearing)
         result.append(
-            Sighting(item.index, item.colour, item.object_class, in_view, 99 * in_view, bearing, distance, side, None)
+            Sighting(item.index, item.colour, item.object_class, in_view, 99 * in_view, bearing, distance, side)
         )
     return result
 
@@ -102,7 +102,7 @@ def test_a_detour_names_what_is_in_the_way_and_passes_it() -> None:
     scene = empty_room(item(0, 2.6, 0.0), item(1, 1.2, 0.05, "mug", "blue"))
     oracle, pose = Oracle(scene), Pose(0, 0, 0)
     decision = oracle.decide(pose, 0, seen(scene, pose))
-    assert (decision.reason, decision.blocker, decision.way) == (Reason.DETOUR, "blue mug", "right")
+    assert (decision.reason, decision.blocker) == (Reason.DETOUR, "blue mug")
     assert decision.action.kind is ActionKind.TURN_RIGHT
     obstacles = Obstacles([], [thing.disc for thing in scene.objects])
     for _ in range(15):

@@ -11,7 +11,7 @@ from speculation.language.prompts import NOT_HERE, STOP, ActionKind, ActionSize,
 from speculation.language.search_memory import SearchMemory
 from vlm_nav_simulation.episode import execute
 from vlm_nav_simulation.geometry import Pose
-from vlm_nav_simulation.ground_truth import doorways, observe
+from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
 from vlm_nav_simulation.scene import Difficulty, make_scene
@@ -91,14 +91,3 @@ def test_it_decides_alike_wherever_an_object_stands_that_nobody_has_seen() -> No
         nowhere = searcher.decide([world.pose], (), sightings)
     assert decisions == {nowhere}
     assert nowhere.action == SEARCH_TURN
-
-
-def test_a_doorway_is_in_view_in_front_of_the_camera_only() -> None:
-    scene = make_scene(6, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
-    (door,) = scene.plan.doorways
-    area = scene.plan.areas[scene.plan.start]
-    towards = math.atan2(door.y - area.y, door.x - area.x)
-    (seen,) = doorways(scene, Pose(area.x, area.y, towards))
-    assert abs(seen.bearing) < 0.2 and seen.distance < math.dist((door.x, door.y), (area.x, area.y))
-    assert doorways(scene, Pose(area.x, area.y, towards + math.pi)) == []
-    assert doorways(make_scene(6, Difficulty.MIDDLE), Pose(0.0, 0.0, 0.0)) == []

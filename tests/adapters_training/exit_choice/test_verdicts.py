@@ -20,7 +20,6 @@ from speculation.vlm.forward import to_numpy
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
-from speculation.vlm.session import VlmSession
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 
 GAMMA, TOKENS, CAPACITY = 3, 8, 96
@@ -98,31 +97,6 @@ def test_verdicts_are_those_of_a_slow_twin(target: Vlm, draft: Vlm, heads: ExitH
     full, short = verdicts.by_head[Head.FULL], verdicts.by_head[Head.SHORT]
     assert full.spoke.all() and not short.spoke.all() and short.spoke.any(), "the test must see both"
     assert 0 < full.agreed.sum() < full.agreed.size
-
-
-def test_the_targets_own_answers_are_committed(target: Vlm, verdicts: Verdicts) -> None:
-    session = VlmSession(target, CAPACITY)
-    said: list[int] = []
-    ends = np.cumsum(verdicts.committed)
-    for prompt in prompts(3):
-        own = [token for token, _ in session.greedy(*prompt, TOKENS + GAMMA)]
-        # the last verification of an answer may commit some tokens more than were asked for
-        length = int(ends[ends >= len(said) + min(TOKENS, len(own))][0]) - len(said)
-        said += own[:length]
-    assert verdicts.tokens.tolist() == said
-    assert int(verdicts.committed.sum()) == len(said)
-    assert verdicts.ended.sum() == sum(token in target.eos for token in said)
-
-
-def test_tables_count_what_was_said(verdicts: Verdicts) -> None:
-    for judged in verdicts.by_head.values():
-        tables = judged.tables(verdicts.layers, bins=3)
-        for index, layer in enumerate(verdicts.layers):
-            assert sum(tables[layer].counts) == judged.spoke[index].sum()
-    silent = verdicts.by_head[Head.FULL]
-    silent = type(silent)(silent.confidence, np.zeros_like(silent.spoke), silent.agreed)
-    with pytest.raises(ValueError, match="exit 0 had no verdict"):
-        silent.tables(verdicts.layers)
 
 
 def test_what_cannot_be_measured_is_one_sentence(target: Vlm, draft: Vlm, heads: ExitHeads, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +85,6 @@ def test_what_is_wrong_with_the_description_is_one_sentence(
     change(lerobot(tmp_path / "walks", WALKS[:1], "bytes"), **fields)
     with pytest.raises(ValueError, match=sentence):
         LeRobotData(tmp_path / "walks")
-
-
-def test_an_unknown_camera_and_a_missing_table_are_named(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "walks", WALKS[:1])
-    with pytest.raises(ValueError, match=rf"info.json has no camera 'rear'; its cameras are {CAMERA}$"):
-        LeRobotData(folder, "rear")
-    shutil.rmtree(folder / "meta" / "episodes")
-    with pytest.raises(ValueError, match="meta/episodes holds no parquet file"):
-        LeRobotData(folder)
 
 
 def test_a_missing_or_broken_file_is_named_and_the_others_keep_their_numbers(tmp_path: Path) -> None:
