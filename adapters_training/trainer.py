@@ -327,7 +327,7 @@ class Trainer(ABC, Generic[C]):
             ) from None
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.counts = int(state["step"]), Counts(**state["counts"])
-        self.start_loss = state["start_loss"]
+        self.start_loss = state.get("start_loss")
 
     def _log(self, writer: SummaryWriter, bar: Any, done: StepLosses) -> None:
         means = done.losses / done.learned

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes a pair like the one in models/: rooms, target, draft, exits, fed head, predictor and the target's pass costs.
 #
-#   scripts/with_env scripts/train_pair.sh out/pair            # from nothing: about twelve hours of two CPU cores
-#   scripts/with_env scripts/train_pair.sh out/pair models     # goes on from the pair in models/: about three and a half
+#   scripts/with_env scripts/train_pair.sh out/pair            # from nothing: about fifteen hours of two CPU cores
+#   scripts/with_env scripts/train_pair.sh out/pair models     # goes on from the pair in models/: about four
 #
 # What it makes lies in OUT/models at the end. A killed run goes on with the same words, for each of its commands does;
 # to make a stage anew, remove its folder and those of what builds on it. PROCESSES (2) train the pair side by side.

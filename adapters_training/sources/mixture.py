@@ -54,7 +54,7 @@ class Mixture:
         """Return the simulator's frame that record `index` is, labels included. Raises ValueError for other records."""
         source, number = self.place(index)
         if not isinstance(source, ShardFolder):
-            raise ValueError("packed questions are about folders of simulator shards only")
+            raise ValueError("packed questions are about folders of simulator shards only, of 'data' or 'answers'")
         return source.frame(number)
 
     def place(self, index: int) -> tuple[Source, int]:
