@@ -21,7 +21,7 @@ class Maker(Protocol[B_co]):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which records each forward of a run takes. `order(epoch)` has the numbers of all `records` as an epoch takes them."""
+    """Which records each forward of a run takes. `order(epoch)` has the numbers of all as an epoch takes them."""
 
     records: int
     order: Callable[[int], npt.NDArray[np.int64]]
