@@ -111,6 +111,7 @@ def test_rooms_that_do_not_exist_are_one_sentence() -> None:
     assert scene_of(0, "easy", "").target.text
 
 
+@pytest.mark.parametrize("seed", range(16))
 def test_the_guard_stops_it_before_whatever_stands_ahead(seed: int) -> None:
     clock = Clock()
     go2 = SimulatedGo2(scene_of(seed, "middle", ""), clock, 28)
