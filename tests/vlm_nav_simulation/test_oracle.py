@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
 
 from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
-from vlm_nav_simulation.episode import Outcome, oracle_policy, run_episode
+from vlm_nav_simulation.episode import MAX_STUCK, Outcome, oracle_policy, run_episode
 from vlm_nav_simulation.geometry import NOSE, Obstacles, Pose
 from vlm_nav_simulation.ground_truth import Sighting, bearing_and_distance, side_of
 from vlm_nav_simulation.histories import random_pose
@@ -138,3 +139,19 @@ def test_of_two_objects_of_a_class_either_is_right(near: int) -> None:
     assert (any_ball.outcome, any_ball.success) == (Outcome.FOUND, True)
     red_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("red", "ball").objects(scene))
     assert red_ball.success is (near == 0)
+
+
+def test_an_episode_scores_a_stop_far_away_and_a_policy_that_never_stops() -> None:
+    scene = make_scene(3, Difficulty.MIDDLE)
+    stopped = run_episode(scene, lambda frame, world: STOP)
+    assert (stopped.success, stopped.outcome, stopped.actions) == (False, Outcome.STOPPED_AWAY, (STOP,))
+    spun = run_episode(scene, lambda frame, world: SEARCH_TURN, max_actions=3)
+    assert (spun.outcome, len(spun.actions), spun.path_length) == (Outcome.OUT_OF_ACTIONS, 3, 0.0)
+
+
+def test_an_episode_ends_where_bumps_lead_nowhere_though_there_are_turns_between_them() -> None:
+    ahead = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    actions = cycle([ahead, SEARCH_TURN, NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)])
+    stuck = run_episode(make_scene(3, Difficulty.EASY), lambda frame, world: next(actions), max_actions=90)
+    assert stuck.outcome is Outcome.BLOCKED and stuck.collisions >= MAX_STUCK and stuck.path_length > 0.0
+    assert len(stuck.actions) < 90

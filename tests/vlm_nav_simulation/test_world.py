@@ -120,3 +120,19 @@ def test_views_from_outside_work_without_the_meshes(scene: Scene, monkeypatch: p
 def test_frame_sizes_are_bounded(scene: Scene, size: int) -> None:
     with pytest.raises(ValueError, match=f"frame size {size}"):
         World(scene, size)
+
+
+def test_another_thread_gets_a_sentence(scene: Scene) -> None:
+    caught: list[Exception] = []
+    with World(scene) as world:
+
+        def draw() -> None:
+            try:
+                world.render()
+            except RuntimeError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=draw)
+        thread.start()
+        thread.join()
+    assert "thread" in str(caught[0])
