@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+import torch
+from safetensors import SafetensorError
+
 from adapters_training.all_commands import COMMANDS
-from adapters_training.loss_monitor import TrainingFailed
-from adapters_training.recipe import run as recipe
+from adapters_training.trainer import TrainingFailed
 from speculation.program_exit import INTERRUPTED
 from speculation.worker_processes import terminable
 
@@ -27,7 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
     except TrainingFailed as error:
         print(f"adapters_training {options.command}: {error}", file=sys.stderr)
         return 1
-    except (OSError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        print(f"adapters_training {options.command}: the GPU ran out of memory: give smaller batches", file=sys.stderr)
+        return 2
+    except (OSError, ValueError, SafetensorError) as error:
         print(f"adapters_training {options.command}: {error}", file=sys.stderr)
         return 2
     return status
@@ -36,7 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m adapters_training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    recipe.add_command(commands)
     for each in COMMANDS:
         each.add(commands)
     return parser

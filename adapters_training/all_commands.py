@@ -1,10 +1,10 @@
-"""The commands of this package, except `recipe`, which runs them one after another."""
+"""The commands of this package."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft, walk_answers
+from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft
 from adapters_training.command import Command, Group
 from adapters_training.exit_choice import measure, select
 from adapters_training.fed_head import training as fed_head
@@ -16,7 +16,6 @@ COMMANDS: tuple[Command[Any] | Group, ...] = (
     shapes.COMMAND,
     pair.COMMAND,
     answers.COMMAND,
-    walk_answers.COMMAND,
     exits.COMMAND,
     measure.COMMAND,
     select.COMMAND,
@@ -27,14 +26,3 @@ COMMANDS: tuple[Command[Any] | Group, ...] = (
     evaluate.COMMAND,
     store_int8.COMMAND,
 )
-
-
-def by_words() -> dict[str, Command[Any]]:
-    """Return every command by the words that name it, as 'exits' or 'predictor log'."""
-    found: dict[str, Command[Any]] = {}
-    for each in COMMANDS:
-        if isinstance(each, Group):
-            found |= {f"{each.name} {inner.name}": inner for inner in each.commands}
-        else:
-            found[each.name] = each
-    return found

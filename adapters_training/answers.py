@@ -1,25 +1,29 @@
-"""A trained target's own answers about training frames: what a draft should learn to predict.
+"""A trained target's own greedy answers, many in one ragged batch: what a draft should learn to predict.
 
-A draft that learns the oracle's wordings is good at sentences that the target never generates. Here every question is
-answered greedily by the target, many in one ragged batch, and stored with its prompt; `pair draft --teacher` then
-learns the target's distribution along the target's own answers (sequence-level distillation, Kim and Rush,
-arXiv 1606.07947).
+A draft that learns the oracle's wordings is good at sentences that the target never generates (sequence-level
+distillation, Kim and Rush, arXiv 1606.07947). Answers are given about
+  the simulator's frames          into shards with prompts and answers, for `pair --teacher`, `exits`, `fed-head`;
+  a file of conversations         into another such file (.jsonl), for `text-draft` and `fed-head` of a language model
+                                  alone: the first question of every record, as one step asks it;
+  walks, a LeRobot v3 data set    into a folder with conversations.jsonl and pictures: its tasks about evenly spaced
+                                  frames. Answers that name no action are left out.
+A killed run goes on with the same command.
 
-A language model alone answers the first question of every record of a file of conversations (.json, .jsonl), as one
-step asks it, into another such file: what `text-draft` and `fed-head` learn from.
-
-examples (about ten answers a second; then pair --role draft --data out/answers --teacher out/models/target):
+examples (about ten answers a second):
   python -m adapters_training answers --model out/models/target --data out/data --out out/answers
   python -m adapters_training answers --model TARGET --data questions.jsonl --out out/answers.jsonl
+  python -m adapters_training answers --model TARGET --data walks --out out/walks
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, TextIO
 
 import msgspec
 import numpy as np
@@ -28,13 +32,16 @@ from msgspec import Meta
 from adapters_training import wording
 from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
-from adapters_training.files import whole_lines
+from adapters_training.files import replacing, whole_lines
 from adapters_training.packing import choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
-from adapters_training.sources import USER
+from adapters_training.sources import USER, LeftOut
 from adapters_training.sources.conversations import ConversationFile, json_line
+from adapters_training.sources.lerobot import LeRobotData, is_lerobot
+from adapters_training.sources.mixture import report_left_out
 from speculation.language.grammar import Grammars, grammar_for
-from speculation.language.prompts import parse_answer
+from speculation.language.instructions import sentence_for
+from speculation.language.prompts import Vocabulary, compose, parse_answer
 from speculation.logits_processors import Context, LogitsProcessors
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
@@ -45,6 +52,20 @@ from speculation.vlm.model import Vlm
 
 CAPACITY = 512
 MAX_TOKENS = 96
+CONVERSATIONS, IMAGES = "conversations.jsonl", "images"
+
+
+class AnswersConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the command that lets a target answer."""
+
+    model: Annotated[Path, Meta(description="target model folder")]
+    data: Annotated[Path, Meta(description="folder of the 'data' command or of walks, or a file of conversations")]
+    out: Annotated[Path, Meta(description="folder for the answers, or a .jsonl file for those to conversations")]
+    frames: Annotated[int, Meta(ge=1, description="about how many frames, or how many conversations")] = 2000
+    questions: Annotated[int, Meta(ge=1, description="per frame of the 'data' command")] = 4
+    camera: Annotated[str, Meta(description="of walks: key of the camera, or its last part; none: the first")] = ""
+    max_tokens: Annotated[int, Meta(ge=1, lt=CAPACITY, description="of an answer at most")] = MAX_TOKENS
+    rows: Annotated[int, Meta(ge=1, description="answers decoded side by side")] = 32
 
 
 def answer_all(
@@ -127,24 +148,79 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
     part.replace(out)
 
 
-class AnswersConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of the command that answers frames of a data set."""
+class _Question(NamedTuple):
+    name: str
+    prompt: str
+    jpeg: bytes
 
-    model: Annotated[Path, Meta(description="target model folder")]
-    data: Annotated[Path, Meta(description="folder of the 'data' command, or a file of conversations")]
-    out: Annotated[Path, Meta(description="folder for the shards, those that exist are kept; or a .jsonl file")]
-    frames: Annotated[int, Meta(ge=1, description="about how many frames, or how many conversations")] = 2000
-    questions: Annotated[int, Meta(ge=1, description="per frame")] = 4
-    max_tokens: Annotated[int, Meta(ge=1, lt=CAPACITY, description="of an answer at most")] = MAX_TOKENS
-    rows: Annotated[int, Meta(ge=1, description="answers decoded side by side")] = 32
+
+def questions(
+    data: LeRobotData, count: int, known: set[str], vocabulary: Vocabulary | None, problems: list[str]
+) -> Iterator[_Question]:
+    """Yield about `count` evenly spaced frames with what is asked about them, without those named in `known`."""
+    stride = max(1, data.count // count)
+    for item in data.shots():
+        if isinstance(item, LeftOut):
+            problems.append(item.reason)
+        elif item.index % stride == 0 and (name := f"{IMAGES}/frame-{item.index:06d}.jpg") not in known:
+            try:
+                sentence = sentence_for(item.instruction, vocabulary)
+                yield _Question(name, compose(sentence, guide=vocabulary is None), item.jpeg())
+            except ValueError as error:
+                problems.append(f"frame {item.index}: {error}")
+
+
+def _pictures(path: Path) -> set[str]:
+    """Return the pictures that a file has answers about."""
+    return {json.loads(line)["image"] for line in whole_lines(path)}
+
+
+def answer_walks(vlm: Vlm, data: LeRobotData, config: AnswersConfig) -> None:
+    """Write the target's own answers about evenly spaced frames as conversations; each batch is on disk at once.
+
+    Raises ValueError where no frame is answered with an action.
+    """
+    out, problems = config.out, list[str]()
+    (out / IMAGES).mkdir(parents=True, exist_ok=True)
+    path = out / CONVERSATIONS
+    asked = questions(data, config.frames, _pictures(path), Vocabulary.load(vlm.folder), problems)
+    cache, unread = KVCache(vlm, 1, 1), 0
+    with progress(unit="frame", desc="answers") as bar, path.open("a", encoding="utf-8") as file:
+        while batch := list(islice(asked, config.rows)):
+            needed = max(len(prepare(vlm, each.prompt, each.jpeg).ids) for each in batch) + config.max_tokens
+            if cache.capacity < needed:
+                cache = KVCache(vlm, config.rows, needed)
+            given = answer_all(vlm, cache, [(each.prompt, each.jpeg) for each in batch], config.max_tokens)
+            unread += _write(out, file, batch, given)
+            bar.update(len(batch))
+    report_left_out(problems)
+    count = len(_pictures(path))
+    print(f"{path}: {count:,} answers; {unread:,} named no action, {len(problems):,} frames or files were left out")
+    if not count:
+        raise ValueError(f"no frame of {config.data} was answered with an action, so there is nothing to train on")
+
+
+def _write(out: Path, file: TextIO, batch: list[_Question], answers: list[str]) -> int:
+    """Write what names an action, the picture before the line that leads to it; return how many did not."""
+    unread = 0
+    for question, answer in zip(batch, answers, strict=True):
+        if parse_answer(answer).action is None:
+            unread += 1
+            continue
+        with replacing(out / question.name) as image:
+            image.write_bytes(question.jpeg)
+        file.write(json_line(question.prompt, answer.strip(), image=question.name))
+    file.flush()
+    return unread
 
 
 def _run(config: AnswersConfig, _: argparse.Namespace) -> int:
-    """Answer frames shard by shard until there are enough, or conversations.
-
-    Raises FileNotFoundError, ModelFolderError or ValueError.
-    """
+    """Answer frames, conversations or walks. Raises OSError, ModelFolderError or ValueError, in one sentence."""
     data, out = config.data, config.out
+    if is_lerobot(data):
+        walks = LeRobotData(data, config.camera)
+        answer_walks(load_vlm(config.model, resolved(config)), walks, config)
+        return 0
     if data.suffix in (".json", ".jsonl"):
         if out.suffix != ".jsonl":
             raise ValueError(f"--out {out}: answers to conversations are one file; give a name that ends in .jsonl")
@@ -172,5 +248,5 @@ def _run(config: AnswersConfig, _: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    "answers", "let a trained target answer training frames, for a draft to learn from", __doc__, AnswersConfig, _run
+    "answers", "let a target answer frames, conversations or walks, to learn from", __doc__, AnswersConfig, _run
 )

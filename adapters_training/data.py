@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from concurrent.futures import as_completed
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +26,6 @@ from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_fr
 from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
-from vlm_nav_simulation.randomisation import TRAINING
 from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
 
 CAPACITY, MAX_TOKENS = 512, 96
@@ -94,9 +92,9 @@ def walker(model: Path) -> Steer:
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
 
-def layout_of(seed: int, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
-    """Return the floor plan of a scene: each of `layouts` for a round of DIFFICULTIES."""
-    return layouts[seed // len(DIFFICULTIES) % len(layouts)]
+def layout_of(seed: int) -> Layout:
+    """Return the floor plan of a scene."""
+    return LAYOUTS[seed // len(DIFFICULTIES) % len(LAYOUTS)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,11 +106,6 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     first_seed: Annotated[int, Meta(ge=0, description="of the first room")] = 100_000
     held_out: Annotated[bool, Meta(description=f"take seeds from {HELD_OUT_SEED} on")] = False
     processes: Annotated[int, Meta(ge=1, description="rooms that are rendered side by side")] = 1
-    randomise: Annotated[bool, Meta(description="vary light, surfaces, camera and sensor (docs/simulation.md)")] = False
-    layouts: Annotated[
-        tuple[Layout, ...],
-        Meta(min_length=1, description=f"floor plans in turn, of {', '.join(each.value for each in Layout)}"),
-    ] = LAYOUTS
     walker: Annotated[
         Path | None, Meta(description="model folder: this model walks, the oracle corrects it (DAgger)")
     ] = None
@@ -121,16 +114,15 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def make_shard(config: DataConfig, first: int) -> int:
     """Make one shard of SCENES_PER_SHARD scenes from seed `first`; returns its number of frames (0 if it exists).
 
-    Plain and randomised frames of the same scenes, and those on a model's own walks, may lie in one folder.
+    Frames of the same scenes on the teacher's walks and on a model's own may lie in one folder.
     """
-    suffix = ("-walked" if config.walker else "") + ("-randomised" if config.randomise else "")
+    suffix = "-walked" if config.walker else ""
     path = config.out / f"seeds-{first:07d}-{first + SCENES_PER_SHARD:07d}{suffix}.msgpack"
     if path.exists():
         return 0
-    randomisation = TRAINING if config.randomise else None
     samplers = [
-        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene, randomisation,
-                      layout_of(seed, config.layouts), steered=bool(config.walker))
+        sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene,
+                      layout_of(seed), steered=bool(config.walker))
         for seed in range(first, first + SCENES_PER_SHARD)
     ]  # fmt: skip
     scenes = side_by_side(samplers, walker(config.walker)) if config.walker else samplers

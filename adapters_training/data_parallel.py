@@ -45,8 +45,3 @@ class Replicas:
         """Go on once all processes are here."""
         if self.size > 1:
             dist.barrier()
-
-    def close(self) -> None:
-        """Part; one that leaves before the others are done, as where it fails, aborts those that still talk to it."""
-        if dist.is_initialized():
-            dist.destroy_process_group()

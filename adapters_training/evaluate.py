@@ -167,16 +167,11 @@ def evaluate(
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
     constrained: bool = False,
     asked: Naming | None = None,
-    given_sight: bool = False,
 ) -> Score:
     """Generate answers for `count` held-out (frame, task) pairs and count what is right; `asked` as in `pick`.
 
-    `constrained`: under the grammar of an answer, as robots ask. `given_sight`: answers begin with what the teacher
-    sees, and the model goes on behind it; what is wrong then is not for want of sight. Raises ValueError where no frame
-    has such a question, or answers that begin with their action are given their sight.
+    `constrained`: under the grammar of an answer, as robots ask. Raises ValueError where no frame has such a question.
     """
-    if given_sight and order is not ResponseOrder.REASON_FIRST:
-        raise ValueError("--given-sight: an answer that begins with its action has no sight before it")
     session = VlmSession(vlm, 512)
     grammars = Grammars(vlm.tokenizer, vlm.vocabulary) if constrained else None
     form, score = wording.form_of(vlm.folder), Score()
@@ -189,8 +184,7 @@ def evaluate(
     for frame, task in progress(questions, desc="answers", mininterval=5.0):
         prompt = wording.prompt(task, order, form)
         grammar = grammars.of(grammar_for(prompt), vlm.eos, vlm.thinking) if grammars is not None else None
-        begun = wording.sight(frame, task, random.Random(seed)) if given_sight else ""
-        text = session.answer(prompt, frame.jpeg, MAX_TOKENS, grammar, begun)
+        text = session.answer(prompt, frame.jpeg, MAX_TOKENS, grammar)
         judge(score, task, text)
         if show > 0:
             show -= 1
@@ -215,10 +209,6 @@ class EvaluateConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fiel
         Naming | None,
         Meta(description=f"questions that name this alone, of {', '.join(each.value for each in Naming)}; none: all"),
     ] = None
-    given_sight: Annotated[
-        bool,
-        Meta(description="answers begin with what the teacher sees: how often is the action right where the sight is?"),
-    ] = False
     show: Annotated[int, Meta(ge=0, description="print this many answers beside the truth")] = 0
     json: Annotated[Path | None, Meta(description="also write the rates, and sight by size, to this file")] = None
 
@@ -227,7 +217,7 @@ def _run(config: EvaluateConfig, _: argparse.Namespace) -> int:
     """Print the rates of one model. Raises ValueError or FileNotFoundError for folders of no use."""
     score = evaluate(
         load_vlm(config.model, resolved(config)), config.held_out, config.count, show=config.show, order=config.order,
-        constrained=config.answers == CONSTRAINED, asked=config.asked, given_sight=config.given_sight,
+        constrained=config.answers == CONSTRAINED, asked=config.asked,
     )  # fmt: skip
     rates = score.rates()
     for name, rate in rates.items():

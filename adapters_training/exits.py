@@ -38,23 +38,19 @@ from tqdm import tqdm
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.hidden_states import exit_logits, read
-from adapters_training.frozen_target.trainer import LOGIT_COPIES, FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.trainer import StepLosses
 from speculation.exits import WEIGHTS_FILE, ExitHeads, measure_reliability
 from speculation.vlm.forward import final_logits
-from speculation.vlm.memory import BYTES
 from speculation.vlm.model import Vlm
-
-FIGURES = ("agreement", "cross-entropy", "divergence")
 
 
 class Loss(str, Enum):
-    """What an exit learns: the data's tokens (the paper's), the last layer's distribution, or both."""
+    """What an exit learns: the data's tokens (the paper's), or the last layer's distribution."""
 
     CE = "ce"
     KL = "kl"
-    MIX = "mix"
 
 
 class ExitsConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,14 +61,11 @@ class ExitsConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, k
 
     layers: Annotated[tuple[int, ...], Meta(description="exit after these layers, from 0; none: all but the last")] = ()
     rank: Annotated[int, Meta(ge=1, description="width of the adapters' bottleneck")] = 400
-    loss: Annotated[Loss, Meta(description="ce: the data's tokens; kl: the last layer's distribution; mix: both")] = (
-        Loss.CE
-    )
-    ce_share: Annotated[float, Meta(ge=0.0, le=1.0, description="with loss mix: weight of ce; kl has the rest")] = 0.33
+    loss: Annotated[Loss, Meta(description="ce: the data's tokens; kl: the last layer's distribution")] = Loss.CE
 
 
 class ExitTrainer(FrozenTrainer[ExitsConfig]):
-    """The adapters of one target in training. Losses [exits, 2] are cross-entropy and divergence, nats."""
+    """The adapters of one target in training. Losses [exits] are cross-entropy or divergence, nats."""
 
     kind, made, file = ExitsConfig, "exits", WEIGHTS_FILE
     smaller = "--context, --batch, --head-tokens, --rank or --layers"
@@ -81,8 +74,6 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
         torch.manual_seed(config.seed)
         self.name = f"exits ({config.loss.value})"
         self.heads = ExitHeads(self.vlm, self.prepared.layers, config.rank)
-        # Cross-entropy's weight in the loss; the divergence from the last layer has the rest.
-        self._ce = {Loss.CE: 1.0, Loss.KL: 0.0, Loss.MIX: config.ce_share}[config.loss]
         return self.heads.adapters.float()
 
     @staticmethod
@@ -99,11 +90,8 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
         return layers
 
     @staticmethod
-    def memory_of(config: ExitsConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
-        hidden, tokens = int(text["hidden_size"]), config.batch * config.context
-        states = tokens * (hidden * (layers + 1) + 4 * hidden + 3 * int(text["intermediate_size"]))
-        logits = min(config.head_tokens, tokens) * int(text["vocab_size"]) * 4 * LOGIT_COPIES
-        return layers * 2 * hidden * config.rank, states * BYTES[dtype] + logits
+    def weights_of(config: ExitsConfig, text: Mapping[str, Any], layers: int) -> int:
+        return layers * 2 * int(text["hidden_size"]) * config.rank
 
     @property
     def clipped_apart(self) -> Sequence[Sequence[Tensor]]:
@@ -111,7 +99,7 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
         return [list(adapter.parameters()) for adapter in self.heads.adapters.values()]
 
     def learn(self, batches: Sequence[Batch]) -> StepLosses:
-        total = StepLosses(torch.zeros(len(self.heads.layers), 2, dtype=torch.float64))
+        total = StepLosses(torch.zeros(len(self.heads.layers), dtype=torch.float64))
         for batch in batches:
             self.count(batch, total)
             with self.autocast():
@@ -124,31 +112,25 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
         return total
 
     def _backward(self, hidden: dict[int, Tensor], last: Tensor, labels: Tensor) -> Tensor:
-        losses = torch.zeros(len(hidden), 2, dtype=torch.float64, device=last.device)
+        losses = torch.zeros(len(hidden), dtype=torch.float64, device=last.device)
         with torch.no_grad():
-            truth = final_logits(self.vlm, last).float().log_softmax(-1) if self._ce < 1 else None
+            truth = final_logits(self.vlm, last).float().log_softmax(-1) if self.config.loss is Loss.KL else None
         for row, (layer, states) in enumerate(hidden.items()):
             log = exit_logits(self.vlm, self.heads, layer, states).float().log_softmax(-1)
-            loss = ce = F.nll_loss(log, labels, reduction="sum")
-            if truth is not None:
-                divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
-                loss = self._ce * ce + (1 - self._ce) * divergence
-                losses[row, 1] = divergence.detach()
-            losses[row, 0] = ce.detach()
+            if truth is None:
+                loss = F.nll_loss(log, labels, reduction="sum")
+            else:
+                loss = F.kl_div(log, truth, log_target=True, reduction="sum")
+            losses[row] = loss.detach()
             # Each exit's graph is freed before the next one's logits are made.
             loss.backward()  # type: ignore[no-untyped-call]
         return losses
 
     def loss_of(self, means: Tensor) -> float:
-        return float((self._ce * means[:, 0] + (1 - self._ce) * means[:, 1]).mean())
+        return float(means.mean())
 
     def figures(self, means: Tensor) -> dict[str, float]:
-        kinds = ("cross-entropy", "divergence") if self._ce < 1 else ("cross-entropy",)
-        return {
-            f"{kind}/exit_{layer}": float(means[row, column])
-            for row, layer in enumerate(self.heads.layers)
-            for column, kind in enumerate(kinds)
-        }
+        return {f"loss/exit_{layer}": loss for layer, loss in zip(self.heads.layers, means.tolist(), strict=True)}
 
     def finish(self, config: ExitsConfig, folder: Path) -> dict[str, Any]:
         # Measured as they are served, in the target's dtype.
@@ -160,7 +142,7 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
             tqdm.write(
                 f"warning: these exits agree with the last layer in {agreed / count:.1%} of {found['tokens']} held-out "
                 f"tokens, without adapters it is {bare / count:.1%}; if the data's tokens are those of the target, "
-                f"{self.monitor.remedy}",
+                f"{self.remedy}",
                 file=sys.stderr,
             )
         self.heads.save(folder)
@@ -190,13 +172,14 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
 def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: int) -> dict[str, Any]:
     """Measure every exit, as it is served, and set its reliability table.
 
-    Returns by layer, with its adapter and without, how often an exit's first choice is the last layer's, and the mean
-    cross-entropy to the data and divergence (nats) from the last layer; `tokens` is how many were judged. Raises
+    Returns by layer how often an exit's first choice is the last layer's, with its adapter and without, and the mean
+    cross-entropy to the data and divergence from the last layer, nats; `tokens` is how many were judged. Raises
     ValueError without a token to judge.
     """
     confidences: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
     agreed: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
-    sums = {layer: torch.zeros(2, len(FIGURES), dtype=torch.float64) for layer in heads.layers}
+    names = ("agreement", "agreement without adapter", "cross-entropy", "divergence")
+    sums = {layer: dict.fromkeys(names, 0.0) for layer in heads.layers}
     tokens = 0
     for batch in batches:
         features = read(vlm, batch.to(vlm.device), heads.layers)
@@ -206,14 +189,18 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
             tokens += len(labels)
             truth = final_logits(vlm, features.last[part]).float().log_softmax(-1)
             for layer in heads.layers:
-                hidden = features.hidden[layer][part]
-                logs = [
-                    each.float().log_softmax(-1) for each in (heads.logits(layer, hidden), final_logits(vlm, hidden))
-                ]
-                sums[layer] += torch.stack([_figures(log, truth, labels) for log in logs])
-                confidence, token = logs[0].exp().max(-1)
+                hidden, choices = features.hidden[layer][part], truth.argmax(-1)
+                log = heads.logits(layer, hidden).float().log_softmax(-1)
+                confidence, token = log.exp().max(-1)
                 confidences[layer].append(confidence.cpu())
-                agreed[layer].append((token == truth.argmax(-1)).cpu())
+                agreed[layer].append((token == choices).cpu())
+                bare = (final_logits(vlm, hidden).argmax(-1) == choices).sum()
+                losses = (
+                    F.nll_loss(log, labels, reduction="sum"),
+                    F.kl_div(log, truth, log_target=True, reduction="sum"),
+                )
+                for name, value in zip(names, ((token == choices).sum(), bare, *losses), strict=True):
+                    sums[layer][name] += float(value)
     if not tokens:
         raise ValueError("the held-out data hold no token to measure exits on")
     heads.set_reliability(
@@ -222,19 +209,7 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
             for layer in heads.layers
         }
     )
-    return {"tokens": tokens} | {
-        f"{name}{which}": {layer: float(each[row, column]) / tokens for layer, each in sums.items()}
-        for row, which in enumerate(("", " without adapter"))
-        for column, name in enumerate(FIGURES)
-    }
-
-
-def _figures(log: Tensor, truth: Tensor, labels: Tensor) -> Tensor:
-    """Return the sums over tokens of FIGURES, for an exit's log-probabilities [n, vocabulary]."""
-    agreed = (log.argmax(-1) == truth.argmax(-1)).sum()
-    cross_entropy = F.nll_loss(log, labels, reduction="sum")
-    divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
-    return torch.stack([agreed, cross_entropy, divergence]).double().cpu()
+    return {"tokens": tokens} | {name: {layer: sums[layer][name] / tokens for layer in heads.layers} for name in names}
 
 
 COMMAND = training_command("exits", "train early-exit adapters on a frozen target", __doc__, ExitTrainer)

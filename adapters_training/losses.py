@@ -115,23 +115,20 @@ def see(model: Any, pixels: Tensor) -> Tensor:
 def read(model: Any, batch: Batch, image_tokens: Tensor, after: Sequence[int] | None = None) -> list[Tensor]:
     """Return the hidden states [B, N, hidden] after each of these layers, in rising order; none named: after the last.
 
-    Those after the last layer are normed, as the head expects it. Padding is zeros, and no layer runs behind the last
-    that is asked for. Training has no cache, so it runs the layers itself, over all tokens of the batch in one line
-    (`attention`); `speculation.vlm.forward` holds the loop that serves. The model is one `for_training`.
+    Those after the last layer are normed, as the head expects it. No layer runs behind the last that is asked for.
+    Training has no cache, so it runs the layers itself; `speculation.vlm.forward` holds the loop that serves.
     """
-    language = model.model.language_model
+    language, image, mask = model.model.language_model, batch.image_slice, batch.mask
     embedded = language.embed_tokens(batch.ids)
-    image = batch.image_slice
     before, behind = embedded[:, : image.start], embedded[:, image.stop :]
-    where = batch.layout
-    line = where.line(torch.cat([before, image_tokens.to(embedded.dtype), behind], dim=1))
-    rotary = language.rotary_emb(line, batch.positions.flatten(1, 2).index_select(1, where.tokens)[:, None])
-    depth, found = len(language.layers), []
+    hidden = torch.cat([before, image_tokens.to(embedded.dtype), behind], dim=1)
+    rotary = language.rotary_emb(hidden, batch.positions)
+    depth, found = len(language.layers), list[Tensor]()
     after = (depth,) if after is None else after
     for number, layer in enumerate(language.layers[: after[-1]], 1):
-        line = layer(line, attention_mask=where, position_embeddings=rotary)
+        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary)
         if number in after:
-            found.append(where.rows(language.norm(line) if number == depth else line, embedded))
+            found.append(language.norm(hidden) if number == depth else hidden)
     return found
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from adapters_training import wording
-from adapters_training.attention import Layout, layout
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
 from adapters_training.tensors import TensorFields
 from speculation.language.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
@@ -62,8 +61,6 @@ class Batch(TensorFields):
     """int64 [3, B, N]."""
     blocks: torch.Tensor
     """int64 [B, N]: 0 in the prefix, k in question k, PADDING behind the last one."""
-    layout: Layout
-    """What each token sees, for attention in training."""
     cells: torch.Tensor
     """int64 [4, B, 64]: class, colour and distance (dm) under each image token, and how far (dm) it is to the nearest
     thing of any kind in its column, 0 where that was not measured."""
@@ -270,8 +267,7 @@ class Packer:
                 at = end
         positions = packed_positions(start, offsets)
         tensors = torch.tensor(asked), torch.tensor(facts)
-        where = layout(blocks, prefix)
-        return Batch(images, ids, labels, weights, positions, blocks, where, cells, slice(start, prefix), *tensors)
+        return Batch(images, ids, labels, weights, positions, blocks, cells, slice(start, prefix), *tensors)
 
 
 def packed_positions(start: int, offsets: torch.Tensor) -> torch.Tensor:
@@ -290,4 +286,4 @@ def packed_mask(blocks: torch.Tensor) -> torch.Tensor:
     """Return the boolean attention mask [B, 1, N, N]: causal, and a block sees block 0 (the image) and itself."""
     same = (blocks[:, :, None] == blocks[:, None, :]) | (blocks[:, None, :] == 0)
     total = blocks.shape[1]
-    return (same & torch.ones(total, total, dtype=torch.bool).tril())[:, None]
+    return (same & torch.ones(total, total, dtype=torch.bool, device=blocks.device).tril())[:, None]

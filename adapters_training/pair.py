@@ -1,21 +1,21 @@
 """Train one model of the embedded pair: first its vision tower on dense labels, then everything on packed answers.
 
-Exactly resumable: step k samples from (seed, process, k), so a killed run ends with the weights of an unbroken one.
-Under `torchrun` the processes share one model.
+A killed run goes on when it is started again with the same words, and ends with the same weights. Under `torchrun` the
+processes share one model.
 
 example:
   python -m adapters_training pair --role draft --data out/data --processor out/processor --out out/draft
 
-time: --dry-run estimates the whole run's here; hours for a target on two CPU cores
+time: the progress bar tells it; hours for a target on two CPU cores
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,23 +23,21 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from adapters_training import devices, settings
-from adapters_training.attention import for_training
+from adapters_training import devices
+from adapters_training.batches import Plan, Run
 from adapters_training.command import Command
 from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Precision
-from adapters_training.files import filling, read_checkpoint, resumable
-from adapters_training.loss_monitor import PROBE_STEPS
+from adapters_training.files import filling, read_checkpoint
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.pair_batches import PairBatches
-from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, retokenised
-from adapters_training.trainer import LearningConfig, Schedule, StepLosses, Trainer
+from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects
+from adapters_training.sources.mixture import open_mixture
+from adapters_training.trainer import PROBE_STEPS, LearningConfig, Schedule, StepLosses, Trainer
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
 
-DRY_STEPS = 2
 FIGURES = ("loss/words", "loss/dense", "loss/asked", "accuracy/tokens", "accuracy/action", "accuracy/side")
 _FREE = frozenset({"out", "export", "device", "workers", "checkpoint_seconds"})
 """Settings that may change between the parts of a run: they do not decide what is learned."""
@@ -102,14 +100,17 @@ class PairTrainer(Trainer[PairConfig]):
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
         self.model = build_model(shape, tokenizer, config.seed).to(replicas.device)
-        for_training(self.model)
         self.model.train()
         self.probes = Probes(shape.hidden, shape.layers, vocabulary).to(replicas.device)
-        self.packer = Packer(tokenizer, vocabulary, config.questions)
         # Without answers the vision tower alone learns: then its loss is what is followed, else that of the words.
         self._without_answers = config.vision_share >= 1.0
-        self._source = self._batches(config, f"{config.seed}/{replicas.rank}", partial(grounding, config))
-        super().__init__(config, replicas, {"model": self.model, "probes": self.probes})
+        self._packer = Packer(tokenizer, vocabulary, config.questions)
+        self._frames = open_mixture(config.data, "data")
+        self._frames.frame(0)
+        if replicas.is_first:
+            self._frames.report("data")
+        forwards = self._batches(config, replicas.size, replicas.rank, partial(grounding, config))
+        super().__init__(config, replicas, {"model": self.model, "probes": self.probes}, forwards, config.steps)
         if not self.checkpoint.exists():
             if config.start_from:
                 self._start_from(Path(config.start_from))
@@ -136,22 +137,19 @@ class PairTrainer(Trainer[PairConfig]):
         self.probes.load_state_dict(own | {n: values for n, values in probes.items() if values.shape == own[n].shape})
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the weights of a model folder or a checkpoint, for this run's tokenizer, and a checkpoint's probes."""
+        """Return the weights of a model folder or a checkpoint, and a checkpoint's probes."""
         if path.is_dir():
             vlm = load_vlm(path, threads=None)
-            return self._respelled(vlm.model.state_dict(), vlm.tokenizer), {}
-        state = _read_checkpoint(path)
-        before = _load_processor(Path(state["settings"]["processor"])).tokenizer
-        return self._respelled(state["model"], before), state["probes"]
-
-    def _respelled(self, weights: dict[str, Any], before: Any) -> dict[str, Any]:
-        """Return the weights of a model of tokenizer `before` for this one's."""
-        now = self.processor.tokenizer
-        return (
-            weights
-            if tokenizer_fingerprint(before) == tokenizer_fingerprint(now)
-            else retokenised(weights, before, now)
-        )
+            weights, tokenizer, probes = vlm.model.state_dict(), vlm.tokenizer, dict[str, Any]()
+        else:
+            state = _read_checkpoint(path)
+            tokenizer = _load_processor(Path(state["settings"]["processor"])).tokenizer
+            weights, probes = state["model"], state["probes"]
+        if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.processor.tokenizer):
+            raise ValueError(
+                f"{path} has another tokenizer than {self.processor_folder}: make that folder with 'processor --like'"
+            )
+        return weights, probes
 
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
         try:
@@ -163,17 +161,14 @@ class PairTrainer(Trainer[PairConfig]):
 
     def export(self, folder: Path) -> None:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names. OSError for a full disk."""
-        with resumable(self.checkpoint), filling(folder) as part:
+        with filling(folder) as part:
             self.model.to(torch.bfloat16).save_pretrained(part)
             self.model.to(torch.float32)
             for path in self.processor_folder.iterdir():
                 (part / path.name).write_bytes(path.read_bytes())
 
-    def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Batch]]:
-        return ((batch,) for batch in self._source.stream(first, last, self.replicas.device, workers))
-
     def learn(self, batches: Sequence[Batch]) -> StepLosses:
-        (batch,), config = batches, self.config
+        batch, config = batches[0].to(self.replicas.device), self.config
         wordless, looks = grounding(config, self.step), looking(config, self.step)
         figures = torch.full((1 + len(FIGURES),), torch.nan, dtype=torch.float64)
         with self.autocast():
@@ -192,7 +187,7 @@ class PairTrainer(Trainer[PairConfig]):
                 figures[4:] = torch.tensor([found.accuracy, found.action_accuracy, found.side_accuracy])
         total.backward()
         figures[0] = figures[2] if looks or wordless else figures[1]
-        return StepLosses(figures, 1, batch.ids.numel(), is_followed=self._without_answers if looks else not wordless)
+        return StepLosses(figures, 1, batch.ids.numel())
 
     def loss_of(self, means: Tensor) -> float:
         return float(means[0])
@@ -201,15 +196,26 @@ class PairTrainer(Trainer[PairConfig]):
         named = zip(FIGURES, means[1:].tolist(), strict=True)
         return {name: value for name, value in named if value == value}  # what the step did not have is no number
 
-    def _batches(self, config: PairConfig, source: str, wordless: Any) -> PairBatches:
-        return PairBatches(config.data, config.batch_frames, source, self.packer, self.processor, wordless)
+    def _batches(self, config: PairConfig, processes: int, process: int, wordless: Callable[[int], bool]) -> Run[Batch]:
+        """Return what a process learns from; a step that is `wordless` has questions without answers."""
+        plan = Plan(len(self._frames), partial(self._frames.order, config.seed), config.batch_frames, 1, processes)
+
+        def pack(number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
+            frames = [self._frames.frame(number(place)) for place in range(first, first + count)]
+            answers = not wordless(first // plan.records_a_step)
+            return self._packer.batch(frames, random.Random(f"{seed}/{first}"), answers=answers).with_pixels(
+                self.processor
+            )
+
+        return Run(plan, pack, config.seed, process)
 
     @torch.no_grad()
-    def _loss_now(self) -> float:
+    def loss_now(self) -> float:
         """Return the mean loss on a few batches, the same at any time and in every process."""
-        steps = self._batches(self.config, str(self.config.seed), lambda step: self._without_answers)
+        steps = self._batches(self.config, 1, 0, lambda step: self._without_answers)
         total = 0.0
-        for batch in steps.stream(0, PROBE_STEPS, self.replicas.device, workers=0):
+        for batches in steps.stream(0, PROBE_STEPS, workers=0):
+            batch = batches[0].to(self.replicas.device)
             with self.autocast():
                 if self._without_answers:
                     total += float(self.probes.eyes(see(self.model, batch.pixels), batch.cells))
@@ -240,57 +246,21 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     vlm = load_vlm(Path(folder), threads=None, device=str(device))
     if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
         raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
-    for_training(vlm.model)
     return vlm.model
 
 
-def _run(config: PairConfig, options: argparse.Namespace) -> int:
+def _run(config: PairConfig, _: argparse.Namespace) -> int:
     """Train, then export where that is asked for.
 
     Raises ValueError for data, folders or settings of no use, and TrainingFailed, exporting nothing, for a training
     that has made the model worse.
     """
-    if options.dry_run:
-        print(_dry_run(config))
-        return 0
     trainer = PairTrainer(config, known_objects())
-    if trainer.replicas.is_first:
-        with resumable(trainer.checkpoint):
-            settings.write(trainer.config, trainer.out / "config.yaml")
-    trainer.train()
-    trainer.check()
+    trainer.run()
     if config.export and trainer.replicas.is_first:
         trainer.export(Path(config.export))
     trainer.replicas.wait()
     return 0
 
 
-def _dry_run(config: PairConfig) -> str:
-    """Walk the whole path in a folder of its own, with steps of every phase; return what a run would take."""
-    seconds = []
-    with TemporaryDirectory() as folder:
-        for vision, ground_share in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
-            short = msgspec.structs.replace(config, steps=5, vision_share=vision, ground_share=ground_share,
-                                            out=f"{folder}/{vision}{ground_share}")  # fmt: skip
-            trainer = PairTrainer(short, known_objects())
-            trainer.step = 1  # the first one has words in any phase
-            seconds.append(trainer.seconds_a_step())
-            trainer.step, trainer.steps = 0, DRY_STEPS
-            trainer.train()
-        trainer.export(Path(folder) / "model")
-        load_vlm(Path(folder) / "model", threads=None)
-    look, wordless, words = seconds
-    late = max(config.ground_share, config.vision_share)
-    mean = (
-        config.vision_share * look + (late - config.vision_share) * (0.8 * wordless + 0.2 * words) + (1 - late) * words
-    )
-    return (
-        f"dry run: {look:.2f} s a step of the vision tower, {wordless:.2f} s without words, {words:.2f} s with; "
-        f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here"
-    )
-
-
-COMMAND = Command(
-    "pair", "train the embedded target or draft", __doc__, PairConfig, _run,
-    {"dry-run": f"{DRY_STEPS} steps a phase, and what a whole run takes"},
-)  # fmt: skip
+COMMAND = Command("pair", "train the embedded target or draft", __doc__, PairConfig, _run)

@@ -6,9 +6,7 @@ several objects what the oracle does. Words are not stored: they are sampled ane
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -97,32 +95,6 @@ def read_shard(path: Path) -> list[Frame]:
         raise ValueError(
             f"{path} is no shard of training frames ({error}); delete it and make the data again"
         ) from None
-
-
-def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Iterator[list[Frame]]:
-    """Yield endless shuffled batches, from batch `skip` on; equal arguments yield equal batches.
-
-    Shards are shuffled, and the frames of four at a time. Two of three frames in which nothing can be found, and all is
-    answered by one more turn, are left out: they cost a look and teach one answer. Raises FileNotFoundError for folders
-    without shards, ValueError for too few frames.
-    """
-    paths = [path for folder in folders for path in shards(folder)]
-    if not paths:
-        names = ", ".join(map(str, folders))
-        raise FileNotFoundError(f"no training data in {names}: run 'python -m adapters_training data' first")
-    for epoch in count():
-        order, found = random.Random(f"{seed}/{epoch}").sample(paths, len(paths)), 0
-        for first in range(0, len(order), WINDOW):
-            rng = random.Random(f"{seed}/{epoch}/{first}")
-            frames = [frame for path in order[first : first + WINDOW] for frame in read_shard(path)]
-            frames = [frame for frame in frames if teaches(frame) or rng.random() < 1 / 3]
-            rng.shuffle(frames)
-            whole = len(frames) // size
-            for index in range(min(skip, whole), whole):
-                yield frames[index * size : index * size + size]
-            skip, found = max(0, skip - whole), found + whole
-        if not found:
-            raise ValueError(f"fewer than {size} usable frames; make more data or smaller batches")
 
 
 def teaches(frame: Frame) -> bool:

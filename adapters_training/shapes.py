@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,6 @@ import msgspec
 import torch
 from msgspec import Meta
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from adapters_training import wording
@@ -26,7 +24,6 @@ from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processo
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 IMAGE_SIZE = 224
-_EMBEDDINGS = ("embed_tokens.weight", "lm_head.weight")
 CORPUS_LINES = 20_000
 """Sentences that the tokenizer is trained on."""
 BLOCKERS = ("table", "sofa", "shelf", "wall")
@@ -105,26 +102,6 @@ def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     model.generation_config.eos_token_id = token("<|im_end|>")
     model.generation_config.pad_token_id = token("<|endoftext|>")
     return model
-
-
-def retokenised(weights: Mapping[str, Tensor], before: Any, now: Any) -> dict[str, Tensor]:
-    """Return the weights of a model of tokenizer `before` for tokenizer `now`.
-
-    A token that both have keeps its embedding; a new one starts as the mean of the tokens that `before` spells it with.
-    Only for models whose output reads the same embedding (tied), as `build_model` makes them.
-    """
-    whole = dict(weights)
-    rows = -(-len(now) // 64) * 64
-    for name, weight in weights.items():
-        if not name.endswith(_EMBEDDINGS):
-            continue
-        known, table = before.get_vocab(), weight.new_zeros(rows, weight.shape[1])
-        for token, index in now.get_vocab().items():
-            old = known.get(token)
-            pieces = [old] if old is not None else before.encode(now.decode([index]), add_special_tokens=False)
-            table[index] = weight[torch.tensor(pieces)].mean(0) if pieces else weight[: len(before)].mean(0)
-        whole[name] = table
-    return whole
 
 
 def parameters(model: torch.nn.Module) -> int:

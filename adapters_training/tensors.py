@@ -13,7 +13,7 @@ T = TypeVar("T", bound="TensorFields")
 
 
 class TensorFields:
-    """Base of a frozen dataclass whose fields are tensors, lists of them, others like it, and what stays as it is."""
+    """Base of a frozen dataclass whose fields are tensors, and what stays as it is."""
 
     def to(self: T, device: torch.device) -> T:
         """Return it with its tensors on a device."""
@@ -25,15 +25,7 @@ class TensorFields:
 
     def changed(self: T, change: Callable[[Tensor], Tensor]) -> T:
         """Return it with all its tensors changed."""
-
-        def apply(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return change(value)
-            if isinstance(value, TensorFields):
-                return value.changed(change)
-            return [apply(each) for each in value] if isinstance(value, list) else value
-
         own: Any = self
-        held = {each.name: apply(getattr(self, each.name)) for each in fields(own)}
-        moved: T = replace(own, **held)
+        held = {each.name: getattr(self, each.name) for each in fields(own)}
+        moved: T = replace(own, **{name: change(each) for name, each in held.items() if isinstance(each, Tensor)})
         return moved

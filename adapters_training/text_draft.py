@@ -1,4 +1,4 @@
-"""Distil a draft model for a language model of your own: a new small one, or some of the target's own layers.
+"""Distil a small draft model for a language model of your own.
 
 It learns the target's distribution at every token of the data's answers. Best are the target's own answers: what it
 drafts behind are these (sequence-level distillation, Kim and Rush, arXiv 1606.07947).
@@ -13,13 +13,10 @@ nodes: `accelerate launch -m adapters_training text-draft ...` (or torchrun).
 examples:
   python -m adapters_training answers --model TARGET --data questions.jsonl --out out/answers.jsonl --frames 2000
   python -m adapters_training text-draft --target TARGET --data out/answers.jsonl --out out/draft --dry-run
-  python -m adapters_training text-draft --target TARGET --data out/answers.jsonl --out out/first --layers 0,1,2,3
 """
 
 from __future__ import annotations
 
-import copy
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,33 +31,27 @@ from adapters_training.fed_head.acceptance import ModelDrafter, measure
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.hidden_states import read
-from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.shapes import parameters
 from adapters_training.trainer import StepLosses
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import load_vlm
-from speculation.vlm.memory import BYTES
 from speculation.vlm.model import Vlm
 from speculation.wire import MAX_DRAFT_TOKENS
 
 ROPE_THETA = 10_000.0
 """Of a new draft, which reads a few hundred tokens."""
-_LAYER = re.compile(r"(.*\blayers\.)(\d+)(\..+)")
 
 
 class TextDraftConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of one distillation."""
 
-    layers: Annotated[
-        tuple[int, ...],
-        Meta(description="layers of the target, from 0, that the draft is made of; none: a new draft, as below"),
-    ] = ()
-    width: Annotated[int, Meta(ge=8, description="of a new draft")] = 256
-    depth: Annotated[int, Meta(ge=1, le=128, description="decoder layers of a new draft")] = 4
-    heads: Annotated[int, Meta(ge=1, description="attention heads of a new draft")] = 4
-    intermediate: Annotated[int, Meta(ge=0, description="width of a new draft's feed-forward part; 0: 3 x --width")] = 0
+    width: Annotated[int, Meta(ge=8, description="of the draft")] = 256
+    depth: Annotated[int, Meta(ge=1, le=128, description="decoder layers")] = 4
+    heads: Annotated[int, Meta(ge=1, description="attention heads")] = 4
+    intermediate: Annotated[int, Meta(ge=0, description="width of the feed-forward part; 0: 3 x --width")] = 0
     gamma: Annotated[
         int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="draft tokens a verification, where it is measured")
     ] = 4
@@ -79,23 +70,12 @@ class TextDraftTrainer(FrozenTrainer[TextDraftConfig]):
 
     @staticmethod
     def layers_of(config: TextDraftConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
-        count = int(text["num_hidden_layers"])
-        if list(config.layers) != sorted(set(config.layers)) or any(not 0 <= each < count for each in config.layers):
-            raise ValueError(
-                f"--layers {' '.join(map(str, config.layers))}: give distinct layers of 0 to {count - 1}, ascending"
-            )
-        return config.layers
+        return ()
 
     @staticmethod
-    def memory_of(config: TextDraftConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
-        hidden, vocabulary, tokens = int(text["hidden_size"]), int(text["vocab_size"]), config.batch * config.context
-        width, depth, inner = config.width, config.depth, config.intermediate or 3 * config.width
-        if layers:
-            width, depth, inner = hidden, layers, int(text["intermediate_size"])
-        step = tokens * (4 * hidden + 3 * int(text["intermediate_size"])) * BYTES[dtype]
-        step += 4 * tokens * depth * ACTIVATIONS * width
-        step += 4 * min(config.head_tokens, tokens) * vocabulary * LOGIT_COPIES
-        return width * (vocabulary + depth * (4 * width + 3 * inner)), step
+    def weights_of(config: TextDraftConfig, text: Mapping[str, Any], layers: int) -> int:
+        width, inner = config.width, config.intermediate or 3 * config.width
+        return width * (int(text["vocab_size"]) + config.depth * (4 * width + 3 * inner))
 
     def learn(self, batches: Sequence[Batch]) -> StepLosses:
         total = StepLosses(torch.zeros(1, 2, dtype=torch.float64))
@@ -165,7 +145,7 @@ def new_draft(vlm: Vlm, config: TextDraftConfig) -> Any:
     if vlm.quantisation != "none":
         raise ValueError(f"{vlm.folder} is rounded to {vlm.quantisation}; give --quantisation none, or its own weights")
     torch.manual_seed(config.seed)
-    model = _cut(vlm, config.layers) if config.layers else _new(vlm, config)
+    model = _new(vlm, config)
     model.generation_config.eos_token_id = list(vlm.eos)
     return model.float().to(vlm.device).requires_grad_(True)
 
@@ -176,25 +156,6 @@ def write(model: Any, vlm: Vlm, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(str(folder))
     model.to(torch.float32)
     vlm.processor.save(folder)
-
-
-def _cut(vlm: Vlm, layers: tuple[int, ...]) -> Any:
-    """Return embedding, `layers`, norm and head of the target as a model of its own."""
-    config = copy.deepcopy(vlm.model.config)
-    config.num_hidden_layers = len(layers)
-    if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[layer] for layer in layers]
-    model = type(vlm.model)._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
-    place = {layer: number for number, layer in enumerate(layers)}
-    kept = {}
-    for name, weight in vlm.model.state_dict().items():
-        found = _LAYER.fullmatch(name)
-        if found is None:
-            kept[name] = weight
-        elif int(found[2]) in place:
-            kept[f"{found[1]}{place[int(found[2])]}{found[3]}"] = weight
-    model.load_state_dict(kept)
-    return model
 
 
 def _new(vlm: Vlm, config: TextDraftConfig) -> Any:

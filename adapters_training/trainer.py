@@ -21,20 +21,27 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
-from adapters_training import devices
+from adapters_training import devices, settings
+from adapters_training.batches import Run
 from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Device, Precision
-from adapters_training.files import read_checkpoint, resumable, write_checkpoint
-from adapters_training.loss_monitor import PROBE_STEPS, LossMonitor, remedy
+from adapters_training.files import read_checkpoint, write_checkpoint
 from speculation.progress import progress
 
-CHECKPOINT_FILE = "checkpoint.pt"
+CHECKPOINT_FILE, CONFIG_FILE = "checkpoint.pt", "config.yaml"
 END_SHARE = 0.02
 """What falling schedules leave of the learning rate."""
 LOG_STEPS, PRINT_STEPS = 10, 100
 SPEED_STEPS = 3
+PROBE_STEPS = 4
+"""Number of steps on whose batches the loss is measured before the first step and after the last one."""
+RISE = 1.1
+"""How many times the loss at the start, on the same batches, is one that has risen."""
+
+
+class TrainingFailed(Exception):
+    """A training of no use: its loss is no number, or what came of it is worse than what it began with."""
 
 
 class Schedule(str, Enum):
@@ -92,8 +99,6 @@ class StepLosses:
     tokens: float = 0
     cut: int = 0
     passed: int = 0
-    is_followed: bool = True
-    """Whether its loss is comparable with those of the other steps."""
 
 
 def learning_rate(config: LearningConfig, step: int, steps: int) -> float:
@@ -114,30 +119,31 @@ class Trainer(ABC, Generic[C]):
     """What the progress bar calls it."""
     betas = (0.9, 0.999)
 
-    def __init__(self, config: C, replicas: Replicas, modules: Mapping[str, nn.Module]) -> None:
-        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run."""
+    def __init__(
+        self, config: C, replicas: Replicas, modules: Mapping[str, nn.Module], forwards: Run[Any], steps: int
+    ) -> None:
+        """Train `modules`, or take up the checkpoint in the output folder; ValueError if it is of another run.
+
+        `forwards` has the batches of this process, `steps` is how many steps the run has.
+        """
         precision = devices.precision(config.mixed_precision, replicas.device)
         self.config = msgspec.structs.replace(config, mixed_precision=precision)
-        self.replicas, self.modules = replicas, modules
+        self.replicas, self.modules, self.steps = replicas, modules, steps
+        self._forwards = forwards
         self.parameters = [each for module in modules.values() for each in module.parameters()]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=0.0, weight_decay=config.weight_decay, betas=self.betas)
         self.step, self.counts = 0, Counts()
-        self.monitor = LossMonitor(remedy(config.learning_rate))
+        self.start_loss: float | None = None
+        """The loss before the first step."""
+        self.remedy = f"give a lower --learning-rate than {config.learning_rate:g}, and another --out"
         self.out = Path(config.out)
         self.checkpoint = self.out / CHECKPOINT_FILE
-        found = read_checkpoint(self.checkpoint, "delete it to begin anew") if self.checkpoint.exists() else None
-        self.steps = self.planned(found)
-        if found is not None:
-            self._take_up(found)
-        place = self.step * (self.steps + 1) + self.steps
-        if replicas.mean(place) != place:
+        if self.checkpoint.exists():
+            self._take_up(read_checkpoint(self.checkpoint, "delete it to begin anew"))
+        if replicas.mean(self.step) != self.step:
             raise ValueError(
                 f"the processes found different checkpoints: --out {self.out} must be one folder for all nodes"
             )
-
-    def planned(self, found: Mapping[str, Any] | None) -> int:
-        """Return how many steps the run has; `found` is the checkpoint that it goes on from."""
-        return self.config.steps
 
     @property
     @abstractmethod
@@ -148,10 +154,6 @@ class Trainer(ABC, Generic[C]):
     def clipped_apart(self) -> Sequence[Sequence[Tensor]]:
         """The groups of weights each of whose gradients is clipped by itself."""
         return (self.parameters,)
-
-    @abstractmethod
-    def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Any]]:
-        """Yield the batches that each of these steps learns from; so many processes prepare them ahead."""
 
     @abstractmethod
     def learn(self, batches: Sequence[Any]) -> StepLosses:
@@ -169,19 +171,36 @@ class Trainer(ABC, Generic[C]):
         """Return the context in which forwards multiply in bfloat16 where the settings say so."""
         return devices.autocast(self.config.mixed_precision, self.replicas.device)
 
-    def train(self) -> None:
-        """Go on to the last step, with a progress bar, TensorBoard and checkpoints.
+    def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
+        """Yield the batches that each of these steps learns from; so many processes prepare them ahead."""
+        return self._forwards.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
 
-        Raises TrainingFailed for a loss that is no number, before it is learned from, and OSError for a full disk.
+    def run(self) -> None:
+        """Write the settings, train to the last step and compare the loss with that before the first.
+
+        Raises what `train` and `check` raise.
         """
-        with resumable(self.checkpoint):
-            self._train()
+        if self.replicas.is_first:
+            settings.write(self.used(), self.out / CONFIG_FILE)
+        self.train()
+        self.check()
+        self.replicas.wait()
+
+    def used(self) -> msgspec.Struct:
+        """Return the settings as they are used, which config.yaml shows."""
+        return self.config
 
     def check(self) -> None:
         """Raise TrainingFailed where the loss is higher than it was before the first step."""
-        self.monitor.check(self._loss_now())
+        now = self.loss_now()
+        # Written so that a loss that is no number fails, too.
+        if self.start_loss is not None and not now <= RISE * self.start_loss:
+            raise TrainingFailed(
+                f"the loss was {self.start_loss:.3f} before the first step and is {now:.3f} after the last: what was "
+                f"trained is worse than what it began with and is not written; {self.remedy}"
+            )
 
-    def _loss_now(self) -> float:
+    def loss_now(self) -> float:
         """Return the loss that is minimised on the first steps' batches; the weights stay as they are."""
         losses, learned = torch.zeros(()), 0.0
         for batches in self.stream(0, PROBE_STEPS, 0):
@@ -191,10 +210,14 @@ class Trainer(ABC, Generic[C]):
         self.optimiser.zero_grad(set_to_none=True)
         return self.loss_of(losses / learned) if learned else 0.0
 
-    def _train(self) -> None:
+    def train(self) -> None:
+        """Go on to the last step, with a progress bar, TensorBoard and checkpoints.
+
+        Raises TrainingFailed for a loss that is no number, before it is learned from, and OSError for a full disk.
+        """
         config, first = self.config, self.replicas.is_first
         if self.step == 0:
-            self.monitor.start = self._loss_now()
+            self.start_loss = self.loss_now()
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step) if first else None
         workers = devices.workers(config.workers, self.replicas.device)
         begun = saved = time.monotonic()
@@ -220,10 +243,10 @@ class Trainer(ABC, Generic[C]):
         learned = self._sum(done)
         if learned:
             loss = self.loss_of(done.losses / learned)
-            self.monitor.check_finite(loss, self.step + 1)
-            warning = self.monitor.enter(loss, self.step + 1) if done.is_followed else ""
-            if warning and self.replicas.is_first:
-                tqdm.write(f"warning: {warning}", file=sys.stderr)
+            if not math.isfinite(loss):
+                raise TrainingFailed(
+                    f"the loss is {loss} at step {self.step + 1}: the training has diverged; {self.remedy}"
+                )
         for weights in self.clipped_apart:
             for parameter in weights:
                 if parameter.grad is not None and learned:
@@ -280,22 +303,11 @@ class Trainer(ABC, Generic[C]):
             **{name: module.state_dict() for name, module in self.modules.items()},
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
-            "steps": self.steps,
             "settings": self.settings,
             "counts": vars(self.counts),
-            "course": self.monitor.state,
+            "start_loss": self.start_loss,
         }
         write_checkpoint(state, self.checkpoint)
-
-    def take(self, state: Mapping[str, Any]) -> None:
-        """Take the weights of a checkpoint. Raises ValueError for those of another model."""
-        try:
-            for name, module in self.modules.items():
-                module.load_state_dict(state[name])
-        except RuntimeError:
-            raise ValueError(
-                f"{self.checkpoint} holds other weights than these settings make: delete it, or choose another --out"
-            ) from None
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
         there, here = state.get("settings", {}), self.settings
@@ -306,10 +318,16 @@ class Trainer(ABC, Generic[C]):
                 f"{self.checkpoint} is of other settings ({name}: {there.get(name)} there, {here[name]} now): "
                 "give the same to go on, or choose another --out, or delete it"
             )
-        self.take(state)
+        try:
+            for name, module in self.modules.items():
+                module.load_state_dict(state[name])
+        except RuntimeError:
+            raise ValueError(
+                f"{self.checkpoint} holds other weights than these settings make: delete it, or choose another --out"
+            ) from None
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.counts = int(state["step"]), Counts(**state["counts"])
-        self.monitor.take(state["course"])
+        self.start_loss = state.get("start_loss")
 
     def _log(self, writer: SummaryWriter, bar: Any, done: StepLosses) -> None:
         means = done.losses / done.learned

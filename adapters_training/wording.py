@@ -109,7 +109,7 @@ def nearest_other(frame: Frame, task: Task) -> Seen | None:
     return min(others, key=lambda s: s.distance, default=None)
 
 
-def sight(frame: Frame, task: Task, rng: random.Random) -> str:
+def _sight(frame: Frame, task: Task, rng: random.Random) -> str:
     """Return one wording of what is seen, with which a task's reasons begin."""
     other = nearest_other(frame, task)
     cue = len(frame.seen) + len(task.object_class)
@@ -142,7 +142,7 @@ def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
     """Return one wording of what is seen and why the action follows."""
     reasons = _WHY[_why(task)]
     why = reasons[len(_asked(task)) % len(reasons)].format(blocker=task.blocker or "way")
-    return f"{sight(frame, task, rng)} {why}"
+    return f"{_sight(frame, task, rng)} {why}"
 
 
 def _why(task: Task) -> str:

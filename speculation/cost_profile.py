@@ -24,15 +24,6 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     max_error_s: float
 
 
-class Intervals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """95 % bootstrap intervals of the coefficients, (low, high) in seconds."""
-
-    token_s: tuple[float, float]
-    interaction_s: tuple[float, float]
-    cached_s: tuple[float, float]
-    constant_s: tuple[float, float]
-
-
 class ImageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A frame of one size, with a prompt."""
 
@@ -67,11 +58,8 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     runs: int
     """Passes of every configuration, of which the median counts."""
     cost: PassCost
-    intervals: Intervals
     train: Quality
     test: Quality
-    folds_r2: tuple[float, ...]
-    """R2 of each fifth of the training set, predicted from the others."""
     encoding: PassCost | None = None
     """The vision tower over `Load.row(image tokens)`; None for a target that sees nothing."""
     images: tuple[ImageRow, ...] = ()

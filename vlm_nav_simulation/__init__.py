@@ -1,5 +1,1 @@
 """The simulated Go2: seeded furnished rooms, front camera, ground truth, oracle, sport service. No ROS, no torch."""
-
-from speculation.program_exit import take_signals
-
-take_signals()

@@ -35,11 +35,9 @@ from vlm_nav_simulation.histories import (
 )
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.line_of_sight import ranges
-from vlm_nav_simulation.mujoco_scene import PLAIN
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.oracle import Decision
 from vlm_nav_simulation.queries import Query, absent_query, absent_targets, pick, related_query
-from vlm_nav_simulation.randomisation import JPEG_QUALITY, Randomisation
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
 from vlm_nav_simulation.search_teacher import Searcher
 from vlm_nav_simulation.world import World
@@ -47,6 +45,7 @@ from vlm_nav_simulation.world import World
 CELLS = 8
 """Token cells along a side: a 224-pixel frame in cells of 28 pixels, one image token each."""
 MIN_COVERAGE = 0.05
+JPEG_QUALITY = 90
 ROLLOUT_SHARE = 0.7
 _PERTURBED, _ASTRAY, _BUMP = 0.4, 0.2, 0.25
 _MAX_ROLLOUT = 30
@@ -65,10 +64,8 @@ Steer = Callable[[Sequence[tuple[str, bytes]]], Sequence[str]]
 class CellLabels:
     """Labels of the token cells of a frame, each [8, 8]."""
 
-    object_index: npt.NDArray[np.int8]
-    """Index of the object covering most of the cell, -1 where none covers 5 %."""
     object_class: npt.NDArray[np.int8]
-    """Position in CLASSES, or -1."""
+    """Position in CLASSES of the object covering most of the cell, -1 where none covers 5 %."""
     colour: npt.NDArray[np.int8]
     """Position in COLOURS, or -1."""
     distance: npt.NDArray[np.float32]
@@ -93,11 +90,7 @@ class Question:
 class LabelledFrame:
     """A frame with its labels."""
 
-    seed: int
-    difficulty: Difficulty
-    pose: Pose
     jpeg: bytes
-    """A JPEG of quality 90 unless randomised."""
     sightings: tuple[Sighting, ...]
     cells: CellLabels
     questions: tuple[Question, ...]
@@ -118,9 +111,9 @@ Sampler = Generator[LabelledFrame, str | None, None]
 """Labelled frames of one scene. Where a policy walks, its answer to a frame's prompt is sent for the next one."""
 
 
-def encode_jpeg(image: Image, quality: int = JPEG_QUALITY) -> bytes:
+def encode_jpeg(image: Image) -> bytes:
     """Return the JPEG bytes of an RGB image [H, W, 3]."""
-    done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     if not done:
         raise ValueError(f"cannot encode an image of shape {image.shape} and type {image.dtype} as JPEG")
     return bytes(data)
@@ -138,7 +131,6 @@ def cell_labels(labels: Labels, sightings: list[Sighting]) -> CellLabels:
     colours = np.array([*(list(COLOURS).index(s.colour) for s in sightings), -1])
     distances = np.array([*(s.distance for s in sightings), math.nan])
     return CellLabels(
-        best.astype(np.int8),
         classes[best].astype(np.int8),
         colours[best].astype(np.int8),
         distances[best].astype(np.float32),
@@ -149,7 +141,6 @@ def sample_frames(
     seed: int,
     difficulty: Difficulty,
     frames: int = 25,
-    randomisation: Randomisation | None = None,
     layout: Layout = Layout.ROOM,
     steered: bool = False,
 ) -> Sampler:
@@ -162,21 +153,16 @@ def sample_frames(
     Raises ValueError where a policy walks and no answer is sent.
     """
     rng = np.random.default_rng([seed, 11])
-    scene, strays = make_scene(seed, difficulty, layout=layout), np.random.default_rng([seed, 13])
-    if randomisation is not None:
-        scene = randomisation.rescale(scene, strays)
+    scene = make_scene(seed, difficulty, layout=layout)
     searcher = Searcher(scene)
-    with World(scene, look=randomisation.look(strays) if randomisation else PLAIN) as world:
+    with World(scene) as world:
         walk = _Walk(scene, rng, steered)
         for _ in range(frames):
             walking = steered or rng.random() < ROLLOUT_SHARE
             world.set_pose(*(walk.pose if walking else _glance(scene, rng)))
             if rng.random() < 0.5:
                 world.set_gait(rng.uniform(0, 2 * math.pi), rng.uniform(0, 1))
-            image, quality = world.render(), JPEG_QUALITY
-            if randomisation is not None:
-                image, quality = randomisation.sense(image, strays), randomisation.quality(strays)
-            frame = _label(world, searcher, encode_jpeg(image, quality), rng, walk if walking else None)
+            frame = _label(world, searcher, encode_jpeg(world.render()), rng, walk if walking else None)
             answer = yield frame
             if walking:
                 walk.follow(world, frame, answer)
@@ -302,7 +288,7 @@ def _label(
         questions.append(_question(searcher, sightings, query, query.objects(scene), walk.history, memory))
     cells = cell_labels(labels, sightings)
     return LabelledFrame(
-        scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions),
+        jpeg, tuple(sightings), cells, tuple(questions),
         tuple(doorways(scene, world.pose)), free_ranges(scene.obstacles, world.pose),
     )  # fmt: skip
 

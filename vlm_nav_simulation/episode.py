@@ -69,19 +69,18 @@ def run_episode(
     policy: Policy,
     max_actions: int = MAX_ACTIONS,
     size: int = 224,
-    world_type: Callable[[Scene, int], World] = World,
     wanted: Sequence[int] | None = None,
 ) -> EpisodeResult:
     """Run `policy` from the scene's start until it ends the search, gives no action, is blocked MAX_BLOCKED times in a
     row or MAX_STUCK times without a way ahead, or `max_actions` are used up.
 
     `wanted` are the objects any of which is right (None: the scene's target); where there is none, to say so is the
-    success. `world_type` is `World` (motion is exact) or `WalkingWorld` (a policy walks, physics decides).
+    success.
     """
     actions: list[NavigationAction] = []
     poses, length, collisions, in_a_row, stuck = [scene.start], 0.0, 0, 0, 0
     wanted = (scene.target_index,) if wanted is None else wanted
-    with world_type(scene, size) as world:
+    with World(scene, size) as world:
         outcome = Outcome.OUT_OF_ACTIONS
         while len(actions) < max_actions:
             action = policy(world.render(), world)

@@ -35,9 +35,8 @@ class Side(str, Enum):
 class Sighting:
     """One object in the current frame, seen or not.
 
-    `pixels` and `box` (left, top, right, bottom; right and bottom exclusive) are of the visible part; `bearing` is the
-    centre's angle at the camera, radians, counter-clockwise; `distance` runs from the nose (the camera, seen from
-    above) to the object's surface, metres, 0 where they touch.
+    `pixels` are of the visible part; `bearing` is the centre's angle at the camera, radians, counter-clockwise;
+    `distance` runs from the nose (the camera, seen from above) to the object's surface, metres, 0 where they touch.
     """
 
     index: int
@@ -48,7 +47,6 @@ class Sighting:
     bearing: float
     distance: float
     side: Side
-    box: tuple[int, int, int, int] | None
 
 
 def side_of(bearing: float) -> Side:
@@ -103,13 +101,6 @@ def observe(world: World, labels: Labels | None = None) -> list[Sighting]:
     for item in world.scene.objects:
         bearing, distance = bearing_and_distance(world.pose, item)
         pixels = int(counts[item.index])
-        box = None
-        if pixels:
-            mask = labels == item.index
-            columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
-            box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
         visible, side = pixels >= enough, side_of(bearing)
-        sightings.append(
-            Sighting(item.index, item.colour, item.object_class, visible, pixels, bearing, distance, side, box)
-        )
+        sightings.append(Sighting(item.index, item.colour, item.object_class, visible, pixels, bearing, distance, side))
     return sightings

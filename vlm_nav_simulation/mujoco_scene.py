@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,25 +31,6 @@ _AUXILIARY: dict[Paint, tuple[float, float, float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one scene is rendered."""
-
-    light: float = 1.0
-    """Factor of all lights."""
-    textures: int | None = None
-    """Number of another set of surfaces; None: the scene's own."""
-    tilt: float = 0.0
-    """Pitch of the front camera, radians, up."""
-    lift: float = 0.0
-    """Height of the front camera above its place, metres."""
-    widening: float = 0.0
-    """Degrees added to the front camera's field of view."""
-
-
-PLAIN = Look()
-
-
 def object_body(index: int) -> str:
     """Name of the MuJoCo body of object `index`."""
     return f"object{index}"
@@ -61,28 +41,21 @@ def top_reach(scene: Scene) -> float:
     return _TOP_HEIGHT * max(scene.half_x, scene.half_y) * math.tan(math.radians(_TOP_VIEW / 2))
 
 
-def build_spec(scene: Scene, width: int = 224, height: int = 224, look: Look = PLAIN) -> Any:
+def build_spec(scene: Scene, width: int = 224, height: int = 224) -> Any:
     """Return the `MjSpec` of a scene: room, furniture, objects and the robot's base with its front camera.
 
     `width` and `height` bound the frames that can be rendered, pixels; a renderer of large frames takes long to build.
     """
-    spec = _Stage(scene, look).spec
+    spec = _Stage(scene).spec
     frame = spec.visual.global_
     frame.offwidth, frame.offheight = width, height
     return spec
 
 
-def _tilted(angle: float) -> list[float]:
-    """The quaternion of a camera that looks forward and `angle` radians up."""
-    w, x, y, z = _FORWARD
-    cos, sin = math.cos(angle / 2), math.sin(angle / 2)
-    return [w * cos - x * sin, x * cos + w * sin, y * cos + z * sin, z * cos - y * sin]
-
-
 class _Stage:
-    def __init__(self, scene: Scene, look: Look) -> None:
-        self.scene, self.look = scene, look
-        self.rng = np.random.default_rng([scene.seed, 7, *([] if look.textures is None else [look.textures])])
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.rng = np.random.default_rng([scene.seed, 7])
         self.spec = mujoco.MjSpec()
         self.world = self.spec.worldbody
         self._frusta: dict[tuple[float, ...], str] = {}
@@ -93,8 +66,8 @@ class _Stage:
         for item in scene.objects:
             self._object(item)
         base = self.world.add_body(name=BASE_BODY, mocap=True)
-        front = base.add_camera(name=FRONT_CAMERA, quat=_tilted(look.tilt))
-        front.fovy = 90 + look.widening
+        front = base.add_camera(name=FRONT_CAMERA, quat=_FORWARD)
+        front.fovy = 90
         top = self.world.add_camera(name=TOP_CAMERA, pos=[0, 0, _TOP_HEIGHT * max(scene.half_x, scene.half_y)])
         top.fovy = _TOP_VIEW
 
@@ -105,8 +78,8 @@ class _Stage:
         spec.visual.map.znear, spec.visual.map.zfar = 0.003, 10
         spec.stat.extent, spec.stat.center = 6, [0, 0, 1]
         ambient = self.rng.uniform(0.42, 0.54)
-        spec.visual.headlight.ambient = [ambient * self.look.light] * 3
-        spec.visual.headlight.diffuse = [self.rng.uniform(0.20, 0.30) * self.look.light] * 3
+        spec.visual.headlight.ambient = [ambient] * 3
+        spec.visual.headlight.diffuse = [self.rng.uniform(0.20, 0.30)] * 3
         spec.visual.headlight.specular = [0.15] * 3
         for key, colour in _AUXILIARY.items():
             self._material(key.value, np.array(colour))
@@ -166,7 +139,7 @@ class _Stage:
         light = self.world.add_light(pos=[x, y, 2.35], dir=[0, 0, -1])
         light.type, light.cutoff, light.exponent = mujoco.mjtLightType.mjLIGHT_SPOT, 85, 0.3
         warm = rng.uniform(0.0, 0.08)
-        light.diffuse = list(self.look.light * rng.uniform(0.50, 0.68) * np.array([1.0, 1.0 - warm / 2, 1.0 - warm]))
+        light.diffuse = list(rng.uniform(0.50, 0.68) * np.array([1.0, 1.0 - warm / 2, 1.0 - warm]))
         light.specular, light.attenuation, light.castshadow = [0.35] * 3, [1, 0.04, 0.02], True
 
     def _wall(self, wall: Box, material: str) -> None:

@@ -84,8 +84,6 @@ class Decision:
     reason: Reason
     blocker: str | None = None
     """What stands in the way of a detour ('blue box', 'table')."""
-    way: str | None = None
-    """The side ('left', 'right') that a detour passes it on."""
 
 
 class Oracle:
@@ -149,13 +147,13 @@ class Oracle:
             return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
         # a wall is never seen over: the path alone leads around it, whatever it hides on the way
         plan = self._passage(pose, target_index) if blocker == "wall" else None
-        plan = plan or self._detour(pose, target_index, heading, blocker)
+        plan = plan or self._detour(pose, target_index, blocker)
         if plan is not None:
             return plan
         # nothing keeps the target in view: squeeze past with the robot's width alone, where that is enough
         if self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, close=True) is None:
             return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
-        return self._passage(pose, target_index) or Decision(SEARCH_TURN, Reason.DETOUR, blocker, "left")
+        return self._passage(pose, target_index) or Decision(SEARCH_TURN, Reason.DETOUR, blocker)
 
     def _straight(self, pose: Pose, index: int) -> tuple[float, float, str | None]:
         """Return the way straight to an object: the turn to it, radians, its length, metres, and what blocks it."""
@@ -174,7 +172,7 @@ class Oracle:
             return None
         heading, away, blocker = self._straight(pose, index)
         if blocker is not None:
-            return self.follow(pose, self._field(index), heading, blocker)
+            return self.follow(pose, self._field(index), blocker)
         if away < _RECOGNISED:
             return None
         return Decision(self._steer(pose, heading, away + REACHED_GAP), Reason.APPROACH)
@@ -186,11 +184,11 @@ class Oracle:
         leads: `around` does the same while the object is in view, so that neither undoes what the other did.
         """
         bearing, _ = bearing_and_distance(pose, self._scene.objects[index])
-        heading, _, blocker = self._straight(pose, index)
+        blocker = self._straight(pose, index)[2]
         if blocker is None and abs(bearing) > FACING:
             return Decision(turn_by(bearing), Reason.RETURN)
-        step = self.follow(pose, self._field(index), heading, "")
-        return None if step is None else replace(step, reason=Reason.RETURN, blocker=None, way=None)
+        step = self.follow(pose, self._field(index), "")
+        return None if step is None else replace(step, reason=Reason.RETURN, blocker=None)
 
     def around(self, pose: Pose, index: int, decision: Decision) -> Decision:
         """Return a decision about an object in view; where it only turns it out of view, the way to it instead.
@@ -200,8 +198,8 @@ class Oracle:
         bearing, _ = bearing_and_distance(pose, self._scene.objects[index])
         if decision.reason is not Reason.DETOUR or abs(wrap(bearing - decision.action.radians)) <= HALF_VIEW:
             return decision
-        heading, _, blocker = self._straight(pose, index)
-        return self.follow(pose, self._field(index), heading, blocker or decision.blocker or "") or decision
+        blocker = self._straight(pose, index)[2]
+        return self.follow(pose, self._field(index), blocker or decision.blocker or "") or decision
 
     def forward_instead(self, pose: Pose, field: Array) -> NavigationAction | None:
         """Return the longest forward that is free and comes nearer along a field of ways, if any."""
@@ -214,7 +212,7 @@ class Oracle:
                 return NavigationAction(ActionKind.FORWARD, size)
         return None
 
-    def follow(self, pose: Pose, field: Array, heading: float, blocker: str) -> Decision | None:
+    def follow(self, pose: Pose, field: Array, blocker: str) -> Decision | None:
         """Return the first action of the best plan 'turn to any side, go forward once' along a field of ways, if any.
 
         Every forward has to come nearer along the way, so that no turn is traded for a step away.
@@ -230,11 +228,10 @@ class Oracle:
         turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
         if not np.isfinite(cost[turn, length]):
             return None
-        way = "left" if wrap(float(yaws[turn]) - pose.yaw - heading) > 0 else "right"
         action = NavigationAction(ActionKind.FORWARD, _SIZES[length])
         if _FOLLOW_TURNS[turn] != 0.0:
             action = turn_by(float(_FOLLOW_TURNS[turn]))
-        return Decision(action, Reason.DETOUR, blocker, way)
+        return Decision(action, Reason.DETOUR, blocker)
 
     def _distances(self, pose: Pose, direction: float, length: float) -> Array:
         """Distances to all obstacles [k, n] along a straight way of the base centre, every 5 cm."""
@@ -279,7 +276,7 @@ class Oracle:
             self._fields[index] = grid.field(self._scene.goals(index), factors)
         return self._fields[index]
 
-    def _detour(self, pose: Pose, index: int, heading: float, blocker: str) -> Decision | None:
+    def _detour(self, pose: Pose, index: int, blocker: str) -> Decision | None:
         """Return the first action of the best plan 'turn once, go forward once' that keeps the target in view.
 
         None where every plan turns away from it. Every action has a price and a plan's second half is among the next
@@ -305,10 +302,9 @@ class Oracle:
         turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
         if cost[turn, length] >= _LOSE_BY_TURN:
             return None
-        way = "left" if wrap(float(yaws[turn]) - pose.yaw - heading) > 0 else "right"
         if _PLAN_TURNS[turn] != 0.0:
-            return Decision(turn_by(float(_PLAN_TURNS[turn])), Reason.DETOUR, blocker, way)
-        return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[length]), Reason.DETOUR, blocker, way)
+            return Decision(turn_by(float(_PLAN_TURNS[turn])), Reason.DETOUR, blocker)
+        return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[length]), Reason.DETOUR, blocker)
 
     def _prices(self, pose: Pose, yaws: Array) -> Array:
         """Return what each forward [directions, sizes] costs besides its way: inf if it bumps, less to squeeze by."""

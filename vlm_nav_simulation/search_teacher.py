@@ -18,7 +18,7 @@ import numpy as np
 
 from speculation.language.prompts import NOT_HERE, ActionKind, ActionSize, Blocked, NavigationAction, Past
 from speculation.language.search_memory import SECTORS
-from vlm_nav_simulation.geometry import Array, Obstacles, Pose, nose_of, wrap
+from vlm_nav_simulation.geometry import Array, Obstacles, Pose, nose_of
 from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.oracle import HALF_VIEW, SEARCH_TURN, Decision, Oracle, Reason, undoes
@@ -141,16 +141,15 @@ class Searcher:
         return [index for *_, index in sorted(ranks)]
 
     def _walk(self, pose: Pose, goal: int, done: Sequence[NavigationAction]) -> Decision | None:
-        area, place = self.places[goal]
-        heading = wrap(math.atan2(place.y - pose.y, place.x - pose.x) - pose.yaw)
-        step = self._oracle.follow(pose, self._way_to(goal), heading, "way")
+        area, _ = self.places[goal]
+        step = self._oracle.follow(pose, self._way_to(goal), "way")
         if step is None:
             return None
         action = step.action
         if done and undoes(action, done[-1]):
             action = self._oracle.forward_instead(pose, self._way_to(goal)) or action
         reason = Reason.EXPLORE if area == self._area_at(pose) else Reason.DOOR
-        return replace(step, action=action, reason=reason, blocker=None, way=None)
+        return replace(step, action=action, reason=reason, blocker=None)
 
     def _way_to(self, index: int) -> Array:
         if index not in self._ways:

@@ -15,9 +15,7 @@ from vlm_nav_simulation.mujoco_scene import (
     BASE_BODY,
     CEILING_GROUP,
     FRONT_CAMERA,
-    PLAIN,
     TOP_CAMERA,
-    Look,
     build_spec,
     object_body,
 )
@@ -38,12 +36,12 @@ class World:
 
     The base is kinematic: velocities are obeyed exactly until the footprint touches something. The front camera's model
     holds no robot body, so first-person frames are the same whether or not the robot's meshes are installed.
-    `look` changes surfaces, light and camera (`randomisation.py`); `camera` chooses GL or rays (`camera.py`).
+    `camera` chooses GL or rays (`camera.py`).
     Build it, render with it and close it in one thread (see `camera.py`); another may move it meanwhile.
     Raises ValueError for a size above 960.
     """
 
-    def __init__(self, scene: Scene, size: int = 224, look: Look = PLAIN, camera: CameraKind | None = None) -> None:
+    def __init__(self, scene: Scene, size: int = 224, camera: CameraKind | None = None) -> None:
         if not 28 <= size <= 960:
             raise ValueError(f"frame size {size} is outside 28..960 pixels")
         self.scene, self.size = scene, size
@@ -52,14 +50,14 @@ class World:
         self.blocked = False
         """Whether something cut the last action short (`vlm_nav_simulation.episode.execute`)."""
         self._phase = self._stride = 0.0
-        self._look, self._kind = look, camera
+        self._kind = camera
         self._moving = threading.Lock()
         """Held while the robot is put somewhere, and while a camera copies where it is."""
-        self._model = build_spec(scene, size, size, look).compile()
+        self._model = build_spec(scene, size, size).compile()
         self._data = mujoco.MjData(self._model)
         self._data.mocap_pos[0] = 0.0
         self._front = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, FRONT_CAMERA)
-        self._model.cam_pos[self._front] = (NOSE, 0.0, CAMERA_HEIGHT - BASE_HEIGHT + look.lift)
+        self._model.cam_pos[self._front] = (NOSE, 0.0, CAMERA_HEIGHT - BASE_HEIGHT)
         self._camera = open_camera(self._model, {CEILING_GROUP: True, _COLLISION_GROUP: False}, kind=camera)
         self._objects = np.full(self._model.nbody + 1, -1, np.int32)
         for item in scene.objects:
@@ -164,15 +162,15 @@ class World:
 
     def _outside_view(self) -> _OutsideView:
         if self._outside is None:
-            self._outside = _OutsideView(self.scene, self._look, self._kind)
+            self._outside = _OutsideView(self.scene, self._kind)
         return self._outside
 
 
 class _OutsideView:
     """The scene with the robot's body in it, built when first needed."""
 
-    def __init__(self, scene: Scene, look: Look, kind: CameraKind | None) -> None:
-        spec = build_spec(scene, *_OUTSIDE_LIMIT, look)
+    def __init__(self, scene: Scene, kind: CameraKind | None) -> None:
+        spec = build_spec(scene, *_OUTSIDE_LIMIT)
         self._meshes = add_robot(spec, spec.body(BASE_BODY))
         spec.visual.quality.shadowsize = 1024
         self._model = spec.compile()

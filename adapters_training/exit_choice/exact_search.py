@@ -63,77 +63,42 @@ def select(candidates: Candidates, most: int, budget: float) -> list[Choice]:
     if most < 1 or not budget > 0.0:
         raise ValueError(f"up to {most} exits within {budget} of a verification: both must be positive")
     limit = budget * candidates.verify_s * (1.0 + 1e-9)
-    best = _Search(candidates, min(most, len(candidates.layers)), limit).run()
+    best = _best_sets(candidates, min(most, len(candidates.layers)), limit)
     return [choice_of(candidates, best[size][1]) for size in sorted(best)]
 
 
-def first_right(candidates: Candidates, layers: Sequence[int]) -> Floats:
-    """Return how often each of the exits at `layers` (ascending) is the first right one of them, among the
-    verifications behind which something is left to draft."""
-    places = [candidates.layers.index(layer) for layer in layers]
-    right = candidates.right[places][:, ~candidates.ended]
-    first = right & (np.cumsum(right, axis=0) == 1)
-    rates: Floats = first.mean(axis=1) if right.shape[1] else np.zeros(len(places))
-    return rates
+def _best_sets(candidates: Candidates, most: int, limit: float) -> dict[int, tuple[float, tuple[int, ...]]]:
+    """Return the most that a set of each size saves, and its places; all sets that cost at most `limit` are tried.
 
-
-class _Search:
-    """Branch and bound over sets of exits, grown from their last exit to their first: the first right one decides, so
-    to put an exit in front means to overwrite what a verification saves where that exit is right.
-
-    Verifications with the same exits right weigh together: `right` float64 [L, U], `weight` [U], shares of all.
+    Sets grow from their last exit to their first: the first right one decides, so to put an exit in front means to
+    overwrite what a verification saves where that exit is right. Verifications with the same exits right weigh
+    together.
     """
+    columns, counts = np.unique(candidates.right & ~candidates.ended, axis=1, return_counts=True)
+    right: Floats = columns.astype(np.float64)
+    weight: Floats = counts / len(candidates.ended)
+    overall: Floats = right @ weight
+    lead, cost = np.array(candidates.lead_s), np.array(candidates.cost_s)
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
 
-    def __init__(self, candidates: Candidates, most: int, limit: float) -> None:
-        useful = candidates.right & ~candidates.ended
-        columns, counts = np.unique(useful, axis=1, return_counts=True)
-        self.right: Floats = columns.astype(np.float64)
-        self.weight: Floats = counts / len(candidates.ended)
-        self.overall: Floats = self.right @ self.weight
-        self.lead, self.cost = np.array(candidates.lead_s), np.array(candidates.cost_s)
-        self.draft_s, self.most, self.limit = candidates.draft_s, most, limit
-        self.best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    def grow(tail: tuple[int, ...], gain: Floats, spent: float) -> None:
+        # `gain` [U] is what the later exits save in each pattern, before costs
+        front = tail[0] if tail else len(cost)
+        cheap = np.flatnonzero(spent + cost[:front] <= limit)
+        if not len(cheap):
+            return
+        kept, size = weight * gain, len(tail) + 1
+        saved = np.minimum(lead[cheap] + spent, candidates.draft_s)
+        value = float(kept.sum()) - spent + saved * overall[cheap] - right[cheap] @ kept - cost[cheap]
+        at = int(np.argmax(value))
+        if size not in best or value[at] > best[size][0]:
+            best[size] = float(value[at]), (int(cheap[at]), *tail)
+        if size < most:
+            for place, head_start in zip(cheap.tolist(), saved.tolist(), strict=True):
+                grow((place, *tail), np.where(right[place] > 0.0, head_start, gain), spent + float(cost[place]))
 
-    def run(self) -> dict[int, tuple[float, tuple[int, ...]]]:
-        """Return the value and places of the best set by size."""
-        # places of the later exits, what they save in each pattern before costs [U], their cost
-        stack: list[tuple[tuple[int, ...], Floats, float]] = [((), np.zeros(len(self.weight)), 0.0)]
-        while stack:
-            tail, gain, spent = stack.pop()
-            front = tail[0] if tail else len(self.cost)
-            cheap = spent + self.cost[:front] <= self.limit
-            if not cheap.any():
-                continue
-            kept = self.weight * gain
-            overwritten = self.right[:front] @ kept
-            saved = np.minimum(self.lead[:front] + spent, self.draft_s)
-            now = float(kept.sum()) - spent
-            value = np.where(cheap, now + saved * self.overall[:front] - overwritten - self.cost[:front], -np.inf)
-            place = int(np.argmax(value))
-            self._note(float(value[place]), (place, *tail))
-            if len(tail) + 1 < self.most and self._may_help(len(tail), front, now, overwritten):
-                # the most promising is pushed last and so tried first: good sets found early spare many others
-                for place in np.argsort(value, kind="stable")[-int(cheap.sum()) :].tolist():
-                    after = np.where(self.right[place] > 0.0, saved[place], gain)
-                    stack.append(((place, *tail), after, spent + float(self.cost[place])))
-        return self.best
-
-    def _note(self, value: float, places: tuple[int, ...]) -> None:
-        known = self.best.get(len(places))
-        if known is None or value > known[0]:
-            self.best[len(places)] = (value, places)
-
-    def _may_help(self, size: int, front: int, now: float, overwritten: Floats) -> bool:
-        """Whether more exits in front of `size` later ones could beat a known set of any size from `size` + 2 on.
-
-        Each exit adds at most what it adds alone (what is overwritten is only lost once more), with a head start as if
-        the whole budget were spent behind it.
-        """
-        start = np.minimum(self.lead[:front] + self.limit, self.draft_s)
-        alone = np.sort(start * self.overall[:front] - overwritten - self.cost[:front])[::-1]
-        bounds = now + np.cumsum(alone[: self.most - size])
-        known = (self.best.get(size + more, (-np.inf, ()))[0] for more in range(2, len(bounds) + 1))
-        return any(bound > value - 1e-12 for bound, value in zip(bounds[1:], known, strict=True))
+    grow((), np.zeros(len(weight)), 0.0)
+    return best
 
 
 def choice_of(candidates: Candidates, places: Sequence[int]) -> Choice:

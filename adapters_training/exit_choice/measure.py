@@ -25,9 +25,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from adapters_training.command import Command
 from adapters_training.devices import machine, resolved
-from adapters_training.exit_choice.report import MeasureConfig, Measured, ShortListFigures, Spread, exit_figures, report
+from adapters_training.exit_choice.report import MeasureConfig, Measured, ShortListFigures, exit_figures, report
 from adapters_training.exit_choice.timing import time_forward
 from adapters_training.exit_choice.verdicts import Prompt, count_tokens, measure, short_list
 from adapters_training.sources import USER, BadRecord
@@ -102,7 +104,6 @@ def measure_into(
     context = len(prepare(vlm, *asked[0]).ids)
     times = time_forward(vlm, heads, drafted=config.gamma, context=context, repeats=config.repeats)
     draft_times = time_forward(draft, drafted=0, context=context, repeats=config.repeats)
-    layer_s, head_s = times.medians()
     short = heads.short_list
     figures = short and ShortListFigures(len(short), config.coverage, verdicts.covered(short.ids), short.nbytes)
     measured = Measured(
@@ -116,10 +117,8 @@ def measure_into(
         verifications=len(verdicts.committed),
         tau=float(verdicts.committed.mean()),
         short_list=figures or None,
-        verify_s=Spread.of(times.forward),
-        draft_s=Spread.of(draft_times.forward),
-        layer_s=layer_s,
-        head_s=head_s,
+        verify_s=float(np.median(times.forward)),
+        draft_s=float(np.median(draft_times.forward)),
         exits=exit_figures(verdicts, times),
     )
     folder = Path(config.exits)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from adapters_training.devices import ModelConfig
@@ -39,22 +37,6 @@ class MeasureConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_field
     seed: Annotated[int, Meta(ge=0, description="which records and wordings")] = 0
 
 
-class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Least, median and most of repeated measurements, seconds."""
-
-    min: float
-    median: float
-    max: float
-
-    @classmethod
-    def of(cls, values: npt.NDArray[np.float64]) -> Spread:
-        """Return the spread of one or more values."""
-        return cls(float(values.min()), float(np.median(values)), float(values.max()))
-
-    def __str__(self) -> str:
-        return f"{1e3 * self.min:.2f} / {1e3 * self.median:.2f} / {1e3 * self.max:.2f} ms"
-
-
 class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One exit with one head. Rates in 0..1, times in seconds."""
 
@@ -66,12 +48,6 @@ class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share of these in which it committed the target's tokens."""
     right: float
     """Share of all verifications in which it did."""
-    token_rate: float
-    """Share of the places at which its likeliest token was the target's."""
-    confidence: float
-    """Mean confidence of its verdicts."""
-    calibration_error: float
-    """Mean gap between confidence and agreement over ten bins."""
     lead_s: float
     """How long before the final verdict its layer's output is there."""
     cost_s: float
@@ -104,10 +80,10 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     verifications: int
     tau: float
     short_list: ShortListFigures | None
-    verify_s: Spread
-    draft_s: Spread
-    layer_s: tuple[float, ...]
-    head_s: float
+    verify_s: float
+    """Median seconds of a verification without exits."""
+    draft_s: float
+    """Median seconds of one draft forward."""
     exits: tuple[ExitFigures, ...]
 
     def save(self, folder: Path) -> None:
@@ -145,9 +121,6 @@ def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...
                     float(spoke.mean()),
                     float(judged.agreed[index, spoke].mean()) if spoke.any() else 0.0,
                     float(judged.agreed[index].mean()),
-                    float(judged.token_rate[index]),
-                    float(judged.confidence[index, spoke].mean()) if spoke.any() else 0.0,
-                    judged.calibration_error(index),
                     times.lead_s(layer),
                     times.cost_s(head, layer),
                 )
@@ -157,10 +130,10 @@ def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...
 
 def report(measured: Measured) -> str:
     """Return the table that the command prints."""
-    whole, how = measured.verify_s.median, measured.settings
+    whole, how = measured.verify_s, measured.settings
     lines = [
         f"{measured.verifications} verifications of {how.prompts} prompts, gamma {how.gamma}, tau {measured.tau:.2f}",
-        f"verification without exits {measured.verify_s}, one draft forward {measured.draft_s} (min / median / max, "
+        f"verification without exits {1e3 * whole:.2f} ms, one draft forward {1e3 * measured.draft_s:.2f} ms (medians, "
         f"{measured.clock.value} time)",
     ]
     short = measured.short_list
@@ -169,12 +142,11 @@ def report(measured: Measured) -> str:
             f"short list: {short.tokens} of {measured.vocabulary} tokens, {short.nbytes / 1e6:.2f} MB, made to cover "
             f"{short.asked:.1%}, covers {short.covered:.1%} of the measured answers"
         )
-    lines.append("layer  head   spoke  agrees  of all  tokens  confident  cal. error  lead            cost")
+    lines.append("layer  head   spoke  agrees  of all  lead            cost")
     for each in measured.exits:
         lines.append(
             f"{each.layer:5d}  {each.head.value:5s} {each.spoke:6.1%} {each.agreement:7.1%} {each.right:7.1%} "
-            f"{each.token_rate:7.1%} {each.confidence:10.2f} {each.calibration_error:11.3f}  "
-            f"{1e3 * each.lead_s:6.2f} ms {each.lead_s / whole:4.0%}  {1e3 * each.cost_s:6.2f} ms "
+            f" {1e3 * each.lead_s:6.2f} ms {each.lead_s / whole:4.0%}  {1e3 * each.cost_s:6.2f} ms "
             f"{each.cost_s / whole:5.1%}"
         )
     return "\n".join([*lines, measured.machine])

@@ -5,9 +5,9 @@ A right exit gives the edge a head start of as long as the final verdict still t
 adds something only where no earlier one was right; every exit's own time delays the verdict. The formula stands in
 adapters_training/exit_choice/exact_search.py. The search is exact, on the candidates' verdicts in every verification.
 
-Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
-config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
-a verification, and each exit keeps the share that it had where it was measured, unless --exit-cost gives another.
+Times are those of the machine on which the exits were measured (--profile raw), or of a declared device profile of
+config/profiles.json. For declared times layers take equal shares of a verification, and each exit keeps the share that
+it had where it was measured, unless --exit-cost gives another.
 
 reads: a folder that measure-exits has filled. Needs no model.
 writes: a new exits folder with the chosen adapters, measured.json with their figures and selection.json (the best set
@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from adapters_training.command import Command
-from adapters_training.exit_choice.exact_search import Candidates, Choice, first_right, select
+from adapters_training.exit_choice.exact_search import Candidates, Choice, select
 from adapters_training.exit_choice.report import Measured
 from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import ExitFiles, Head
@@ -47,12 +47,6 @@ class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     exits: Annotated[Path, Meta(description="folder of measured candidates")]
     out: Annotated[Path, Meta(description="folder for the chosen exits and a table")]
     profile: Annotated[str, Meta(description="device profile to choose for; raw: as measured")] = "raw"
-    verify_ms: Annotated[float | None, Meta(description="T_q, a target forward")] = None
-    draft_ms: Annotated[float | None, Meta(description="T_p, a draft forward")] = None
-    one_way_ms: Annotated[
-        float | None, Meta(description="T_c, a message each way; changes what a round takes, no choice")
-    ] = None
-    gamma: Annotated[int | None, Meta(description="tokens to draft in the time that is won; none: as measured")] = None
     budget: Annotated[float, Meta(gt=0, description="what all exits may add, as a share of a verification")] = 0.1
     exit_cost: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
@@ -60,10 +54,6 @@ class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = None
     least: Annotated[int, Meta(ge=1, description="exits at least")] = 3
     most: Annotated[int, Meta(ge=1, description="exits at most")] = 6
-    head: Annotated[
-        Literal["auto", "full", "short"],
-        Meta(description="auto: what saves more; full leaves the short list out; short takes it"),
-    ] = "auto"
 
 
 @dataclass(frozen=True)
@@ -109,10 +99,10 @@ def _run(config: SelectConfig, _: argparse.Namespace) -> int:
 
 
 def choose(config: SelectConfig, verdicts: Verdicts, measured: Measured, times: Times) -> Selection:
-    """Return the best selection of the heads that may be taken. Raises ValueError where none fits the budget."""
+    """Return the best selection, with the head that saves more. Raises ValueError where none fits the budget."""
     found: list[Selection] = []
     problems: list[ValueError] = []
-    for head in _heads(config.head, verdicts):
+    for head in verdicts.by_head:
         candidates = candidates_of(verdicts, measured, times, head, config.exit_cost)
         choices = select(candidates, config.most, config.budget)
         try:
@@ -142,21 +132,17 @@ def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection:
 
 
 def times_of(config: SelectConfig, measured: Measured) -> Times:
-    """Return the times to select for: given, else the profile's, else measured ones. ValueError for impossible ones."""
+    """Return the times to select for: the profile's, else measured ones. Raises ValueError for impossible ones."""
     profile = load_profile(config.profile)
-    declared = not profile.is_raw or config.verify_ms is not None
-    if profile.is_raw:
-        profile = DeviceProfile("raw", measured.draft_s.median, measured.verify_s.median)
-    given = {"draft_s": config.draft_ms, "verify_s": config.verify_ms, "one_way_s": config.one_way_ms}
-    declared_s: dict[str, Any] = {name: value / 1e3 for name, value in given.items() if value is not None}
-    profile = replace(profile, **declared_s)
-    gamma = measured.settings.gamma if config.gamma is None else config.gamma
-    if profile.verify_s <= 0.0 or profile.draft_s <= 0.0 or gamma < 1:
+    declared = not profile.is_raw
+    if not declared:
+        profile = DeviceProfile("raw", measured.draft_s, measured.verify_s)
+    if profile.verify_s <= 0.0 or profile.draft_s <= 0.0:
         raise ValueError(
-            f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s, gamma {gamma}: all must be above 0, for exits "
-            "save drafting time during a verification; give --verify-ms, --draft-ms, --gamma"
+            f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s: both must be above 0, for exits save drafting "
+            "time during a verification; give another --profile"
         )
-    return Times(profile.verify_s, profile.draft_s, profile.one_way_s, gamma, declared)
+    return Times(profile.verify_s, profile.draft_s, profile.one_way_s, measured.settings.gamma, declared)
 
 
 def candidates_of(
@@ -170,7 +156,7 @@ def candidates_of(
     if tuple(each.layer for each in figures) != verdicts.layers:
         raise ValueError("the measured figures and the verdicts are of different exits: run measure-exits again")
     profile = DeviceProfile("selected for", verify_s=times.verify_s)
-    own = [each.cost_s / measured.verify_s.median if exit_cost is None else exit_cost for each in figures]
+    own = [each.cost_s / measured.verify_s if exit_cost is None else exit_cost for each in figures]
     return Candidates(
         verdicts.layers,
         verdicts.by_head[head].agreed,
@@ -212,21 +198,14 @@ def report(selection: Selection, times: Times) -> str:
             f"{len(choice.layers):5d}  {1e3 * choice.saved_s:15.2f} ms  {choice.saved_s / times.round_s:15.1%} "
             f"{choice.right:6.1%}  {choice.cost_s / times.verify_s:5.1%}  {', '.join(map(str, choice.layers))}{mark}"
         )
-    lines.append("chosen exits: layer, first right one in, lead, cost")
-    for layer, first in zip(chosen.layers, first_right(candidates, chosen.layers), strict=True):
+    lines.append("chosen exits: layer, lead, cost")
+    for layer in chosen.layers:
         place = candidates.layers.index(layer)
         lead, cost = candidates.lead_s[place], candidates.cost_s[place]
-        lines.append(f"{layer:5d}  {first:6.1%}  {1e3 * lead:8.2f} ms  {1e3 * cost:8.2f} ms")
+        lines.append(f"{layer:5d}  {1e3 * lead:8.2f} ms  {1e3 * cost:8.2f} ms")
     if chosen.saved_s < 0.0:
         lines.append("these exits cost more than they save: serve without exits, or train better ones")
     return "\n".join(lines)
-
-
-def _heads(word: str, verdicts: Verdicts) -> list[Head]:
-    heads = list(verdicts.by_head) if word == "auto" else [Head(word)]
-    if not set(heads) <= set(verdicts.by_head):
-        raise ValueError(f"--head {word}: these exits were not measured with it; measure-exits makes a short list")
-    return heads
 
 
 COMMAND = Command("select-exits", "keep the 3 to 6 measured exits that save most time", __doc__, SelectConfig, _run)

@@ -46,8 +46,6 @@ class HeadVerdicts:
     """[L, V], whether it had a verdict."""
     agreed: npt.NDArray[np.bool_]
     """[L, V], whether it committed the target's tokens."""
-    token_rate: npt.NDArray[np.float32]
-    """[L], how often the exit's likeliest token was the target's at one place of the answer, whatever came before."""
 
     def tables(self, layers: Sequence[int], bins: int = BINS) -> dict[int, Reliability]:
         """Return the reliability table of every layer's verdicts. Raises ValueError for an exit without any."""
@@ -60,15 +58,6 @@ class HeadVerdicts:
                 self.confidence[index, spoke].tolist(), self.agreed[index, spoke].tolist(), bins
             )
         return tables
-
-    def calibration_error(self, index: int) -> float:
-        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement over bins."""
-        spoke = self.spoke[index]
-        confidence, agreed = self.confidence[index, spoke].astype(np.float64), self.agreed[index, spoke]
-        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-        inside = [place == each for each in range(BINS) if (place == each).any()]
-        gaps = [abs(float(confidence[one].mean() - agreed[one].mean())) * int(one.sum()) for one in inside]
-        return sum(gaps) / max(1, len(confidence))
 
 
 @dataclass(frozen=True)
@@ -189,7 +178,6 @@ class _Recorder:
         self.kinds = [Head.FULL, *([Head.SHORT] if self.heads.short_list is not None else [])]
         self.confidence: dict[Head, list[list[float]]] = {kind: [] for kind in self.kinds}
         self.right: dict[Head, list[list[bool]]] = {kind: [] for kind in self.kinds}
-        self.hits = {kind: np.zeros(len(self.heads.layers)) for kind in self.kinds}
 
     @torch.no_grad()
     def record(self, found: Verification) -> None:
@@ -199,14 +187,13 @@ class _Recorder:
         for kind in self.kinds:
             confidence: list[float] = []
             right: list[bool] = []
-            for index, layer in enumerate(self.heads.layers):
+            for layer in self.heads.layers:
                 own = to_numpy(self.heads.logits(layer, found.hidden[layer], kind))
                 verdict = self.heads.judge(
                     self.rule, tokens, parents, own, kind, processors=found.processors, root=found.root
                 )
                 confidence.append(np.nan if verdict is None else verdict.confidence)
                 right.append(verdict is not None and self._commits(tokens, verdict) == truth)
-                self.hits[kind][index] += sum(a == b for a, b in zip(self._likeliest(own, kind), truth, strict=False))
             self.confidence[kind].append(confidence)
             self.right[kind].append(right)
         self.committed.append(len(truth))
@@ -222,15 +209,9 @@ class _Recorder:
                 np.ascontiguousarray(np.nan_to_num(confidence, nan=0.0)),
                 np.ascontiguousarray(~np.isnan(confidence)),
                 np.ascontiguousarray(np.array(self.right[kind]).T),
-                (self.hits[kind] / max(1, len(self.tokens))).astype(np.float32),
             )
         tokens = np.array(self.tokens, dtype=np.int32)
         return Verdicts(self.heads.layers, by_head, np.array(self.committed), tokens, np.array(self.ended))
 
     def _commits(self, tokens: Sequence[int], verdict: Verdict) -> tuple[int, ...]:
         return cut([*(tokens[node] for node in verdict.path), verdict.token], self.eos)
-
-    def _likeliest(self, logits: npt.NDArray[np.floating], kind: Head) -> list[int]:
-        best = logits.argmax(-1)
-        short = self.heads.short_list
-        return [int(token) for token in (short.ids[best] if kind is Head.SHORT and short is not None else best)]

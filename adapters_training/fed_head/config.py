@@ -46,13 +46,6 @@ class FedHeadConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True,
     gamma: Annotated[
         int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="draft tokens a verification, where the head is measured")
     ] = 4
-    kept: Annotated[
-        str,
-        Meta(
-            description="folder (gigabytes) for what the target makes of each record, so that it runs once a record "
-            "and not once a step; another training of these layers can use it again; none: it runs at every step"
-        ),
-    ] = ""
     draft: Annotated[
         str, Meta(description="draft model that the head is measured beside (with the target's processor); none: none")
     ] = ""

@@ -11,12 +11,11 @@ from torch import Tensor
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.hidden_states import outputs
 from adapters_training.packing import IGNORE
-from adapters_training.tensors import TensorFields
 from speculation.vlm.model import Vlm
 
 
 @dataclass(frozen=True)
-class Runs(TensorFields):
+class Runs:
     """R answers, each behind the last tokens of its prompt; entries lie on the left, padding behind them."""
 
     tokens: Tensor
@@ -27,8 +26,6 @@ class Runs(TensorFields):
     """[R, n], what follows each entry; IGNORE in prompts and padding."""
     last: Tensor
     """Output of the last layer [R, n, hidden], before the final norm: what the target makes of each entry."""
-    rows: Tensor
-    """Row of the batch that each answer is of, [R], ascending."""
 
 
 def spans(labels: Tensor, positions: Tensor, prompt_tokens: int) -> Iterator[tuple[int, int, int, int]]:
@@ -79,4 +76,4 @@ def gather(vlm: Vlm, batch: Batch, layers: Sequence[int], prompt_tokens: int) ->
         last = hidden
         if index in layers:
             kept[index] = hidden[rows, places - 1]
-    return Runs(batch.ids[rows, places], [kept[layer] for layer in layers], labels, last[rows, places], rows[:, 0])
+    return Runs(batch.ids[rows, places], [kept[layer] for layer in layers], labels, last[rows, places])

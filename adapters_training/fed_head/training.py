@@ -21,18 +21,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adapters_training.fed_head.acceptance import Drafter, HeadDrafter, ModelDrafter, measure
 from adapters_training.fed_head.config import FedHeadConfig
-from adapters_training.fed_head.hidden_state_cache import CachedRuns
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.runs import Runs, gather
-from adapters_training.frozen_target.batches import Batch, Maker
-from adapters_training.frozen_target.trainer import ACTIVATIONS, LOGIT_COPIES, FrozenTrainer, Prepared
+from adapters_training.fed_head.runs import gather
+from adapters_training.frozen_target.batches import Batch
+from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
 from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.trainer import StepLosses
@@ -42,7 +41,6 @@ from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import CONFIG_FILE, load_encoder, load_head, round_weights, save
 from speculation.fed.head import FedHead
 from speculation.vlm.load import load_vlm
-from speculation.vlm.memory import BYTES
 from speculation.vlm.model import Vlm
 
 SHOWN_DEPTHS = 16
@@ -103,7 +101,6 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     name, kind, made, file = "fed head", FedHeadConfig, "a fed head", CONFIG_FILE
     smaller = "--context, --batch, --depths, --head-tokens, --short-list or --width"
-    dry: ClassVar[Mapping[str, Any]] = {"kept": ""}
 
     def build(self, config: FedHeadConfig) -> nn.Module:
         torch.manual_seed(config.seed)
@@ -117,48 +114,31 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
         return feeding_layers(config.layers, int(text["num_hidden_layers"]))
 
     @staticmethod
-    def memory_of(config: FedHeadConfig, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
-        hidden, vocabulary = int(text["hidden_size"]), int(text["vocab_size"])
-        width, tokens = config.width or hidden, config.batch * config.context
-        listed = min(config.short_list, vocabulary)
+    def weights_of(config: FedHeadConfig, text: Mapping[str, Any], layers: int) -> int:
+        hidden, listed = int(text["hidden_size"]), min(config.short_list, int(text["vocab_size"]))
+        width = config.width or hidden
         inner = config.intermediate or 3 * width
-        weights = hidden * layers * config.size + width * (config.size + 7 * width + 3 * inner + 2 * listed)
-        step = tokens * hidden * (layers + 1) * BYTES[dtype]
-        step += config.depths * tokens * 4 * (ACTIVATIONS * width + LOGIT_COPIES * listed + config.context)
-        return weights, step + min(config.head_tokens, tokens) * vocabulary * 4 * 3
+        return hidden * layers * config.size + width * (config.size + 7 * width + 3 * inner + 2 * listed)
 
     @property
     def settings(self) -> dict[str, Any]:
         return super().settings | {"short list tokens": list(self.head.config.short_list)}
 
-    def maker(self) -> Maker[Batch | Runs | None]:
-        config = self.prepared.config
-        return CachedRuns(self.prepared) if config.kept else self.prepared.maker
-
-    def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
+    def learn(self, batches: Sequence[Batch]) -> StepLosses:
         depths, device = self.config.depths, self.vlm.device
         weights = torch.tensor([self.config.depth_weight**depth for depth in range(depths)], device=device)
         total = StepLosses(torch.zeros(depths, 2, dtype=torch.float64))
         for batch in batches:
-            runs = self._runs(batch, total)
-            if runs is None:
-                continue
+            self.count(batch, total)
             with self.autocast():
+                runs = gather(self.vlm, batch.to(self.vlm.device), self.prepared.layers, self.config.prompt_tokens)
+                if runs is None:
+                    continue
                 losses = depth_losses(self.vlm, self.encoder, self.head, runs, depths, self.config.head_tokens)
             (losses[:, 0] * weights).sum().backward()  # type: ignore[no-untyped-call]
             total.losses += losses.detach().double().cpu()
             total.learned += float((runs.labels != IGNORE).sum())
         return total
-
-    def _runs(self, batch: Batch | Runs | None, total: StepLosses) -> Runs | None:
-        if batch is None:
-            return None
-        if isinstance(batch, Runs):
-            total.tokens += batch.tokens.numel()
-            return batch.to(self.vlm.device)
-        self.count(batch, total)
-        with self.autocast():
-            return gather(self.vlm, batch.to(self.vlm.device), self.prepared.layers, self.config.prompt_tokens)
 
     def loss_of(self, means: Tensor) -> float:
         # The first depth's, which the others follow.
@@ -205,7 +185,7 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
         return (
             f"a head of {head:.2f} M weights with {results['short list']:,} tokens, features of layers "
             f"{list(self.prepared.layers)} through a bottleneck of {bottleneck:.2f} M weights to "
-            f"{results['bytes a token']} bytes a token, the target run at every step (--kept saves that)"
+            f"{results['bytes a token']} bytes a token"
         )
 
     @staticmethod

@@ -1,17 +1,14 @@
-"""Records -> batches as the frozen target reads them; batch k of a run is a function of (settings, k) alone."""
+"""Records -> batches as the frozen target reads them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from adapters_training.encoding import Encoded, Encoder
 from adapters_training.packing import IGNORE, Packer
@@ -43,15 +40,6 @@ class Batch(TensorFields):
     """Rows that were cut."""
     problems: tuple[str, ...] = ()
     """Records that were passed over."""
-
-
-B_co = TypeVar("B_co", covariant=True)
-
-
-class Maker(Protocol[B_co]):
-    """Makes a batch of `count` records, from place `first` on in the endless row of them that `number` numbers."""
-
-    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> B_co: ...
 
 
 class Conversations:
@@ -105,8 +93,7 @@ class PackedFrames:
 
     def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
         """Return a batch of `count` frames."""
-        places = [self._frames.place(number(place)) for place in range(first, first + count)]
-        frames = [folder.frame(index) for folder, index in places if isinstance(folder, ShardFolder)]
+        frames = [self._frames.frame(number(place)) for place in range(first, first + count)]
         packed = self._packer.batch(frames, random.Random(f"{seed}/{first}"), augment=self._augment)
         frames_of = self._vlm.processor.frames
         assert frames_of is not None, "data with images are refused for a language model alone"
@@ -138,57 +125,3 @@ def collate(rows: Sequence[Encoded], pad: int, problems: tuple[str, ...] = ()) -
         sum(row.truncated for row in rows),
         problems,
     )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which records each forward of a run takes. `numbers(epoch)` is an epoch's order of `records` records."""
-
-    records: int
-    order: Callable[[int], npt.NDArray[np.int64]]
-    batch: int
-    accumulation: int = 1
-    processes: int = 1
-
-    @property
-    def records_a_step(self) -> int:
-        """Records that one optimiser step learns from, over all processes."""
-        return self.batch * self.accumulation * self.processes
-
-    def steps(self, epochs: float) -> int:
-        """Return the optimiser steps that so many epochs take, at least one."""
-        return max(1, round(epochs * self.records / self.records_a_step))
-
-    def first(self, step: int, forward: int, process: int) -> int:
-        """Return the place of the first record of a forward: places of one step lie together."""
-        return ((step * self.accumulation + forward) * self.processes + process) * self.batch
-
-
-class Run(Dataset[B_co], Generic[B_co]):
-    """The forwards of one process in a run: item k is forward k % accumulation of step k // accumulation."""
-
-    def __init__(self, plan: Plan, maker: Maker[B_co], seed: int, process: int) -> None:
-        self._plan, self._maker, self._seed, self._process = plan, maker, seed, process
-        self._epoch, self._order = -1, np.empty(0, np.int64)
-
-    def __getitem__(self, index: int) -> B_co:
-        step, forward = divmod(index, self._plan.accumulation)
-        first = self._plan.first(step, forward, self._process)
-        return self._maker(self._number, first, self._plan.batch, self._seed)
-
-    def _number(self, place: int) -> int:
-        epoch, index = divmod(place, self._plan.records)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._plan.order(epoch)
-        return int(self._order[index])
-
-    def stream(self, first_step: int, last_step: int, workers: int, pinned: bool = False) -> Iterator[list[B_co]]:
-        """Yield the batches of each step, `pinned` in memory that a GPU copies from while it computes."""
-        accumulation = self._plan.accumulation
-        loader = DataLoader(
-            self, batch_size=None, sampler=range(first_step * accumulation, last_step * accumulation),
-            num_workers=workers, pin_memory=pinned,
-        )  # fmt: skip
-        batches = iter(loader)
-        for _ in range(first_step, last_step):
-            yield [next(batches) for _ in range(accumulation)]

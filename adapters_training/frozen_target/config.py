@@ -40,11 +40,8 @@ class FrozenTargetConfig(LearningConfig, frozen=True, forbid_unknown_fields=True
     questions: Annotated[int, Meta(ge=1, description="with --packed: questions a frame")] = 4
     layers: Annotated[tuple[int, ...], Meta(description="layers of the target, from 0")] = ()
 
-    epochs: Annotated[float, Meta(gt=0.0, description="passes over the data, unless --steps or --minutes")] = 10.0
+    epochs: Annotated[float, Meta(gt=0.0, description="passes over the data, unless --steps")] = 10.0
     steps: Annotated[int, Meta(ge=0, description="optimiser steps; 0: as many as --epochs takes")] = 0
-    minutes: Annotated[
-        float, Meta(ge=0.0, description="steps by the clock: speed is measured first, then the number is fixed")
-    ] = 0.0
     batch: Annotated[int, Meta(ge=1, description="records a forward and process")] = 1
     accumulation: Annotated[int, Meta(ge=1, description="forwards a process for one optimiser step")] = 1
     context: Annotated[int, Meta(ge=16, description="tokens of a conversation that are kept")] = 1600
@@ -71,6 +68,6 @@ class FrozenTargetConfig(LearningConfig, frozen=True, forbid_unknown_fields=True
         )
 
 
-FREE = frozenset({"out", "minutes", "epochs", "held_out", "held_out_samples", "threads", "workers",
+FREE = frozenset({"out", "epochs", "held_out", "held_out_samples", "threads", "workers",
                   "checkpoint_seconds", "images", "load_check"})  # fmt: skip
 """Settings that may change between the parts of a run: they do not decide what is learned."""

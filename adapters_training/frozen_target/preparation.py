@@ -11,11 +11,12 @@ import torch
 from transformers import AutoTokenizer
 
 from adapters_training import devices
+from adapters_training.batches import Maker, Plan
 from adapters_training.data_parallel import Replicas
 from adapters_training.encoding import Encoder
-from adapters_training.frozen_target.batches import Batch, Conversations, Maker, PackedFrames, Plan
+from adapters_training.frozen_target.batches import Batch, Conversations, PackedFrames
 from adapters_training.frozen_target.config import Dtype, FrozenTargetConfig
-from adapters_training.frozen_target.trainer import ADAM_BYTES, F, FrozenTrainer, Need, Prepared
+from adapters_training.frozen_target.trainer import ADAM_BYTES, PROGRAM, F, FrozenTrainer, Prepared
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.wording import form_of
 from speculation.language.prompts import VOCABULARY_FILE
@@ -46,15 +47,14 @@ def prepare(kind: type[FrozenTrainer[F]], config: F) -> Prepared[F]:
     for name, mixture in (("data", data), ("held-out", held_out)):
         if mixture.has_images and not family_of(described["model_type"]).sees_images:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
-    weights, step = kind.memory_of(config, text, len(layers), dtype)
     target = weight_bytes(stored_tensors(weight_files(folder)), dtype, config.quantisation)
-    need = Need(target, weights * ADAM_BYTES, step)
-    free = available_bytes(str(device))
-    if need.total > free:
+    learning = kind.weights_of(config, text, len(layers)) * ADAM_BYTES
+    need, free = target + learning + PROGRAM, available_bytes(str(device))
+    if need > free:
         raise ValueError(
-            f"too little memory: training {kind.made} of {folder} needs about {gigabytes(need.total)} (target "
-            f"{gigabytes(need.target)}, {kind.made} {gigabytes(need.learning)}, a step {gigabytes(need.step)}), "
-            f"{device} has {gigabytes(free)} free; try --dtype bfloat16, or less {kind.smaller}"
+            f"too little memory: training {kind.made} of {folder} needs {gigabytes(need)} (target {gigabytes(target)}, "
+            f"{kind.made} {gigabytes(learning)}) and some for each step, {device} has {gigabytes(free)} free; try "
+            f"--dtype bfloat16, or less {kind.smaller}"
         )
     vlm = load_vlm(folder, config.model(str(device), dtype))
     numbers, kept = _split(data, held_out)

@@ -12,9 +12,9 @@ import msgspec
 from torch import nn
 from tqdm import tqdm
 
-from adapters_training import devices
+from adapters_training.batches import Maker, Plan, Run
 from adapters_training.data_parallel import Replicas
-from adapters_training.frozen_target.batches import Batch, Maker, Plan, Run
+from adapters_training.frozen_target.batches import Batch
 from adapters_training.frozen_target.config import FREE, FrozenTargetConfig
 from adapters_training.trainer import StepLosses, Trainer
 from speculation.vlm.model import Vlm
@@ -25,24 +25,6 @@ PROGRAM = 700e6
 """Python, torch and what they load."""
 ADAM_BYTES = 16
 """Bytes of a float32 weight that learns: itself, its gradient and two moments."""
-LOGIT_COPIES = 6
-"""Float32 copies of one exit's logits at the worst moment: logits, log-probabilities and gradients of either side."""
-ACTIVATIONS = 24
-"""Float32 numbers of its width that a decoder layer in training keeps for a token: input, projections, feed-forward."""
-
-
-@dataclass(frozen=True)
-class Need:
-    """Bytes of the target's weights, of what learns with its optimiser, and of one step."""
-
-    target: float
-    learning: float
-    step: float
-
-    @property
-    def total(self) -> float:
-        """Bytes that are needed in all, the program included."""
-        return self.target + self.learning + self.step + PROGRAM
 
 
 @dataclass(frozen=True)
@@ -60,11 +42,8 @@ class Prepared(Generic[F]):
     plan: Plan
     maker: Maker[Batch]
     held_out: Callable[[int], Iterator[Batch]]
-    need: Need
-
-    def autocast(self) -> Any:
-        """Return the context in which the target multiplies in bfloat16 where the settings say so."""
-        return devices.autocast(self.config.mixed_precision, self.replicas.device)
+    need: float
+    """Bytes of the target's weights, of what learns with its optimiser, and of the program; a step takes more."""
 
 
 class FrozenTrainer(Trainer[F]):
@@ -77,15 +56,14 @@ class FrozenTrainer(Trainer[F]):
     """Name of a file that every finished run has in its folder."""
     smaller: ClassVar[str]
     """Options to try where there is too little memory."""
-    dry: ClassVar[Mapping[str, Any]] = {}
-    """Settings that a dry run leaves out."""
 
     def __init__(self, prepared: Prepared[F]) -> None:
         """Make what learns, or take up the checkpoint in the output folder; ValueError if it is of another run."""
         self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
-        modules = self.build(prepared.config)
-        self._run = Run(prepared.plan, self.maker(), prepared.config.seed, prepared.replicas.rank)
-        super().__init__(prepared.config, prepared.replicas, {"weights": modules})
+        config, plan, replicas = prepared.config, prepared.plan, prepared.replicas
+        modules = {"weights": self.build(config)}
+        forwards = Run(plan, prepared.maker, config.seed, replicas.rank)
+        super().__init__(config, replicas, modules, forwards, config.steps or plan.steps(config.epochs))
 
     @staticmethod
     @abstractmethod
@@ -94,8 +72,8 @@ class FrozenTrainer(Trainer[F]):
 
     @staticmethod
     @abstractmethod
-    def memory_of(config: Any, text: Mapping[str, Any], layers: int, dtype: str) -> tuple[int, float]:
-        """Return how many weights learn, and about how many bytes a step takes."""
+    def weights_of(config: Any, text: Mapping[str, Any], layers: int) -> int:
+        """Return about how many weights learn."""
 
     @abstractmethod
     def build(self, config: F) -> nn.Module:
@@ -118,19 +96,13 @@ class FrozenTrainer(Trainer[F]):
     def table(results: Mapping[str, Any]) -> Sequence[str]:
         """Return the lines that show what was measured."""
 
-    def maker(self) -> Maker[Any]:
-        """Return what makes the batches that are learned from."""
-        return self.prepared.maker
+    def used(self) -> F:
+        return msgspec.structs.replace(self.prepared.config, steps=self.steps, layers=self.prepared.layers)
 
-    def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
-        return self._run.stream(first, last, workers, pinned=self.replicas.device.type == "cuda")
-
-    def planned(self, found: Mapping[str, Any] | None) -> int:
-        # What --minutes came to when the run was begun stays.
-        config = self.prepared.config
-        if config.steps or not config.minutes:
-            return config.steps or self.prepared.plan.steps(config.epochs)
-        return int(found["steps"]) if found is not None else max(1, round(60 * config.minutes / self.seconds_a_step()))
+    def check(self) -> None:
+        # A trial of a few steps need not come to anything.
+        if not self.is_trial:
+            super().check()
 
     @property
     def settings(self) -> dict[str, Any]:

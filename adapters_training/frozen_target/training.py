@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
-from adapters_training import settings
 from adapters_training.command import Command
-from adapters_training.files import filling, replacing, resumable
+from adapters_training.files import filling, replacing
 from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.preparation import prepare
 from adapters_training.frozen_target.trainer import F, FrozenTrainer, Prepared
@@ -22,7 +20,6 @@ from adapters_training.trainer import CHECKPOINT_FILE
 from speculation.vlm.memory import gigabytes
 
 RESULTS_FILE = "results.json"
-CONFIG_FILE = "config.yaml"
 DRY_STEPS, DRY_SAMPLES = 2, 4
 
 
@@ -36,29 +33,21 @@ def train(
     TrainingFailed where the loss has risen: nothing is written then.
     """
     trainer = kind(prepared or prepare(kind, config))
-    trainer.is_trial, first = is_trial, trainer.replicas.is_first
-    used = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=trainer.prepared.layers)
-    if first:
-        with resumable(trainer.checkpoint):
-            settings.write(used, trainer.out / CONFIG_FILE)
-    trainer.train()
-    if not is_trial:
-        trainer.check()
-    trainer.replicas.wait()
-    if not first:
+    trainer.is_trial = is_trial
+    trainer.run()
+    if not trainer.replicas.is_first:
         return {}
-    with resumable(trainer.checkpoint):
-        with filling(trainer.out) as folder:
-            found = trainer.finish(used, folder)
-        return _write_results(trainer, used, found)
+    with filling(trainer.out) as folder:
+        found = trainer.finish(trainer.used(), folder)
+    return _write_results(trainer, found)
 
 
-def _write_results(trainer: FrozenTrainer[F], used: F, found: dict[str, Any]) -> dict[str, Any]:
+def _write_results(trainer: FrozenTrainer[F], found: dict[str, Any]) -> dict[str, Any]:
     """Write results.json, which ends with what was `found`, and drop the checkpoint; return what the file holds."""
     prepared, counts = trainer.prepared, trainer.counts
     results = {
         "asked": _plain(prepared.config),
-        "config": _plain(used),
+        "config": _plain(trainer.used()),
         "steps": trainer.steps,
         "records": prepared.plan.records,
         "records seen": trainer.steps * prepared.plan.records_a_step,
@@ -98,9 +87,7 @@ def dry_run(kind: type[FrozenTrainer[F]], config: F) -> str:
     """
     prepared = prepare(kind, config)
     with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
-        small = msgspec.structs.replace(
-            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, **kind.dry
-        )
+        small = msgspec.structs.replace(config, steps=DRY_STEPS, held_out_samples=DRY_SAMPLES, out=folder, workers=0)
         own = replace(prepared, config=small)
         trial = kind(own)
         seconds = trial.seconds_a_step()
@@ -109,14 +96,12 @@ def dry_run(kind: type[FrozenTrainer[F]], config: F) -> str:
             return ""
         trial.load(Path(folder))
     plan = prepared.plan
-    steps = config.steps or (
-        max(1, round(60 * config.minutes / seconds)) if config.minutes else plan.steps(config.epochs)
-    )
+    steps = config.steps or plan.steps(config.epochs)
     epochs = steps * plan.records_a_step / plan.records
     return (
         f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, {kind.made} saved and loaded. A full run: "
         f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, "
-        f"{trial.described(results)}, about {gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about "
+        f"{trial.described(results)}, {gigabytes(prepared.need)} before the first; at {seconds:.2f} s a step about "
         f"{_duration(steps * seconds)}"
     )
 
@@ -133,7 +118,7 @@ def training_command(name: str, text: str, about: str | None, kind: type[FrozenT
     def run(config: Any, options: argparse.Namespace) -> int:
         """Do a dry run, or train unless that was done, and print what came of it.
 
-        Raises ValueError where --out holds what other settings made and --overwrite was not given.
+        Raises ValueError where --out holds what other settings made.
         """
         if options.dry_run:
             line = dry_run(kind, config)
@@ -142,23 +127,12 @@ def training_command(name: str, text: str, about: str | None, kind: type[FrozenT
         results, out = finished_results(config), Path(config.out)
         if results is not None:
             print(f"{out} holds {kind.made} of these settings already; delete the folder to train anew")
-        elif (out / kind.file).exists() and not (out / CHECKPOINT_FILE).exists() and not options.overwrite:
-            raise ValueError(
-                f"--out {out} holds {kind.made} of other settings; choose another folder, or add --overwrite"
-            )
+        elif (out / kind.file).exists() and not (out / CHECKPOINT_FILE).exists():
+            raise ValueError(f"--out {out} holds {kind.made} of other settings; choose another folder, or delete it")
         results = results or train(kind, config)
         if results:
             print("\n".join(kind.table(results)))
         return 0
 
-    def guarded(config: Any, options: argparse.Namespace) -> int:
-        try:
-            return run(config, options)
-        except torch.OutOfMemoryError:
-            raise ValueError(f"the GPU ran out of memory: give less {kind.smaller}") from None
-
-    flags = {
-        "dry-run": "two steps, a measurement, and how long all of it takes",
-        "overwrite": f"replace {kind.made} of other settings in --out",
-    }
-    return Command(name, text, about, kind.kind, guarded, flags)
+    flags = {"dry-run": "two steps, a measurement, and how long all of it takes"}
+    return Command(name, text, about, kind.kind, run, flags)

@@ -6,7 +6,6 @@ label. It is kept all the same, unlabelled, since a draft that does not stop goe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -184,14 +183,6 @@ def _check_header(file: Path, header: dict[str, Any]) -> None:
     differ = [name for name in {**found, **header} if found.get(name) != header.get(name)]
     if differ:
         raise ValueError(f"{file} was logged with another {', '.join(differ)}; give another --out")
-
-
-def digest(drafts: Drafts) -> str:
-    """Return 8 hex digits that name the logged tokens."""
-    data = hashlib.blake2b(json.dumps(drafts.header, sort_keys=True).encode(), digest_size=4)
-    for name in _ARRAYS:
-        data.update(np.ascontiguousarray(getattr(drafts, name)).tobytes())
-    return data.hexdigest()
 
 
 def split(scenes: Sequence[int], seed: int) -> tuple[set[int], ...]:

@@ -23,7 +23,9 @@ from speculation.predictor import FEATURES, Layer, Predictor
 from speculation.progress import progress
 
 Rows = npt.NDArray[np.float64]
-WEIGHT_DECAY, BATCH, PATIENCE = 1e-4, 256, 12
+HIDDEN = (32, 16)
+"""Widths of the MLP."""
+LEARNING_RATE, WEIGHT_DECAY, BATCH, PATIENCE = 3e-3, 1e-4, 256, 12
 
 
 class FitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,17 +33,11 @@ class FitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     drafts: Annotated[Path, Meta(description="folder of 'predictor log'")]
     out: Annotated[Path, Meta(description="folder to export to; the edge looks beside its draft")]
-    report: Annotated[Path | None, Meta(description="folder for the results; none: --out")] = None
     profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
     gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold")] = 4
     threshold: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
     ] = None
-    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, description="widths of the MLP")] = (
-        32,
-        16,
-    )
-    learning_rate: Annotated[float, Meta(gt=0, description="of the MLP")] = 3e-3
     epochs: Annotated[int, Meta(ge=1, description="at most; the fit ends some epochs after the best one")] = 100
     seed: Annotated[int, Meta(ge=0, description="of weights, batches and the split of scenes")] = 0
 
@@ -63,7 +59,7 @@ def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, conf
     """Adam on binary cross-entropy (WISP, Appendix B); the epoch with the least validation loss is kept."""
     (rows, labels), (other_rows, other_labels) = _tensors(training, mean, scale), _tensors(validation, mean, scale)
     network = _build(config)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     loss_of = nn.BCEWithLogitsLoss()
     best, best_loss, since = _weights(network), math.inf, 0
     bar = progress(range(config.epochs), unit="epoch", desc="predictor", mininterval=2.0)
@@ -89,7 +85,7 @@ def _build(config: FitConfig) -> nn.Sequential:
     generator = torch.Generator().manual_seed(config.seed)
     parts: list[nn.Module] = []
     width = len(FEATURES)
-    for out in (*config.hidden, 1):
+    for out in (*HIDDEN, 1):
         layer = nn.Linear(width, out)
         with torch.no_grad():
             nn.init.uniform_(layer.weight, -(width**-0.5), width**-0.5, generator=generator)

@@ -1,8 +1,7 @@
-"""How good a predictor is: as a classifier, as a probability, in microseconds, and as a rule that stops drafts."""
+"""How good a predictor is: as a classifier, as a probability, and as a rule that stops drafts."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,12 +59,8 @@ class Quality:
     auc: float
     recall: float
     specificity: float
-    fpr: float
-    balanced: float
     ece: float
     """Expected calibration error over 10 equally filled bins."""
-    call_us: float
-    """Microseconds for one token, median."""
 
 
 def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:
@@ -106,7 +101,7 @@ def choose_threshold(drafts: Drafts, chances: Rows, gamma: int, timings: Timings
     return best
 
 
-def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: float, calls: int = 300) -> Quality:
+def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: float) -> Quality:
     """Measure a classifier on the labelled tokens of `drafts`."""
     rows, labels = drafts.labelled()
     chances = probabilities(rows)
@@ -121,10 +116,7 @@ def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: fl
         auc=auc(chances, truth),
         recall=recall,
         specificity=specificity,
-        fpr=1.0 - specificity,
-        balanced=(recall + specificity) / 2.0,
         ece=calibration_error(chances, labels),
-        call_us=1e6 * _call_s(probabilities, rows, calls),
     )
 
 
@@ -143,13 +135,3 @@ def calibration_error(chances: Rows, labels: Rows) -> float:
     bins = [part for part in np.array_split(np.argsort(chances, kind="stable"), BINS) if len(part)]
     gaps = [len(part) * abs(float(chances[part].mean()) - float(labels[part].mean())) for part in bins]
     return sum(gaps) / max(1, len(labels))
-
-
-def _call_s(probabilities: Callable[[Rows], Rows], rows: Rows, calls: int) -> float:
-    seconds = []
-    for call in range(calls):
-        row = rows[call % len(rows)][None]
-        began = time.perf_counter()
-        probabilities(row)
-        seconds.append(time.perf_counter() - began)
-    return float(np.median(seconds))

@@ -7,9 +7,7 @@ through them.
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +44,8 @@ class Sample:
 class Shot:
     """One camera frame of recorded data, in order of time, not decoded yet.
 
-    `index` counts the camera's frames from 0; `stamp_ns` is its time, in nanoseconds. `instruction` and `answer` are
-    what was recorded with it; empty: nothing was.
+    `index` counts the camera's frames from 0; `stamp_ns` is its time, in nanoseconds. `instruction` is what was
+    recorded with it; empty: nothing was.
     """
 
     index: int
@@ -58,7 +56,6 @@ class Shot:
     Raises ValueError, in one sentence, where it cannot be read.
     """
     instruction: str = ""
-    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,44 +64,6 @@ class LeftOut:
 
     reason: str
     index: int | None = None
-
-
-class AnsweredFrames:
-    """A source of recorded frames, each with a question and an answer; `add` them, then `flush`.
-
-    Their JPEGs wait in a temporary file, so that long recordings fill no memory.
-    """
-
-    has_images = True
-
-    def __init__(self) -> None:
-        self.problems = list[str]()
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the source
-        self._places = list[tuple[int, int]]()
-        self._said = list[tuple[str, str, str]]()
-
-    @property
-    def blocks(self) -> list[int]:
-        """The number of frames: they are one block."""
-        return [len(self._said)]
-
-    def add(self, jpeg: bytes, where: str, prompt: str, answer: str) -> None:
-        """Append a frame; `where` names it in messages."""
-        self._places.append((self._file.tell(), len(jpeg)))
-        self._file.write(jpeg)
-        self._said.append((where, prompt, answer))
-
-    def flush(self) -> None:
-        """Make what was added readable."""
-        self._file.flush()
-
-    def sample(self, index: int, rng: random.Random) -> Sample:
-        """Return frame `index` with what was asked and answered about it."""
-        where, prompt, answer = self._said[index]
-        begin, length = self._places[index]
-        # Not seek and read: processes that load data share one file position.
-        jpeg = os.pread(self._file.fileno(), length, begin)
-        return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, jpeg)
 
 
 class Source(Protocol):

@@ -8,11 +8,12 @@ bag has none, or the target needs the guide, it is made anew and lists what was 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from adapters_training.sources import AnsweredFrames
+from adapters_training.sources import ASSISTANT, USER, Sample, Turn
 from adapters_training.sources.rosbag2 import BagReader, unseen_videos
 from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.language.prompts import NavigationAction, compose, parse_answer
@@ -21,25 +22,35 @@ ANSWER = "spec_vlm_nav_interfaces/msg/DecodingStats"
 TEXT = "std_msgs/msg/String"
 
 
-class RecordedBag(AnsweredFrames):
+class RecordedBag:
     """The answered frames of a bag.
 
     `guide` explains the robot to a target that was not trained on its actions. What a bag that was cut off has lost is
     one of its `problems`. Raises ValueError, in a sentence, for what is no bag or is damaged within.
     """
 
+    has_images = True
+
     def __init__(self, path: Path, guide: bool = False) -> None:
-        super().__init__()
-        self.path, self._guide = path, guide
+        self.path, self._guide, self.problems = path, guide, list[str]()
+        self._samples: list[Sample] = []
         with BagReader(path) as bag:
             self.problems += bag.problems
             answers = self._read_answers(bag)
             self._read_frames(bag, answers)
             if answers:
                 self.problems += unseen_videos(bag)
-        self.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")
+
+    @property
+    def blocks(self) -> list[int]:
+        """The number of frames: they are one block."""
+        return [len(self._samples)]
+
+    def sample(self, index: int, rng: random.Random) -> Sample:
+        """Return frame `index` with what was asked and answered about it."""
+        return self._samples[index]
 
     def _read_answers(self, bag: BagReader) -> dict[int, tuple[str, str]]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
@@ -89,7 +100,9 @@ class RecordedBag(AnsweredFrames):
                 self.problems.append(f"{self.path}: the frame of {stamp * 1e-9:.3f} s on {topic}: {error}")
                 answers.pop(stamp)
                 continue
-            self.add(jpeg, f"{self.path}: answer {self.blocks[0] + 1}", *answers.pop(stamp))
+            prompt, answer = answers.pop(stamp)
+            where = f"{self.path}: answer {len(self._samples) + 1}"
+            self._samples.append(Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, jpeg))
 
 
 def _messages(bag: BagReader, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""ShareGPT and LLaVA conversations: a JSON array or JSON lines, indexed once, then read record by record.
+"""ShareGPT and LLaVA conversations: a JSON array or JSON lines.
 
 Known shapes of a record (others are reported and left out):
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}       ShareGPT
@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import codecs
 import json
-import mmap
-import os
 import random
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from PIL import Image
 
 from adapters_training.sources import ASSISTANT, SYSTEM, USER, BadRecord, Sample, Turn
@@ -30,8 +26,6 @@ ROLES = {
     "bing": ASSISTANT, "model": ASSISTANT, "system": SYSTEM,
 }  # fmt: skip
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-HEAD = 1 << 12
-"""Bytes within which an array's bracket stands."""
 
 
 class _Said(msgspec.Struct):
@@ -66,7 +60,7 @@ def json_line(question: str, answer: str, **more: str) -> str:
 
 
 class ConversationFile:
-    """The usable records of one JSON or JSON lines file. Only where they stand in the file is held in memory.
+    """The usable records of one JSON or JSON lines file, as text in memory.
 
     `images` is the folder that image paths are relative to; `forbidden` are texts that no turn may contain (a
     tokenizer's special tokens: in a conversation they would end it). Raises ValueError for a file that cannot be
@@ -77,36 +71,30 @@ class ConversationFile:
         self.path, self.problems = path, list[str]()
         self.has_images = False
         self._images, self._forbidden = images or path.parent, forbidden
-        data = _mapped(path)
-        begin = len(codecs.BOM_UTF8) if data[:3] == codecs.BOM_UTF8 else 0
-        is_array = data[begin : begin + HEAD].lstrip().startswith(b"[")
-        self._kind = "record " if is_array else ""
-        places: list[tuple[int, int, int]] = []
         try:
-            for number, place, raw in (_json_array if is_array else _json_lines)(data, begin):
+            data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        except OSError as error:
+            raise ValueError(f"data file {path} cannot be read: {error.strerror}") from None
+        is_array = data.lstrip().startswith(b"[")
+        self._kind = "record " if is_array else ""
+        self._records: list[tuple[int, bytes]] = []
+        try:
+            for number, raw in (_json_array if is_array else _json_lines)(data):
                 try:
                     sample = self._check(self._parse(raw, number))
                 except BadRecord as problem:
                     self.problems.append(str(problem))
                     continue
                 self.has_images |= sample.image is not None
-                places.append((number, place, len(raw)))
+                self._records.append((number, raw))
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"data file {path} is no JSON array: {error}") from None
-        self._places = np.array(places, dtype=np.int64).reshape(-1, 3)
-        self.blocks = [len(places)]
-        self._descriptor = -1
+        self.blocks = [len(self._records)]
 
     def sample(self, index: int, rng: random.Random) -> Sample:
-        """Return record `index`. Raises BadRecord if the file was changed since it was indexed."""
-        number, begin, length = (int(value) for value in self._places[index])
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
-        return self._parse(os.pread(self._descriptor, length, begin), number)
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
-            os.close(self._descriptor)
+        """Return record `index`."""
+        number, raw = self._records[index]
+        return self._parse(raw, number)
 
     def _parse(self, raw: bytes, number: int) -> Sample:
         where = f"{self.path}:{self._kind}{number}"
@@ -174,31 +162,11 @@ def _text(content: str | list[_Part]) -> str:
     return "".join(part.text or "" for part in content if part.type == "text")
 
 
-def _mapped(path: Path) -> bytes | mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            # An empty file cannot be mapped.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
-    except OSError as error:
-        raise ValueError(f"data file {path} cannot be read: {error.strerror}") from None
+def _json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, bytes) of every line that is not empty."""
+    return ((number, line) for number, line in enumerate(data.splitlines(), start=1) if line.strip())
 
 
-def _json_lines(data: bytes | mmap.mmap, begin: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (line number, offset, bytes) of every line that is not empty."""
-    for number in count(1):
-        if begin >= len(data):
-            return
-        end = data.find(b"\n", begin) + 1 or len(data)
-        if data[begin:end].strip():
-            yield number, begin, data[begin:end]
-        begin = end
-
-
-def _json_array(data: bytes | mmap.mmap, begin: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (record number from 1, offset, bytes) of the elements of a JSON array. Raises msgspec.DecodeError."""
-    records = msgspec.json.decode(memoryview(data)[begin:], type=list[msgspec.Raw])
-    for number, record in enumerate(map(bytes, records), start=1):
-        # What stands between two elements is in neither, so that the next place of these bytes is theirs.
-        begin = data.find(record, begin)
-        yield number, begin, record
-        begin += len(record)
+def _json_array(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Return (record number from 1, bytes) of the elements of a JSON array. Raises msgspec.DecodeError."""
+    return enumerate(map(bytes, msgspec.json.decode(data, type=list[msgspec.Raw])), start=1)

@@ -22,16 +22,13 @@ from typing import Any
 
 import msgspec
 
-from adapters_training.sources import AnsweredFrames, LeftOut, Shot
+from adapters_training.sources import LeftOut, Shot
 from speculation.images import file_jpeg, pixels_jpeg
-from speculation.language.prompts import compose
 from speculation.optional_packages import need
 
 INFO = Path("meta") / "info.json"
 TASKS = Path("meta") / "tasks.parquet"
 EPISODES = Path("meta") / "episodes"
-ANSWER = "answer"
-"""Text feature of a data set whose frames somebody answered; LeRobot itself has none."""
 VERSION = "v3."
 _NAMELESS = "__index_level_0__"
 """What pandas calls the column of an index without a name."""
@@ -97,8 +94,6 @@ class LeRobotData:
         self.cameras = [name for name, feature in self._info.features.items() if feature.is_camera]
         self.camera = self._camera(camera)
         self._in_video = self._info.features[self.camera].dtype == "video"
-        answer = self._info.features.get(ANSWER)
-        self.has_answers = answer is not None and answer.dtype == "string"
         self._tasks = self._read_tasks()
         self._episodes = self._read_episodes()
         self.count = sum(episode.length for episode in self._episodes.values())
@@ -139,9 +134,8 @@ class LeRobotData:
                     yield LeftOut(str(error), index)
                     continue
                 stamp_ns = round((episode.start_s + seconds) * 1e9)
-                answer = str(row.get(ANSWER) or "").strip()
                 task = self._tasks.get(row.get("task_index", -1), next(iter(episode.tasks), "")).strip()
-                yield Shot(index, stamp_ns, jpeg, task, answer)
+                yield Shot(index, stamp_ns, jpeg, task)
         finally:
             if video is not None:
                 video.close()
@@ -191,7 +185,7 @@ class LeRobotData:
     def _rows(self) -> Iterator[tuple[int, dict[str, Any] | LeftOut]]:
         """Yield every row with the number of its frame, files in the order of their episodes."""
         names = ["timestamp", "episode_index"] + ["task_index"] * ("task_index" in self._info.features)
-        names += [self.camera] * (not self._in_video) + [ANSWER] * self.has_answers
+        names += [self.camera] * (not self._in_video)
         index = 0
         for place, group in groupby(self._episodes.values(), key=lambda episode: episode.data):
             episodes = list(group)
@@ -239,45 +233,6 @@ class LeRobotData:
             return file_jpeg(data, Path(str(name)).suffix.lstrip(".") if name else "")
         except ValueError as error:
             raise ValueError(f"{self.camera}: {error}") from None
-
-
-class LeRobotAnswers(AnsweredFrames):
-    """The answered frames of a data set, as training data: those with a text in the feature `answer`.
-
-    `forbidden` are texts that no turn may contain (special tokens); `guide` explains the robot to a target that was not
-    trained on its actions. Raises ValueError, in one sentence, for a data set that cannot be read or has no answers.
-    """
-
-    def __init__(self, folder: Path, guide: bool = False, forbidden: tuple[str, ...] = ()) -> None:
-        data = LeRobotData(folder)
-        if not data.has_answers:
-            raise ValueError(
-                f"{folder / INFO} has no feature '{ANSWER}', and exits learn on answers: let the target answer with "
-                f"'python -m adapters_training walk-answers --model TARGET --data {folder} --out OUT' and give "
-                "OUT/conversations.jsonl"
-            )
-        super().__init__()
-        for shot in data.shots():
-            if isinstance(shot, LeftOut):
-                self.problems.append(f"{folder}: {shot.reason}")
-            else:
-                where = f"{folder}: frame {shot.index}"
-                if problem := self._take(shot, where, guide, forbidden):
-                    self.problems.append(f"{where}{problem}")
-        self.flush()
-
-    def _take(self, shot: Shot, where: str, guide: bool, forbidden: tuple[str, ...]) -> str:
-        """Keep a frame with its words, or return why it is left out."""
-        if not shot.answer or not shot.instruction:
-            return f" has no {ANSWER if shot.instruction else 'task'}"
-        found = next((token for token in forbidden if token in f"{shot.instruction}\n{shot.answer}"), None)
-        if found is not None:
-            return f": the text contains the special token {found}"
-        try:
-            self.add(shot.jpeg(), where, compose(shot.instruction, guide=guide), shot.answer)
-        except ValueError as error:
-            return f": {error}"
-        return ""
 
 
 class _Video:

@@ -11,18 +11,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from adapters_training.records import WINDOW
+from adapters_training.records import WINDOW, Frame
 from adapters_training.sources import Sample, Source
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.conversations import ConversationFile
-from adapters_training.sources.lerobot import LeRobotAnswers, is_lerobot
+from adapters_training.sources.lerobot import is_lerobot
 from adapters_training.sources.rosbag2 import is_bag
 from adapters_training.sources.shards import ShardFolder
 
 SHOWN_PROBLEMS = 5
-_KINDS = (
-    "a .json or .jsonl file of conversations, a folder of simulator shards, a rosbag2 bag, or a LeRobot v3 data set"
-)
+_KINDS = "a .json or .jsonl file of conversations, a folder of simulator shards, or a rosbag2 bag"
 
 
 class Mixture:
@@ -51,6 +49,13 @@ class Mixture:
         """Return record `index`. Raises BadRecord for one that cannot be read after all."""
         source, number = self.place(index)
         return source.sample(number, rng)
+
+    def frame(self, index: int) -> Frame:
+        """Return the simulator's frame that record `index` is, labels included. Raises ValueError for other records."""
+        source, number = self.place(index)
+        if not isinstance(source, ShardFolder):
+            raise ValueError("packed questions are about folders of simulator shards only, of 'data' or 'answers'")
+        return source.frame(number)
 
     def place(self, index: int) -> tuple[Source, int]:
         """Return the source of record `index`, and its number there."""
@@ -111,7 +116,11 @@ def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...]
     if path.suffix in (".json", ".jsonl"):
         return ConversationFile(path, images, forbidden)
     if is_lerobot(path):
-        return LeRobotAnswers(path, guide, forbidden)
+        raise ValueError(
+            f"--{name} {path} is a LeRobot data set, which has no answers to learn from: let the target answer with "
+            f"'python -m adapters_training answers --model TARGET --data {path} --out OUT' and give "
+            "OUT/conversations.jsonl"
+        )
     if is_bag(path):
         return RecordedBag(path, guide)
     if path.is_dir():

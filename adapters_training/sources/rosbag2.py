@@ -1,36 +1,32 @@
-"""Reads any rosbag2 without ROS: whole bags, and of bags that were never closed or are cut off whatever is whole.
+"""Reads any rosbag2 without ROS: whole bags, and of those whose recorder was killed whatever is whole.
 
-A recorder that is killed, or whose disk is full, leaves a folder without metadata.yaml, an .mcap without its index, or
-an .db3 with a journal beside it. Nothing beside the user's files is written; temporary copies are removed.
+Such a recorder leaves a folder without metadata.yaml, an .mcap without its index, or an .db3 with a journal beside it,
+which only SQLite itself can work in.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import sqlite3
-import struct
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from rosbags.interfaces import Connection, MessageDefinition, MessageDefinitionFormat
+from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from ruamel.yaml import YAML
 
-from adapters_training.sources.salvage import SalvagedMcap, SalvagedSqlite
+from adapters_training.sources.salvage import SalvagedMcap
 from speculation.settings import expanded
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    pass
 else:
-    from backports import zstd
+    pass
 
 METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
@@ -38,7 +34,7 @@ COMPRESSED_SUFFIX = ".zstd"
 JOURNALS = ("-wal", "-journal")
 GO2_VIDEO, FOXGLOVE_VIDEO = "unitree_go/msg/Go2FrontVideoData", "foxglove_msgs/msg/CompressedVideo"
 _IDL_RULE = "=" * 80 + "\n"
-_ROS1_MAGIC, _ZSTD_MAGIC = b"#ROSBAG", b"\x28\xb5\x2f\xfd"
+_ROS1_MAGIC = b"#ROSBAG"
 
 
 @dataclass(frozen=True)
@@ -50,35 +46,14 @@ class Topic:
     count: int
 
 
-class Storage(Protocol):
-    """What is read of one file, or of a whole folder: rosbags' `Reader`, or a salvaged file."""
-
-    @property
-    def connections(self) -> list[Connection]: ...
-
-    @property
-    def start_time(self) -> int: ...
-
-    @property
-    def end_time(self) -> int: ...
-
-    @property
-    def message_count(self) -> int: ...
-
-    def messages(self, connections: Collection[Connection]) -> Iterator[tuple[Connection, int, bytes]]:
-        """Yield messages in order of time."""
-        ...
-
-    def close(self) -> None: ...
-
-
+Storage = Reader | SalvagedMcap
 Reading = TypeVar("Reading", bound="BagReader")
 
 
 class BagReader:
     """One recorded bag, read lazily: a folder, with metadata.yaml or without, or one of its files. A context manager.
 
-    Of a file that was never closed or is cut what is whole is read, and `problems` tells what is not, a sentence each.
+    Of an .mcap that was never closed or is cut what is whole is read; `problems` tells of what is not, a sentence each.
     Message definitions are the bag's own where it has them, else those of `types`, a typestore of rosbags. Raises
     ValueError, in one sentence, for what is no bag and where nothing can be read.
     """
@@ -137,8 +112,6 @@ class BagReader:
                     if item is None:
                         break
                     connection, received_ns, raw = item
-                    if raw[:4] == _ZSTD_MAGIC:  # compressed message by message, which the metadata would tell
-                        raw = zstd.decompress(raw)
                 first = received_ns if first is None else first
                 where = f"after {(received_ns - first) * 1e-9:.1f} s"
                 yield connection.topic, received_ns, raw
@@ -171,9 +144,10 @@ class BagReader:
         if not path.exists():
             raise ValueError(f"bag {path} does not exist")
         files = _files(path)
-        if not any(_journals(file) or _is_cut(file) for file in files):
-            with suppress(Exception):  # what is wrong is found file by file
-                return [_opened(stack, Reader(path))]
+        for file in files:
+            _check_journal(file)
+        with suppress(Exception):  # what is wrong is found file by file
+            return [_opened(stack, Reader(path))]
         parts = list[Storage]()
         reasons = list[str]()
         for file in files:
@@ -184,45 +158,31 @@ class BagReader:
         if not any(part.connections for part in parts):
             raise ValueError(f"bag {reasons[0]}" if reasons else f"bag {path} holds no messages at all")
         self.problems += [f"bag {reason}" for reason in reasons]
-        self._compare(sum(part.message_count for part in parts), files)
+        missing = _listed(path) - {file.name for file in files}
+        if missing:
+            self.problems.append(f"bag {path} lacks the files {', '.join(sorted(missing))}")
         return sorted(parts, key=lambda part: part.start_time)
 
     def _open_file(self, stack: ExitStack, file: Path) -> Storage:
-        """Open one file of a bag, and note what of it is lost."""
-        named, file = file, _copied(stack, file)
-        if not _is_cut(file):
-            with suppress(Exception):  # its index is missing or wrong
-                return _opened(stack, Reader(file))
-        part = SalvagedMcap(file) if file.suffix == ".mcap" else SalvagedSqlite(file)
+        """Open one file of a bag, and note where a part of it is lost."""
+        try:
+            return _opened(stack, Reader(file))
+        except Exception as error:  # its index is missing or wrong, or it is no bag at all
+            if file.suffix != ".mcap":
+                raise ValueError(f"{_reason(error)}{_recovery(file)}") from None
+        part = SalvagedMcap(file)
         stack.callback(part.close)
         other = {each.ext.serialization_format for each in part.connections} - {"cdr"}  # type: ignore[union-attr]
         if other:
             raise ValueError(f"its messages are encoded as {', '.join(sorted(other))}, those of ROS 2 as cdr")
         if not part.message_count:
-            raise ValueError(f"it was not closed and holds no whole message; {part.lost or 'nothing was recorded'}")
-        if part.lost:
-            seconds = (part.end_time - part.start_time) * 1e-9
-            self.problems.append(
-                f"bag {named} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s "
-                f"are read; {part.lost}{_recovery(named)}"
-            )
+            raise ValueError("it was not closed and holds no whole message")
+        seconds = (part.end_time - part.start_time) * 1e-9
+        self.problems.append(
+            f"bag {file} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s are "
+            f"read, what its recorder had not written is lost{_recovery(file)}"
+        )
         return part
-
-    def _compare(self, count: int, files: Sequence[Path]) -> None:
-        """Note how many messages a folder's metadata has that its files have not."""
-        try:
-            listed = YAML(typ="safe").load((self.path / METADATA).read_text(encoding="utf-8"))[
-                "rosbag2_bagfile_information"
-            ]
-            missing = {Path(name).name for name in listed["relative_file_paths"]} - {file.name for file in files}
-            if missing:
-                self.problems.append(f"bag {self.path} lacks the files {', '.join(sorted(missing))}")
-            if listed["message_count"] > count:
-                self.problems.append(
-                    f"bag {self.path}: {count} of {listed['message_count']} recorded messages are there"
-                )
-        except Exception:  # a file without metadata, or with metadata that cannot be read: nothing to compare with
-            return
 
     @contextmanager
     def _one_sentence(self, what: str) -> Iterator[None]:
@@ -232,8 +192,17 @@ class BagReader:
             raise ValueError(f"bag {self.path} {what}: {_reason(error)}") from None
 
 
+def _listed(bag: Path) -> set[str]:
+    """Return the files that a folder's metadata names; none where it has none that can be read."""
+    try:
+        held = YAML(typ="safe").load((bag / METADATA).read_text(encoding="utf-8"))
+        return {Path(name).name for name in held["rosbag2_bagfile_information"]["relative_file_paths"]}
+    except Exception:  # a file without metadata, or with metadata of any other shape
+        return set()
+
+
 def _recovery(file: Path) -> str:
-    """Return how other tools come by a file that they read; empty for a compressed one, which none of them takes."""
+    """Return how other tools come by a file that they read; empty for one that none of them takes."""
     name = shlex.quote(str(file))
     commands = {
         ".mcap": f"mcap recover {name} -o whole.mcap",
@@ -255,13 +224,8 @@ def unseen_videos(bag: BagReader) -> list[str]:
 def is_bag(path: Path) -> bool:
     """Return whether a path looks like a bag of ROS 2, whole or not, or like one of ROS 1, which is then refused."""
     if path.is_dir():
-        return (path / METADATA).exists() or any(_storage_suffix(file) for file in path.iterdir())
-    return _storage_suffix(path) != "" or path.suffix == ".bag" or path.name == METADATA
-
-
-def _storage_suffix(path: Path) -> str:
-    name = path.name.removesuffix(COMPRESSED_SUFFIX)
-    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+        return (path / METADATA).exists() or any(file.suffix in SUFFIXES for file in path.iterdir())
+    return path.suffix in (*SUFFIXES, ".bag") or path.name == METADATA
 
 
 def _files(path: Path) -> list[Path]:
@@ -274,16 +238,13 @@ def _files(path: Path) -> list[Path]:
                 f"{path} is a bag of ROS 1; 'rosbags-convert --src {path} --dst {path.with_suffix('')}' makes one of "
                 "ROS 2 of it"
             )
-        if not _storage_suffix(path):
+        if path.suffix not in SUFFIXES:
             raise ValueError(f"{path} is no bag: its name ends in none of {', '.join(SUFFIXES)}")
         return [path]
     inside = sorted(path.iterdir())
-    files = [file for file in inside if _storage_suffix(file)]
-    if files:
-        names = {
-            re.sub(r"_?\d*$", "", file.name.removesuffix(COMPRESSED_SUFFIX)[: -len(_storage_suffix(file))])
-            for file in files
-        }
+    files = [file for file in inside if file.suffix in SUFFIXES]
+    if files or any(file.suffix == COMPRESSED_SUFFIX for file in inside):
+        names = {re.sub(r"_?\d*$", "", file.stem) for file in files}
         if len(names) > 1 and not (path / METADATA).exists():
             raise ValueError(f"{path} holds several bags; name one of {', '.join(file.name for file in files)}")
         return sorted(files, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)[-1:]])
@@ -299,43 +260,14 @@ def _files(path: Path) -> list[Path]:
     raise ValueError(f"{path} is no bag: it {what}")
 
 
-def _journals(file: Path) -> list[Path]:
-    """Return the files beside an .db3 in which SQLite left what is not in it yet, or must be taken back."""
+def _check_journal(file: Path) -> None:
+    """Raise ValueError for an .db3 beside which SQLite left what is not in it yet, or must be taken back."""
     beside = [file.with_name(file.name + journal) for journal in JOURNALS] if file.suffix == ".db3" else []
-    return [path for path in beside if path.is_file() and path.stat().st_size]
-
-
-def _is_cut(file: Path) -> bool:
-    """Return whether an .db3 is shorter than its header says, which SQLite notices only where it needs what is lost."""
-    if file.suffix != ".db3":
-        return False
-    with file.open("rb") as data:
-        header = data.read(100)
-    if len(header) < 100:
-        return True
-    (page,), (pages,) = struct.unpack_from(">H", header, 16), struct.unpack_from(">I", header, 28)
-    return int(pages * (65536 if page == 1 else page)) > file.stat().st_size
-
-
-def _copied(stack: ExitStack, file: Path) -> Path:
-    """Return a file that can be read as it is: itself, or a copy without compression or with its journal worked in."""
-    journals = _journals(file)
-    if file.suffix != COMPRESSED_SUFFIX and not journals:
-        return file
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="bag-")))
-    copy = folder / file.name.removesuffix(COMPRESSED_SUFFIX)
-    if journals:
-        for path in (file, *journals):
-            shutil.copyfile(path, folder / path.name)
-        with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as database:
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return copy
-    with file.open("rb") as source, copy.open("wb") as target:
-        unpacking = zstd.ZstdDecompressor()
-        with suppress(zstd.ZstdError):  # what comes before the damage is read
-            while (data := source.read(1 << 20)) and not unpacking.eof:
-                target.write(unpacking.decompress(data))
-    return copy
+    if any(path.is_file() and path.stat().st_size for path in beside):
+        raise ValueError(
+            f"bag {file} was not closed, a part of it is in a journal; `sqlite3 {shlex.quote(str(file))} 'PRAGMA "
+            "integrity_check'` works that in"
+        )
 
 
 def _opened(stack: ExitStack, reader: Any) -> Storage:

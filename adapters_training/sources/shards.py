@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from adapters_training import wording
-from adapters_training.records import WINDOW, Frame, read_shard, shards
+from adapters_training.records import WINDOW, Frame, read_shard, shards, teaches
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
 
 EMPTY_KEPT = 3
-"""Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
+"""Every third frame that teaches no more than to turn on is kept: they cost a look and teach one answer."""
 
 
 class ShardFolder:
@@ -39,7 +39,7 @@ class ShardFolder:
             except ValueError as error:
                 self.problems.append(f"{path}: {error}")
                 frames = []
-            usable = [i for i, frame in enumerate(frames) if frame.tasks and (frame.seen or i % EMPTY_KEPT == 0)]
+            usable = [i for i, frame in enumerate(frames) if frame.tasks and (teaches(frame) or i % EMPTY_KEPT == 0)]
             self.words.update((task.colour, task.object_class) for i in usable for task in frames[i].tasks)
             self._frames.append(np.array(usable, dtype=np.int64))
         self.blocks = [len(usable) for usable in self._frames]

@@ -5,8 +5,7 @@ WISP, Eq. 19 and Appendix C: real passes in 123 configurations are fitted by non
 those that it runs, and chooses batch size and collect time; virtual time takes it as --cost.
 
 writes, into --out or else the model's folder:
-  pass_cost.json   coefficients with 95 % intervals, R2, MAPE, MAE and RMSE of both sets, image encoding and prefill
-  pass_cost.png    predicted against measured, and relative errors
+  pass_cost.json   coefficients, R2, MAPE, MAE and RMSE of both sets, image encoding and prefill
 
 example, on a machine that does little else:
   OMP_NUM_THREADS=1 python -m adapters_training profile-verifier --target models/target
@@ -21,22 +20,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from adapters_training.command import Command
 from adapters_training.devices import machine
 from adapters_training.files import replacing
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
-from adapters_training.verifier_profile.fit import folds_r2, intervals, quality
 from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ImageTimes, ProfileConfig, Profiler
-from adapters_training.verifier_profile.plots import Measured, plot
-from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
-from speculation.pass_cost import COEFFICIENTS, Load, PassCost
+from speculation.cost_profile import COST_FILE, CostProfile, ImageRow, Quality
+from speculation.pass_cost import COEFFICIENTS, Floats, Load, PassCost
 from speculation.vlm.folder import find_model
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 
-PLOT_FILE = "pass_cost.png"
 QUICK_SHARE, QUICK_EVERY, QUICK_WARM_UP = 0.25, 10, 1
+_FEATURES = 3
 UNITS = {"token_s": ("us a fed token", 1e6), "interaction_s": ("ns a query-key pair", 1e9),
          "cached_s": ("us a cached token", 1e6), "constant_s": ("ms a pass", 1e3)}  # fmt: skip
 
@@ -50,12 +48,11 @@ def _run(config: ProfileConfig, _: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     vlm = load_vlm(folder, config)
     train, unseen = (configurations(each, vlm.context, config.quick) for each in (training(), held_out()))
-    profile, measured = profile_of(vlm, train, unseen, config)
+    profile = profile_of(vlm, train, unseen, config)
     with replacing(out / COST_FILE) as path:
         profile.save(path)
-    plot(profile, *measured).savefig(out / PLOT_FILE, dpi=110)
     print(report(profile))
-    print(f"written: {out / COST_FILE} and {PLOT_FILE}")
+    print(f"written: {out / COST_FILE}")
     return 0
 
 
@@ -74,8 +71,8 @@ def configurations(every: Sequence[Configuration], context: int, quick: bool) ->
 
 def profile_of(
     vlm: Vlm, train: Sequence[Configuration], unseen: Sequence[Configuration], config: ProfileConfig
-) -> tuple[CostProfile, tuple[Measured, Measured]]:
-    """Measure a model. Returns its profile, and training and test with their seconds."""
+) -> CostProfile:
+    """Measure a model and return its profile."""
     if config.quick:
         config = msgspec.structs.replace(config, warm_up=min(config.warm_up, QUICK_WARM_UP))
     profiler = Profiler(vlm, config)
@@ -86,7 +83,7 @@ def profile_of(
     images = profiler.images(sides) if vlm.sees_images else []
     loads, others = ([each.load for each in part] for part in (train, unseen))
     cost = PassCost.fit(loads, own)
-    profile = CostProfile(
+    return CostProfile(
         fingerprint=vlm.fingerprint,
         name=vlm.name,
         dtype=str(vlm.dtype).removeprefix("torch."),
@@ -98,14 +95,27 @@ def profile_of(
         longest=max(each.longest for each in [*train, *unseen]),
         runs=config.runs,
         cost=cost,
-        intervals=intervals(loads, own, config.bootstraps, config.seed),
         train=quality(cost, loads, own),
         test=quality(cost, others, other),
-        folds_r2=folds_r2(loads, own, config.seed),
         encoding=encoding_of(images),
         images=tuple(_image_row(each, cost) for each in images),
     )
-    return profile, ((train, own), (unseen, other))
+
+
+def quality(cost: PassCost, loads: Sequence[Load], seconds: Floats) -> Quality:
+    """Return how well a cost predicts passes of these times [n], n above 1."""
+    off = np.array([cost.seconds(load) for load in loads]) - seconds
+    count = len(seconds)
+    r2 = 1.0 - float(off @ off) / float(np.sum((seconds - seconds.mean()) ** 2))
+    return Quality(
+        samples=count,
+        r2=r2,
+        adjusted_r2=1.0 - (1.0 - r2) * (count - 1) / max(1, count - _FEATURES - 1),
+        rmse_s=float(np.sqrt(np.mean(off**2))),
+        mae_s=float(np.mean(np.abs(off))),
+        mape=float(np.mean(np.abs(off) / seconds)),
+        max_error_s=float(np.abs(off).max()),
+    )
 
 
 def encoding_of(images: Sequence[ImageTimes]) -> PassCost | None:
@@ -136,16 +146,13 @@ def report(profile: CostProfile) -> str:
     ]
     for name in COEFFICIENTS:
         unit, factor = UNITS[name]
-        low, high = (factor * end for end in getattr(profile.intervals, name))
-        lines.append(f"  {factor * getattr(profile.cost, name):9.3f} {unit:22} [{low:.3f}, {high:.3f}]")
+        lines.append(f"  {factor * getattr(profile.cost, name):9.3f} {unit}")
     for name, figures in (("training", profile.train), ("test", profile.test)):
         lines.append(
             f"  {name:8} {figures.samples:3} passes: R2 {figures.r2:.4f} (adjusted {figures.adjusted_r2:.4f}), "
             f"MAPE {figures.mape:.2%}, MAE {1e3 * figures.mae_s:.2f} ms, RMSE {1e3 * figures.rmse_s:.2f} ms, "
             f"largest error {1e3 * figures.max_error_s:.1f} ms"
         )
-    folds = ", ".join(f"{each:.4f}" for each in profile.folds_r2)
-    lines.append(f"  five folds: R2 {folds}")
     for row in profile.images:
         lines.append(
             f"  frame {row.height} x {row.width}, {row.image_tokens} image tokens: encoding {1e3 * row.encode_s:.1f} "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from speculation.pass_cost import Load
 
@@ -19,22 +18,10 @@ RANDOM, MIXED = 15, 20
 TEST_COMPUTE, TEST_MEMORY, TEST_MIXED = 17, 17, 16
 
 
-class Kind(str, Enum):
-    """What bounds a pass."""
-
-    COMPUTE = "compute-bound"
-    """Prompts without a cache."""
-    MEMORY = "memory-bound"
-    """A few tokens behind many cached ones."""
-    MIXED = "mixed"
-    """Both in one pass."""
-
-
 @dataclass(frozen=True)
 class Configuration:
     """One pass: (new, cached) tokens of each of its rows."""
 
-    kind: Kind
     rows: tuple[tuple[int, int], ...]
 
     @property
@@ -49,9 +36,7 @@ class Configuration:
 
     def scaled(self, share: float) -> Configuration:
         """Return it with every length multiplied; a row feeds at least a token."""
-        return Configuration(
-            self.kind, tuple((max(1, int(share * new)), int(share * cached)) for new, cached in self.rows)
-        )
+        return Configuration(tuple((max(1, int(share * new)), int(share * cached)) for new, cached in self.rows))
 
 
 def training() -> list[Configuration]:
@@ -59,12 +44,7 @@ def training() -> list[Configuration]:
     rng = random.Random("training")
     return [
         *(_prefills(total, shares) for total in TOTALS for shares in SPLITS),
-        *(
-            Configuration(Kind.MEMORY, ((new, total - new),) * batch)
-            for new in NEW
-            for total in CACHED_TOTALS
-            for batch in BATCHES
-        ),
+        *(Configuration(((new, total - new),) * batch) for new in NEW for total in CACHED_TOTALS for batch in BATCHES),
         *(_random_prefills(rng) for _ in range(RANDOM)),
         *(_random_verifications(rng) for _ in range(RANDOM)),
         *(_random_mixed(rng) for _ in range(MIXED)),
@@ -88,7 +68,7 @@ def fitted(configurations: Sequence[Configuration], longest: int) -> list[Config
 
 
 def _prefills(total: int, shares: Sequence[int]) -> Configuration:
-    return Configuration(Kind.COMPUTE, tuple((total * share // sum(shares), 0) for share in shares))
+    return Configuration(tuple((total * share // sum(shares), 0) for share in shares))
 
 
 def _random_prefills(rng: random.Random) -> Configuration:
@@ -96,12 +76,12 @@ def _random_prefills(rng: random.Random) -> Configuration:
 
 
 def _random_verifications(rng: random.Random) -> Configuration:
-    return Configuration(Kind.MEMORY, tuple(_verification(rng) for _ in range(rng.randint(1, 4))))
+    return Configuration(tuple(_verification(rng) for _ in range(rng.randint(1, 4))))
 
 
 def _random_mixed(rng: random.Random) -> Configuration:
     prompts = [(rng.randint(100, 800), 0) for _ in range(rng.randint(1, 2))]
-    return Configuration(Kind.MIXED, tuple(prompts + [_verification(rng) for _ in range(rng.randint(1, 3))]))
+    return Configuration(tuple(prompts + [_verification(rng) for _ in range(rng.randint(1, 3))]))
 
 
 def _verification(rng: random.Random) -> tuple[int, int]:

@@ -54,7 +54,6 @@ class ProfileConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
     runs: Annotated[
         int, Meta(ge=1, le=1000, description="passes of each configuration, of which the median counts")
     ] = 3
-    bootstraps: Annotated[int, Meta(ge=10, le=100_000, description="resamplings for the 95 % intervals")] = 1000
     seed: Annotated[int, Meta(ge=0, description="of tokens and random configurations")] = 0
     quick: Annotated[
         bool,

@@ -23,7 +23,7 @@ from speculation.vlm.folder import INT8_FILE, INT8_GROUPS, SCALE_SUFFIX, ModelFo
 GROUP = 64
 LARGEST = 127
 INDEX_FILE = "model.safetensors.index.json"
-MEASURED_FILES = ("pass_cost.json", "pass_cost.png")
+MEASURED_FILES = ("pass_cost.json",)
 """What was measured on the model by its fingerprint, which changes."""
 
 

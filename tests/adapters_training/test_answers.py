@@ -25,16 +25,6 @@ from tests.adapters_training.targets import chats
 from tests.models import tiny_model, tiny_text_model
 
 
-def test_a_ragged_batch_answers_as_one_session_does(tmp_path: Path) -> None:
-    vlm = load_vlm(tiny_model(tmp_path), dtype="float64")
-    rng = np.random.default_rng(3)
-    questions = [(f"find the red ball {'now ' * n}", make_frame(rng).jpeg) for n in range(4)]
-    session = VlmSession(vlm, 256)
-    alone = [session.answer(prompt, jpeg, 12) for prompt, jpeg in questions]
-    assert answer_all(vlm, KVCache(vlm, 4, 256), questions, 12) == alone
-    assert len(set(alone)) > 1
-
-
 def test_a_ragged_batch_answers_under_each_prompts_grammar(tmp_path: Path) -> None:
     vlm = load_vlm(tiny_model(tmp_path), dtype="float64")
     rng, of = np.random.default_rng(3), Grammars(vlm.tokenizer, vlm.vocabulary)

@@ -1,4 +1,4 @@
-"""Shards of frames: plain ones keep their name, randomised ones lie beside them."""
+"""Frames as they are stored, and whose walks they lie on."""
 
 from __future__ import annotations
 
@@ -15,27 +15,6 @@ from speculation.language.prompts import MOTIONS
 from vlm_nav_simulation.dataset import sample_frames
 from vlm_nav_simulation.oracle import Decision, Reason
 from vlm_nav_simulation.scene import Difficulty
-
-
-def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "SCENES_PER_SHARD", 1)
-    assert make_shard(DataConfig(out=tmp_path, frames_per_scene=2), 3000) == 2
-    varied = DataConfig(out=tmp_path, frames_per_scene=2, randomise=True)
-    assert (make_shard(varied, 3000), make_shard(varied, 3000)) == (2, 0)
-    randomised, plain = shards(tmp_path)
-    assert (plain.name, randomised.name) == (
-        "seeds-0003000-0003001.msgpack",
-        "seeds-0003000-0003001-randomised.msgpack",
-    )
-    one, other = read_shard(plain), read_shard(randomised)
-    assert [task.colour for task in one[0].tasks[:2]] == [task.colour for task in other[0].tasks[:2]]
-    assert all(a.jpeg != b.jpeg for a, b in zip(one, other, strict=True))
-
-
-def test_a_frame_has_the_pixels_that_show_an_object() -> None:
-    labelled = next(sample_frames(7, Difficulty.HARD, 1))
-    visible = [sighting for sighting in labelled.sightings if sighting.visible]
-    assert visible and [seen.pixels for seen in convert(labelled).seen] == [sighting.pixels for sighting in visible]
 
 
 def test_free_ranges_are_stored_in_decimetres() -> None:

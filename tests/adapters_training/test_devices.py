@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training import devices
-from adapters_training.attention import for_training
-from adapters_training.devices import AUTO, Device, chosen, resolved, workers
+from adapters_training.devices import AUTO, Device, chosen, resolved
 from adapters_training.losses import Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.shapes import build_model, known_objects
@@ -50,19 +48,9 @@ def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> N
         chosen(Device.AUTO)
 
 
-def test_a_gpu_has_processes_that_prepare_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "cores", lambda: 16)
-    assert workers(-1, torch.device("cpu")) == 0
-    assert workers(-1, torch.device("cuda")) == 8
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert workers(-1, torch.device("cuda")) == 3
-    assert workers(0, torch.device("cuda")) == 0 and workers(5, torch.device("cpu")) == 5
-
-
 def forwards(processor: Processor, device: torch.device) -> list[torch.Tensor]:
     """Return losses of answers with a teacher, of a step without words and of the vision tower alone."""
     model = build_model(TINY, processor.tokenizer, seed=0).requires_grad_(False).to(device)
-    for_training(model)
     torch.manual_seed(3)
     probes = Probes(TINY.hidden, TINY.layers, known_objects()).requires_grad_(False).to(device)
     moved = batch(processor).to(device)
@@ -83,7 +71,6 @@ def test_a_gpu_has_the_losses_of_the_cpu(processor: Processor) -> None:
     found = []
     for device in ("cpu", "cuda"):
         model = build_model(TINY, processor.tokenizer, seed=0).to(device)
-        for_training(model)
         torch.manual_seed(3)
         probes = Probes(TINY.hidden, TINY.layers, known_objects()).to(device)
         losses = compute(model, batch(processor).to(torch.device(device)), probes)

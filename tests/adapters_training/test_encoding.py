@@ -13,7 +13,6 @@ from adapters_training.frozen_target.batches import collate
 from adapters_training.frozen_target.hidden_states import read
 from adapters_training.packing import IGNORE
 from adapters_training.sources import BadRecord, Sample, Turn
-from speculation.images import pixels_jpeg
 from speculation.vlm.forward import final_logits
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
@@ -103,11 +102,3 @@ def test_a_padded_batch_gives_the_targets_own_logits(target: Vlm, llama: Vlm) ->
         said = rows[0].ids[len(served.ids) : places[-1] + 1].tolist()
         expected = torch.from_numpy(scratch_logits(vlm, served, said))
         torch.testing.assert_close(logits[: len(places)], expected[: len(places)], rtol=0, atol=1e-9)
-
-
-def test_a_picture_whose_camera_leaves_out_the_marker_of_its_end_is_read(target: Vlm, tmp_path: Path) -> None:
-    image = pixels_jpeg(frame(3, 84))
-    path = tmp_path / "picture.jpg"
-    path.write_bytes(image[:-2])
-    read, sent = (Encoder(target, 200).encode(Sample(TURNS[:2], "here", each)) for each in (path, image))
-    assert read.pixels is not None and sent.pixels is not None and np.array_equal(read.pixels, sent.pixels)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -8,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.attention import for_training, layout
 from adapters_training.losses import read, see
-from adapters_training.packing import IGNORE, REASONS, Packer, choose, looks_alike, mirror
+from adapters_training.packing import REASONS, Packer, choose, mirror
 from adapters_training.records import Seen, Task
 from adapters_training.shapes import build_model, known_objects
 from speculation.vlm.processing import Processor
@@ -20,7 +20,6 @@ from tests.adapters_training.frames import TINY, make_frame
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
     torch.set_num_threads(1)
     model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
-    for_training(model)
     packer = Packer(processor.tokenizer, known_objects(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
@@ -32,26 +31,11 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     ids = processor.encode_text("find the red ball", [processor.frames.place * 64])
     assert list(ids[:start]) == batch.ids[0, :start].tolist(), "the packed prefix must be the prompt's own"
     alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
-    single = batch.__class__(
-        batch.images, alone, alone, alone, torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2),
-        torch.zeros_like(alone), layout(torch.zeros_like(alone), alone.shape[1]),
-        batch.cells, batch.image_slice, batch.asked, batch.facts,
-    )  # fmt: skip
+    apart = torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2)
+    single = replace(batch, ids=alone, positions=apart, blocks=torch.zeros_like(alone))
     separate = read(model, single, image)[-1][0]
     assert torch.allclose(packed[second:], separate[start:], atol=1e-4)
     assert not torch.allclose(packed[start:second][:5], separate[start:][:5], atol=1e-4)
-
-
-def test_labels_are_the_answers_and_nothing_else(processor: Processor) -> None:
-    packer = Packer(processor.tokenizer, known_objects(), questions=2)
-    batch = packer.batch([make_frame(np.random.default_rng(0))] * 3, random.Random(2), augment=False)
-    for labels, weights in zip(batch.labels, batch.weights, strict=True):
-        text = processor.tokenizer.decode(labels[labels != IGNORE])
-        assert text.count("<|im_end|>") == 2
-        assert text.count("Action: turn left") == 2
-        heavy = processor.tokenizer.decode(labels[weights > 1])
-        assert "turn left" in heavy
-        assert "Action" not in heavy
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=14), st.integers(1, 6), st.integers(0, 9))
@@ -65,18 +49,6 @@ def test_what_a_walk_is_for_is_always_asked(visible: list[bool], limit: int, see
     assert tasks[-1] in chosen
     assert len(chosen) <= limit and len({task.query for task in chosen}) == len(chosen)
     assert sum(task.seen is None for task in chosen) <= 2
-
-
-def test_look_alikes_out_of_view_are_asked_more_often() -> None:
-    seen = Task("purple", "ball", Seen("purple", "ball", "ahead", 0.6), "forward small", "approach")
-    mug, box = Task("purple", "mug", None, "stop", "search"), Task("red", "box", None, "stop", "search")
-    assert looks_alike(mug, [seen]) and not looks_alike(box, [seen])
-    any_ball = Task("red", "ball", None, "stop", "search", query="find something red")
-    assert not looks_alike(any_ball, [seen]), "what is asked for has no class"
-    last, rng = Task("red", "chair", None, "stop", "search"), random.Random(0)
-    picked = [choose([seen, box, mug, last], rng, 3)[2:] for _ in range(400)]
-    assert all(len(one) == 1 for one in picked)
-    assert 0.6 < sum(one == [mug] for one in picked) / 400 < 0.75, "by chance alone it would be one half"
 
 
 def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:

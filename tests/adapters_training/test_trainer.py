@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from adapters_training.batches import Plan, Run
 from adapters_training.data_parallel import Replicas
-from adapters_training.trainer import END_SHARE, LearningConfig, Schedule, StepLosses, Trainer, learning_rate
+from adapters_training.trainer import (
+    END_SHARE,
+    RISE,
+    LearningConfig,
+    Schedule,
+    StepLosses,
+    Trainer,
+    TrainingFailed,
+    learning_rate,
+)
 
 
 class TwoReplicas(Replicas):
@@ -38,14 +50,13 @@ class Line(Trainer[LearningConfig]):
         torch.manual_seed(0)
         self.used, self.unused = nn.Linear(2, 1, bias=False), nn.Linear(3, 1, bias=False)
         self.both = TwoReplicas()
-        super().__init__(LearningConfig(out=str(out), steps=3), self.both, {"used": self.used, "unused": self.unused})
+        modules = {"used": self.used, "unused": self.unused}
+        forwards = Run(Plan(1, lambda epoch: np.zeros(1, np.int64), 1), lambda *_: None, 0, 0)
+        super().__init__(LearningConfig(out=str(out), steps=3), self.both, modules, forwards, 3)
 
     @property
     def settings(self) -> dict[str, Any]:
         return {}
-
-    def stream(self, first: int, last: int, workers: int) -> Iterator[Sequence[Any]]:
-        yield from ()
 
     def learn(self, batches: Sequence[Any]) -> StepLosses:
         if not batches:
@@ -78,6 +89,18 @@ def test_a_process_without_an_answer_learns_what_the_other_has_learned(tmp_path:
     assert without.counts.learned_tokens == 4
     assert without.used.weight.tolist() == [pytest.approx(alone.used.weight[0].tolist())]
     assert torch.equal(without.unused.weight, alone.unused.weight)
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01, math.nan])
+def test_what_is_worse_than_the_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    line, now = Line(tmp_path), 2.0 * RISE * factor
+    line.start_loss = 2.0
+    monkeypatch.setattr(line, "loss_now", lambda: now)
+    if factor < 1.0:
+        line.check()
+        return
+    with pytest.raises(TrainingFailed, match=f"was 2.000 before the first step and is {now:.3f} after the last: what"):
+        line.check()
 
 
 def test_learning_rates() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from speculation.cost_profile import COST_FILE, CostProfile, Intervals, Quality, load_cost, load_cost_profile
+from speculation.cost_profile import COST_FILE, CostProfile, Quality, load_cost, load_cost_profile
 from speculation.pass_cost import PAPER_COSTS, PassCost
 
 QUALITY = Quality(samples=50, r2=0.995, adjusted_r2=0.994, rmse_s=2e-3, mae_s=1e-3, mape=0.03, max_error_s=9e-3)
@@ -24,10 +24,8 @@ PROFILE = CostProfile(
     longest=2000,
     runs=3,
     cost=PassCost(2.5e-4, 1.2e-7, 1e-6, 4e-3),
-    intervals=Intervals(token_s=(2e-4, 3e-4), interaction_s=(0.0, 1e-6), cached_s=(0.0, 1e-5), constant_s=(0.0, 1.0)),
     train=QUALITY,
     test=QUALITY,
-    folds_r2=(0.99, 0.98),
 )
 
 
@@ -42,7 +40,6 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     [
         (("cost", "cached_s"), -1.0),
         (("cost", "token_s"), "fast"),
-        (("intervals", "constant_s"), [1.0]),
         (("test", "mape"), None),
         (("fingerprint",), 7),
         (("colour",), "red"),

@@ -20,7 +20,7 @@ ROS = ROOT_FOLDER / "ros_ws/src/spec_vlm_nav/spec_vlm_nav"
 NODES = sorted(path.stem for path in (ROS / "nodes").glob("*.py") if "\ndef main()" in path.read_text(encoding="utf-8"))
 PACKAGES = [
     "adapters_training", "benchmarks", "benchmarks.latency", "cloud_verifier", "speculation.vlm", "spec_vlm_nav.runner",
-    "vlm_nav_evaluation", "vlm_nav_evaluation.demo", "vlm_nav_evaluation.nodes.bag_player", "vlm_nav_simulation",
+    "vlm_nav_evaluation", "vlm_nav_evaluation.demo", "vlm_nav_evaluation.nodes.bag_player",
 ]  # fmt: skip
 PROGRAMS = [*PACKAGES, *(f"spec_vlm_nav.nodes.{name}" for name in NODES)]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -118,7 +118,7 @@ def test_a_program_that_has_taken_its_signals_keeps_them() -> None:
         "import cloud_verifier; from speculation import program_exit, worker_processes\n"
         "assert signal.getsignal(signal.SIGINT).__module__ == 'speculation.program_exit'\n"
         "with worker_processes.terminable():\n"
-        "    import vlm_nav_simulation, spec_vlm_nav; program_exit.take_signals()\n"
+        "    import spec_vlm_nav; program_exit.take_signals()\n"
         "    assert all(signal.getsignal(each) is signal.default_int_handler for each in program_exit.SIGNALS)\n"
     )
     subprocess.run([sys.executable, "-c", check], cwd=ROOT_FOLDER, check=True, env=ENVIRONMENT)

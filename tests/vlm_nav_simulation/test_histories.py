@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 
 from speculation.language.search_memory import SearchMemory
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.histories import (
-    History,
     made_up,
     random_pose,
-    remember,
     remembered_object,
     turn_to_remembered,
-    way_between,
 )
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.oracle import SEARCH_TURN, Reason
-from vlm_nav_simulation.queries import Query
 from vlm_nav_simulation.scene import Difficulty, make_scene
 from vlm_nav_simulation.search_teacher import Searcher
 
@@ -42,19 +37,6 @@ def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
             turned = math.radians(45.0) if past == SEARCH_TURN else None
             assert turned is None or abs((after.yaw - view.yaw - turned + math.pi) % math.tau - math.pi) < 1e-9
     assert min(lengths) == 1 and max(lengths) > 8
-
-
-def test_a_made_up_way_leads_through_doorways() -> None:
-    scene = make_scene(2, Difficulty.MIDDLE, layout=Layout.HALLWAY)
-    (_, left, right), doors = scene.plan.areas, scene.plan.doorways
-    history = History(
-        [Pose(left.x, left.y, 0.0), *way_between(scene, Pose(left.x, left.y, 0.0), Pose(right.x, right.y, 0.0))]
-    )
-    assert all(any(math.dist(view[:2], (door.x, door.y)) < 1e-9 for view in history.views) for door in doors)
-    assert max(math.dist(a[:2], b[:2]) for a, b in pairwise(history.views)) < 1.2
-    history.views.append(Pose(right.x, right.y, 0.0))
-    lines = remember(scene, history, Query("red", "box"), np.random.default_rng(0)).lines()
-    assert lines[1].count("m passed") == lines[1].count(" m"), lines
 
 
 def test_an_object_elsewhere_is_not_what_the_memory_has() -> None:

@@ -27,7 +27,7 @@ def seen(scene: Scene, pose: Pose, visible: bool = True) -> list[Sighting]:
         in_view = visible and abs(bearing) < math.radians(45)
         side = side_of(bearing)
         result.append(
-            Sighting(item.index, item.colour, item.object_class, in_view, 99 * in_view, bearing, distance, side, None)
+            Sighting(item.index, item.colour, item.object_class, in_view, 99 * in_view, bearing, distance, side)
         )
     return result
 
@@ -99,30 +99,11 @@ def test_it_stops_exactly_where_the_target_is_near_and_ahead(seed: int) -> None:
     assert stops > 5
 
 
-@pytest.mark.parametrize("bearing", [-36, -30, -14, 0, 14, 30, 36])
-def test_in_a_bare_room_it_turns_once_and_walks_straight_there(bearing: float) -> None:
-    angle = math.radians(bearing)
-    scene = empty_room(item(0, 2.4 * math.cos(angle), 2.4 * math.sin(angle)))
-    oracle, pose, actions = Oracle(scene), Pose(0, 0, 0), []
-    for _ in range(12):
-        decision = oracle.decide(pose, 0, seen(scene, pose))
-        actions.append(decision.action)
-        yaw = pose.yaw + decision.action.radians
-        step = decision.action.metres
-        pose = Pose(pose.x + step * math.cos(yaw), pose.y + step * math.sin(yaw), yaw)
-        if decision.action == STOP:
-            break
-    assert actions[-1] == STOP
-    kinds = [action.kind for action in actions]
-    assert sum(kind in (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT) for kind in kinds) <= 2
-    assert len(actions) <= 7
-
-
 def test_a_detour_names_what_is_in_the_way_and_passes_it() -> None:
     scene = empty_room(item(0, 2.6, 0.0), item(1, 1.2, 0.05, "mug", "blue"))
     oracle, pose = Oracle(scene), Pose(0, 0, 0)
     decision = oracle.decide(pose, 0, seen(scene, pose))
-    assert (decision.reason, decision.blocker, decision.way) == (Reason.DETOUR, "blue mug", "right")
+    assert (decision.reason, decision.blocker) == (Reason.DETOUR, "blue mug")
     assert decision.action.kind is ActionKind.TURN_RIGHT
     obstacles = Obstacles([], [thing.disc for thing in scene.objects])
     for _ in range(15):
@@ -133,21 +114,6 @@ def test_a_detour_names_what_is_in_the_way_and_passes_it() -> None:
         pose = Pose(pose.x + step * math.cos(yaw), pose.y + step * math.sin(yaw), yaw)
         assert obstacles.footprint_clearance(pose) > 0
     assert bearing_and_distance(pose, scene.objects[0])[1] <= REACHED_GAP
-
-
-def test_it_never_undoes_a_turn_at_the_same_place() -> None:
-    for seed in range(12):
-        scene = make_scene(seed, Difficulty.MIDDLE)
-        oracle, rng = Oracle(scene), np.random.default_rng(seed)
-        for _ in range(30):
-            pose, index = random_pose(scene, rng), int(rng.integers(len(scene.objects)))
-            action = oracle.decide(pose, index, seen(scene, pose)).action
-            turned = Pose(pose.x, pose.y, pose.yaw + action.radians)
-            if not action.radians or not seen(scene, turned)[index].visible:
-                continue
-            after = oracle.decide(turned, index, seen(scene, turned))
-            if after.reason in (Reason.APPROACH, Reason.CENTRE) and seen(scene, pose)[index].visible:
-                assert after.action.radians * action.radians >= 0.0
 
 
 @pytest.mark.parametrize(
@@ -161,6 +127,18 @@ def test_it_finds_the_target(difficulty: Difficulty, needed: int) -> None:
     assert sum(result.success for result in results) >= needed
     assert all((result.outcome is Outcome.FOUND) == result.success for result in results)
     assert all(result.final_gap <= REACHED_GAP for result in results if result.success)
+
+
+@pytest.mark.parametrize("near", [0, 1])
+def test_of_two_objects_of_a_class_either_is_right(near: int) -> None:
+    places = [(0.6, 0.0), (-1.5, 1.5)]
+    room = make_scene(0, Difficulty.EASY)
+    balls = tuple(item(i, *places[i != near], colour=("red", "blue")[i]) for i in range(2))
+    scene = replace(room, objects=balls, target_index=0, start=Pose(0, 0, 0))
+    any_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("", "ball").objects(scene))
+    assert (any_ball.outcome, any_ball.success) == (Outcome.FOUND, True)
+    red_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("red", "ball").objects(scene))
+    assert red_ball.success is (near == 0)
 
 
 def test_an_episode_scores_a_stop_far_away_and_a_policy_that_never_stops() -> None:
@@ -177,15 +155,3 @@ def test_an_episode_ends_where_bumps_lead_nowhere_though_there_are_turns_between
     stuck = run_episode(make_scene(3, Difficulty.EASY), lambda frame, world: next(actions), max_actions=90)
     assert stuck.outcome is Outcome.BLOCKED and stuck.collisions >= MAX_STUCK and stuck.path_length > 0.0
     assert len(stuck.actions) < 90
-
-
-@pytest.mark.parametrize("near", [0, 1])
-def test_of_two_objects_of_a_class_either_is_right(near: int) -> None:
-    places = [(0.6, 0.0), (-1.5, 1.5)]
-    room = make_scene(0, Difficulty.EASY)
-    balls = tuple(item(i, *places[i != near], colour=("red", "blue")[i]) for i in range(2))
-    scene = replace(room, objects=balls, target_index=0, start=Pose(0, 0, 0))
-    any_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("", "ball").objects(scene))
-    assert (any_ball.outcome, any_ball.success) == (Outcome.FOUND, True)
-    red_ball = run_episode(scene, lambda frame, world: STOP, wanted=Query("red", "ball").objects(scene))
-    assert red_ball.success is (near == 0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vlm_nav_simulation.geometry import Array, Box, Disc, Obstacles
-from vlm_nav_simulation.paths import CELL, NEIGHBOURS, Mask, PathGrid
+from vlm_nav_simulation.paths import NEIGHBOURS, Mask, PathGrid
 
 OBSTACLES = Obstacles(
     [Box("shelf", 0.0, -0.6, 0.15, 0.9, 1.0), Box("wall", 0, 1.53, 1.5, 0.03, 2.5)], [Disc(0.8, 0.6, 0.15, 0.4)]
@@ -53,11 +53,3 @@ def test_reachable_is_what_a_flood_fill_reaches() -> None:
     left = grid.reachable(-1.0, 0.0)
     assert np.array_equal(left, grid.free & (grid.centres[..., 0] < 0))
     assert not grid.reachable(0.0, 0.0).any()
-
-
-def test_sample_is_exact_on_cells_and_between_them() -> None:
-    grid = PathGrid(Obstacles([], []), 1.0, 1.0)
-    plane = grid.centres @ np.array([2.0, -3.0])
-    points = np.array([[0.0, 0.0], [0.33, -0.71], [-1.0, 1.0]])
-    np.testing.assert_allclose(grid.sample(plane, points), points @ np.array([2.0, -3.0]), atol=1e-9)
-    assert grid.cell_of(-1.0 + 3 * CELL, 9.0) == (3, grid.free.shape[1] - 1)

@@ -10,17 +10,6 @@ from vlm_nav_simulation.queries import RELATIONS, Query
 from vlm_nav_simulation.scene import Difficulty, make_scene
 
 
-def test_a_query_names_what_is_right() -> None:
-    scene = make_scene(12, Difficulty.HARD)
-    item = scene.objects[0]
-    assert Query(item.colour, item.object_class).text == f"find the {item.colour} {item.object_class}"
-    assert Query(item.colour, item.object_class).objects(scene) == (0,)
-    assert Query("", "ball").text == "find a ball" and Query("red", "").text == "find something red"
-    assert Query("", item.object_class).objects(scene) == tuple(
-        other.index for other in scene.objects if other.object_class == item.object_class
-    )
-
-
 def test_a_query_is_worded_as_the_robot_asks_for_it() -> None:
     words = Vocabulary(tuple(COLOURS), tuple(CLASSES), form=2)
     for colour in ("", *COLOURS):

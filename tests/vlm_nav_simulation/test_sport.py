@@ -162,13 +162,6 @@ def test_avoidance_that_is_switched_off_has_no_commands() -> None:
     assert services.sport.velocity() == STANDSTILL
 
 
-def test_a_robot_that_lies_is_not_moved_by_avoidance_either() -> None:
-    services = MotionServices(Clock(), Posture.LYING)
-    for api, parameter in ON.items():
-        services.request_avoid(api, parameter)
-    assert services.request_avoid(AvoidId.MOVE, AVOIDING)[0] == SportCode.POSTURE
-
-
 @pytest.mark.parametrize(
     "api,parameter",
     [

@@ -65,23 +65,8 @@ def test_measured_exits_are_served_with_their_tables(measured: Path, tiny_target
             assert figures.right == pytest.approx(verdicts.by_head[head].agreed[index].mean())
             assert figures.cost_s > 0.0
     leads = [each.lead_s for each in found.of(Head.FULL)]
-    assert leads == sorted(leads, reverse=True) and leads[0] < found.verify_s.max
+    assert leads == sorted(leads, reverse=True) and leads[0] > 0.0 < found.verify_s
     assert found.clock is Clock.PROCESSOR
-
-
-def test_measured_again_gives_the_same_verdicts(
-    measured: Path, tiny_target: Path, tiny_draft: Path, held_out: Path, tmp_path: Path
-) -> None:
-    again = shutil.copytree(measured, tmp_path / "again")
-    status = main_of(
-        "measure-exits", target=tiny_target, draft=tiny_draft, exits=again, held_out=held_out, prompts=4,
-        list_prompts=3, coverage=0, max_tokens=16, gamma=2, repeats=1,
-    )  # fmt: skip
-    assert status == 0
-    first, second = Verdicts.load(measured), Verdicts.load(again)
-    np.testing.assert_array_equal(first.by_head[Head.FULL].agreed, second.by_head[Head.FULL].agreed)
-    assert set(second.by_head) == {Head.FULL} and Measured.load(again).short_list is None
-    assert ExitHeads.load(again, load_vlm(tiny_target)).short_list is None
 
 
 def test_selected_exits_are_a_folder_of_their_own(
@@ -89,32 +74,23 @@ def test_selected_exits_are_a_folder_of_their_own(
 ) -> None:
     """For declared times, so that the machine's own do not decide."""
     status = main_of(
-        "select-exits", exits=measured, out=tmp_path, verify_ms=100, draft_ms=20, one_way_ms=5, exit_cost=0.01,
-        least=1, most=2, head="short", budget=0.5,
+        "select-exits", exits=measured, out=tmp_path, profile="go2_a100", exit_cost=0.01, least=1, most=2,
+        budget=0.5,
     )  # fmt: skip
     assert status == 0
     words = capsys.readouterr().out
-    assert "T_q 100.00 ms, T_p 20.00 ms x gamma 2, T_c 5.00 ms (declared); short head; 3 candidates" in words
+    assert "T_q 620.00 ms, T_p 72.00 ms x gamma 2, T_c 120.00 ms (declared); " in words
     result = json.loads((tmp_path / "selection.json").read_text())
     heads = ExitHeads.load(tmp_path, load_vlm(tiny_target))
-    assert list(heads.layers) == result["chosen"] and heads.head is Head.SHORT
+    assert list(heads.layers) == result["chosen"] and heads.head is Head(result["head"])
     assert [len(size["layers"]) for size in result["sizes"]] == [0, 1, 2]
-    times = command.Times(0.1, 0.02, 0.005, 2, True)
-    candidates = command.candidates_of(Verdicts.load(measured), Measured.load(measured), times, Head.SHORT, 0.01)
-    assert candidates.lead_s == pytest.approx((0.075, 0.05, 0.025))
-    assert candidates.cost_s == (0.001,) * 3 and candidates.draft_s == pytest.approx(0.04)
+    times = command.Times(0.62, 0.072, 0.12, 2, True)
+    candidates = command.candidates_of(Verdicts.load(measured), Measured.load(measured), times, heads.head, 0.01)
+    assert candidates.lead_s == pytest.approx((0.465, 0.31, 0.155))
+    assert candidates.cost_s == pytest.approx((0.0062,) * 3) and candidates.draft_s == pytest.approx(0.144)
     best = max(select(candidates, 2, 0.5)[1:], key=lambda choice: choice.saved_s)
     assert list(best.layers) == result["chosen"]
     assert [each.layer for each in Measured.load(tmp_path).exits] == result["chosen"]
-
-
-def test_the_times_of_a_profile_or_of_this_machine(measured: Path, tmp_path: Path) -> None:
-    for out, profile in ((tmp_path / "a", "raw"), (tmp_path / "b", "go2_a100")):
-        assert main_of("select-exits", exits=measured, out=out, profile=profile, budget=10) == 0
-    raw, go2 = (json.loads((tmp_path / name / "selection.json").read_text()) for name in "ab")
-    assert raw["times"]["verify_s"] == Measured.load(measured).verify_s.median and not raw["times"]["declared"]
-    assert (go2["times"]["verify_s"], go2["times"]["one_way_s"], go2["times"]["declared"]) == (0.62, 0.12, True)
-    assert len(raw["chosen"]) == len(go2["chosen"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -123,9 +99,7 @@ def test_the_times_of_a_profile_or_of_this_machine(measured: Path, tmp_path: Pat
         ({"out": "same"}, "the candidates would be lost"),
         ({"least": 4, "most": 3}, "--least 4 and --most 3"),
         ({"budget": 1e-6, "exit_cost": 0.01}, "no 3 exits fit into --budget 1e-06 of a verification, 0 do"),
-        ({"draft_ms": 0}, "T_p 0 s"),
         ({"profile": "moon"}, "unknown device profile 'moon'"),
-        ({"gamma": 0}, "gamma 0"),
     ],
 )
 def test_what_cannot_be_selected_is_one_sentence(
@@ -171,14 +145,3 @@ def test_what_cannot_be_measured_is_one_sentence(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("adapters_training measure-exits: ") and sentence in error
     assert {path: path.read_bytes() for path in measured.iterdir()} == before
-
-
-def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
-    judged = Verdicts.load(measured).by_head[Head.FULL]
-    confidence, agreed = judged.confidence[0].astype(float), judged.agreed[0]
-    gaps = 0.0
-    for low in range(10):
-        inside = (confidence >= low / 10) & ((confidence < (low + 1) / 10) | (low == 9))
-        if inside.any():
-            gaps += abs(confidence[inside].mean() - agreed[inside].mean()) * inside.mean()
-    assert judged.calibration_error(0) == pytest.approx(gaps)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.exact_search import Candidates, Choice, choice_of, first_right, select
+from adapters_training.exit_choice.exact_search import Candidates, Choice, select
 
 
 @st.composite
@@ -92,27 +92,3 @@ def test_later_exits_add_what_earlier_ones_did_not() -> None:
     assert two.saved_s == pytest.approx((0.5 + 0.5 + 0.2) / 5)
     assert three.saved_s == pytest.approx((0.6 + 0.5 + 0.2) / 5), "a head start is worth gamma T_p at most"
     assert [choice.right for choice in (one, two, three)] == [0.5, 0.75, 0.75]
-    assert first_right(candidates, (0, 3, 5)).tolist() == [0.25, 0.25, 0.25]
-
-
-def test_all_candidates_of_a_real_target_are_weighed() -> None:
-    """27 candidates, at most 6 exits: the exact best is at least as good as taking the best next one every time."""
-    dice = np.random.default_rng(3)
-    depth = np.arange(27)[:, None] / 27
-    hard = dice.random(400)
-    candidates = Candidates(
-        tuple(range(27)), dice.random((27, 400)) < depth * hard, np.zeros(400, dtype=bool),
-        tuple((1 - (np.arange(27) + 1) / 28).tolist()), (0.004,) * 27, 1.0, 0.45,
-    )  # fmt: skip
-    choices = select(candidates, 6, 0.1)
-    greedy: tuple[int, ...] = ()
-    for _ in range(6):
-        rest = [tuple(sorted((*greedy, place))) for place in range(27) if place not in greedy]
-        greedy = max(rest, key=lambda places: choice_of(candidates, places).saved_s)
-    assert len(choices[6].layers) == 6
-    assert choices[6].saved_s >= choice_of(candidates, greedy).saved_s - 1e-12
-
-
-def test_a_budget_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="both must be positive"):
-        select(given_candidates(), 3, 0.0)

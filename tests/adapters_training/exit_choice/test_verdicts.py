@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, measure, short_list
+from adapters_training.exit_choice.verdicts import Prompt, Verdicts, measure, short_list
 from adapters_training.speculative_decoding import cut
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
@@ -20,7 +20,6 @@ from speculation.vlm.forward import to_numpy
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
-from speculation.vlm.session import VlmSession
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 
 GAMMA, TOKENS, CAPACITY = 3, 8, 96
@@ -100,43 +99,6 @@ def test_verdicts_are_those_of_a_slow_twin(target: Vlm, draft: Vlm, heads: ExitH
     assert 0 < full.agreed.sum() < full.agreed.size
 
 
-def test_the_targets_own_answers_are_committed(target: Vlm, verdicts: Verdicts) -> None:
-    session = VlmSession(target, CAPACITY)
-    said: list[int] = []
-    ends = np.cumsum(verdicts.committed)
-    for prompt in prompts(3):
-        own = [token for token, _ in session.greedy(*prompt, TOKENS + GAMMA)]
-        # the last verification of an answer may commit some tokens more than were asked for
-        length = int(ends[ends >= len(said) + min(TOKENS, len(own))][0]) - len(said)
-        said += own[:length]
-    assert verdicts.tokens.tolist() == said
-    assert int(verdicts.committed.sum()) == len(said)
-    assert verdicts.ended.sum() == sum(token in target.eos for token in said)
-
-
-def test_tables_count_what_was_said(verdicts: Verdicts) -> None:
-    for judged in verdicts.by_head.values():
-        tables = judged.tables(verdicts.layers, bins=3)
-        for index, layer in enumerate(verdicts.layers):
-            assert sum(tables[layer].counts) == judged.spoke[index].sum()
-    silent = verdicts.by_head[Head.FULL]
-    silent = type(silent)(silent.confidence, np.zeros_like(silent.spoke), silent.agreed, silent.token_rate)
-    with pytest.raises(ValueError, match="exit 0 had no verdict"):
-        silent.tables(verdicts.layers)
-
-
-def test_verdicts_are_kept_in_a_file(verdicts: Verdicts, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no verdicts\.safetensors; run .* measure-exits"):
-        Verdicts.load(tmp_path)
-    verdicts.save(tmp_path)
-    again = Verdicts.load(tmp_path)
-    assert again.layers == verdicts.layers and set(again.by_head) == set(Head)
-    np.testing.assert_array_equal(again.by_head[Head.SHORT].agreed, verdicts.by_head[Head.SHORT].agreed)
-    (tmp_path / "verdicts.safetensors").write_text("version")
-    with pytest.raises(ValueError, match="does not load"):
-        Verdicts.load(tmp_path)
-
-
 def test_what_cannot_be_measured_is_one_sentence(target: Vlm, draft: Vlm, heads: ExitHeads, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give a larger --capacity"):
         measure(target, heads, draft, prompts(1), gamma=GAMMA, max_tokens=TOKENS, capacity=24)
@@ -161,17 +123,3 @@ def test_a_short_list_is_the_shortest_that_covers(counts: list[int], coverage: f
     assert min(counts[token] for token in frequent) >= max(
         (count for token, count in enumerate(counts) if token not in frequent), default=0
     )
-
-
-def test_the_targets_tokens_are_counted(target: Vlm) -> None:
-    counts = count_tokens(target, prompts(2), TOKENS, CAPACITY)
-    session = VlmSession(target, CAPACITY)
-    said = [token for prompt in prompts(2) for token, _ in session.greedy(*prompt, TOKENS)]
-    assert {token: said.count(token) for token in said} == {int(token): counts[token] for token in counts.nonzero()[0]}
-
-
-def test_a_short_list_needs_counts() -> None:
-    with pytest.raises(ValueError, match="no tokens were counted"):
-        short_list(np.zeros(4, dtype=np.int64), 0.9)
-    with pytest.raises(ValueError, match=r"coverage 1\.5"):
-        short_list(np.ones(4, dtype=np.int64), 1.5)

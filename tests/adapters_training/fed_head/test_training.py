@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from adapters_training.fed_head.acceptance import HeadDrafter, measure
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.runs import gather, spans
-from adapters_training.fed_head.training import FedTrainer, feeding_layers
+from adapters_training.fed_head.training import FedTrainer
 from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.frozen_target.training import finished_results
@@ -37,7 +36,7 @@ from speculation.vlm.model import Vlm
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import Robot, run
-from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+from tests.speculation.fed.heads import tiny_config
 
 train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
 
@@ -108,33 +107,6 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         assert robot.stats.tokens / robot.stats.rounds > 2.0, "after a reconnect the features come again"
 
 
-def test_a_process_without_an_answer_takes_the_step_of_the_others(llama: Path, chat: Path, tmp_path: Path) -> None:
-    """Gradients, losses and counts are summed over the processes; of two, one has no answer in this step."""
-    prepared = prepare(config(llama, chat, tmp_path / "out"))
-    sums: list[torch.Tensor] = []
-
-    def first(own: torch.Tensor) -> torch.Tensor:
-        sums.append(own.clone())
-        return own
-
-    def second(own: torch.Tensor) -> torch.Tensor:
-        return own + sums.pop(0)
-
-    ends = []
-    for summed in (first, second):
-        trainer = FedTrainer(prepared)
-        batches = [prepared.maker(lambda place: place, 0, 2, 0)] if summed is first else [None]
-        done = trainer.learn(batches)
-        assert bool(done.learned) == (summed is first)
-        trainer.replicas = SimpleNamespace(size=2, is_first=True, sum=summed)  # type: ignore[assignment]
-        trainer.update(done)
-        ends.append((done, trainer.counts, trainer.modules["weights"].state_dict()))
-    (done, counts, weights), (other, other_counts, other_weights) = ends
-    assert torch.equal(done.losses, other.losses) and done.losses[:, 0].min() > 0.0
-    assert (done.learned, done.tokens, counts) == (other.learned, other.tokens, other_counts)
-    assert all(torch.equal(each, other_weights[name]) for name, each in weights.items())
-
-
 def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_path: Path) -> None:
     untrained = train(config(llama, chat, tmp_path / "none", steps=1, learning_rate=1e-9))
     results = train(config(llama, chat, tmp_path / "head", steps=40, draft=str(llama)))
@@ -149,11 +121,6 @@ def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_pat
     settings = config(llama, chat, tmp_path / "head", steps=40, draft=str(llama))
     assert finished_results(settings) is not None
     assert finished_results(msgspec.structs.replace(settings, depths=2)) is None
-
-
-def test_layers_are_an_early_a_middle_and_a_late_one() -> None:
-    assert feeding_layers((), 28) == (2, 14, 26) and feeding_layers((), 8) == (2, 4, 6)
-    assert feeding_layers((), 1) == (0,) and feeding_layers((1, 3), 4) == (1, 3)
 
 
 def slow_spans(labels: Sequence[int], positions: Sequence[int], most: int) -> list[tuple[int, int, int]]:
@@ -188,21 +155,7 @@ def test_runs_are_answers_with_the_end_of_their_prompt(tokens: list[tuple[bool, 
     assert [(first, at, end) for _, first, at, end in found] == slow_spans(labels, positions, most)
 
 
-def test_a_run_is_an_answer_behind_its_prompt(target: Vlm) -> None:
-    """Entries are the prompt's last tokens and the answer's; labels begin with the prompt's very last."""
-    batch = own_answers(target, 6)
-    runs = gather(target, batch, (1,), 4)
-    assert runs is not None and runs.tokens.shape == (3, 9)
-    for row in range(3):
-        labelled = (batch.labels[row] != IGNORE).nonzero()[:, 0]
-        first, end = int(labelled[0]) - 3, int(labelled[-1]) + 1
-        assert runs.tokens[row].tolist() == batch.ids[row, first:end].tolist()
-        assert runs.labels[row].tolist() == [IGNORE] * 3 + batch.labels[row, first + 3 : end].tolist()
-
-
 def test_a_short_list_has_the_answers_most_frequent_tokens(llama: Path, chat: Path, tmp_path: Path) -> None:
     trainer = FedTrainer(prepare(config(llama, chat, tmp_path, short_list=6)))
     listed = trainer.head.config.short_list
     assert len(listed) == 6 and set(trainer.prepared.vlm.eos) <= set(listed) and listed == tuple(sorted(listed))
-    assert random_head(tiny_config()).rows([3, 4]).tolist() == [0, len(tiny_config().short_list)]
-    assert random_encoder(tiny_config()).config == tiny_config()

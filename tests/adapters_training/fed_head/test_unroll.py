@@ -46,17 +46,6 @@ def test_every_depth_is_what_a_session_drafts() -> None:
                 np.testing.assert_allclose(found[depth][place, root + depth].numpy(), logits[listed], atol=1e-9)
 
 
-@pytest.mark.parametrize("depth", range(DEPTHS))
-def test_nothing_looks_ahead(depth: int) -> None:
-    """The feature of a token decides nothing before it, and at depth m nothing until m - 1 entries later."""
-    tokens, features = text(5, 10)
-    changed = features.copy()
-    changed[6] = 1.0
-    before, after = unrolled([(tokens, features)])[depth][0], unrolled([(tokens, changed)])[depth][0]
-    same = (before == after).all(-1)
-    assert same[: 6 + depth].all() and not same[6 + depth :].any()
-
-
 @pytest.mark.parametrize("begin", [0, 2, DEPTHS, 9])
 def test_a_pass_that_begins_later_finds_the_same(begin: int) -> None:
     tokens, features = text(6, 12)

@@ -78,7 +78,6 @@ def test_a_dry_run_leaves_nothing_and_a_finished_run_is_not_done_again(
     assert f"holds {kind.made} of these settings already" in capsys.readouterr().out
     assert main([*words, "--steps", "2"]) == 2
     assert f"holds {kind.made} of other settings; choose another folder" in capsys.readouterr().err
-    assert main([*words, "--steps", "2", "--overwrite"]) == 0
 
 
 def test_a_checkpoint_of_other_settings_or_none_is_refused(
@@ -93,19 +92,6 @@ def test_a_checkpoint_of_other_settings_or_none_is_refused(
     trainer.checkpoint.write_bytes(b"half a checkpoint")
     with pytest.raises(ValueError, match="is no checkpoint .* delete it to begin anew"):
         kind(prepared)
-
-
-def test_minutes_become_steps_once(
-    command: str, llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind, config = TRAININGS[command]
-    prepared = prepare(kind, config(llama, chat, tmp_path, steps=0, minutes=0.5))
-    monkeypatch.setattr(kind, "seconds_a_step", lambda self: 0.25)
-    trainer = kind(prepared)
-    assert trainer.steps == 120
-    trainer.save()
-    monkeypatch.setattr(kind, "seconds_a_step", lambda self: 9.0)
-    assert kind(prepared).steps == 120
 
 
 def test_too_little_memory_is_known_before_the_weights_are_read(
@@ -126,8 +112,6 @@ def test_too_little_memory_is_known_before_the_weights_are_read(
         ("fed-head", {"layers": [0, 4]}, "--layers 0 4: give at most 8 distinct layers of 0 to 3, ascending"),
         ("fed-head", {"layers": [2, 1]}, "--layers 2 1: give at most 8"),
         ("fed-head", {"width": 30, "heads": 4}, "width 30 is no multiple of two numbers for each of 4 heads"),
-        ("text-draft", {"layers": [1, 0]}, "--layers 1 0: give distinct layers of 0 to 3, ascending"),
-        ("text-draft", {"layers": [4]}, "--layers 4: give distinct layers of 0 to 3"),
         ("text-draft", {"width": 33}, "--width 33 is no even number of channels for each of --heads 2"),
     ],
 )

@@ -11,7 +11,7 @@ from adapters_training.predictor.fit import FitConfig, fit
 from adapters_training.predictor.measure import auc, calibration_error
 
 HEADER = {"draft": "d", "target": "t", "gamma": 8}
-QUICK = FitConfig(drafts=Path("-"), out=Path("-"), hidden=(8,), learning_rate=0.02, epochs=25)
+QUICK = FitConfig(drafts=Path("-"), out=Path("-"), epochs=25)
 
 
 def sample(seed: int, count: int = 1500) -> Drafts:

@@ -140,11 +140,3 @@ def test_a_broken_array_is_refused(tmp_path: Path, broken: str) -> None:
     path.write_text(broken, encoding="utf-8")
     with pytest.raises(ValueError, match=r"chat\.json is no JSON array: "):
         ConversationFile(path)
-
-
-def test_an_element_that_is_no_record_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "chat.json"
-    path.write_text(json.dumps([GOOD, 7, GOOD]), encoding="utf-8")
-    file = ConversationFile(path)
-    assert file.blocks == [2] and len(read(file)) == 2
-    assert len(file.problems) == 1 and "record 2: Expected `object`" in file.problems[0]

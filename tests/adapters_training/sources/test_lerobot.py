@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,10 @@ import pytest
 
 from adapters_training.sources import LeftOut, Shot
 from adapters_training.sources import lerobot as reader
-from adapters_training.sources.lerobot import LeRobotAnswers, LeRobotData
+from adapters_training.sources.lerobot import LeRobotData
 from adapters_training.sources.mixture import open_mixture
 from speculation import images
 from speculation.frames import decode_jpeg
-from speculation.language.prompts import compose
 from tests.datasets import CAMERA, FPS, lerobot, shade, shades
 
 pytest.importorskip("pyarrow", reason="the extra `lerobot` is not installed")
@@ -56,15 +53,6 @@ def test_every_frame_comes_in_order_with_its_task_and_time(tmp_path: Path, store
     assert load(folder, "front")[0][3][1] == 3
 
 
-def test_frames_that_are_passed_over_cost_no_decoding_and_those_behind_are_right(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "walks", WALKS)
-    shots = [item for item in LeRobotData(folder).shots() if isinstance(item, Shot) and item.index % 5 == 1]
-    assert [shot.index for shot in shots] == [1, 6, 11]
-    for item in LeRobotData(folder).shots():
-        if isinstance(item, Shot) and item.index in (1, 6, 11):
-            assert shade(decode_jpeg(item.jpeg())) == item.index
-
-
 def test_a_video_may_be_asked_for_any_frame(tmp_path: Path) -> None:
     lerobot(tmp_path / "walks", [("go", shades(20))])
     video = reader._Video(str(tmp_path / "walks" / "videos" / CAMERA / "chunk-000" / "file-000.mp4"), 0.5 / FPS)
@@ -97,29 +85,6 @@ def test_what_is_wrong_with_the_description_is_one_sentence(
     change(lerobot(tmp_path / "walks", WALKS[:1], "bytes"), **fields)
     with pytest.raises(ValueError, match=sentence):
         LeRobotData(tmp_path / "walks")
-
-
-def test_an_unknown_camera_and_a_missing_table_are_named(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "walks", WALKS[:1])
-    with pytest.raises(ValueError, match=rf"info.json has no camera 'rear'; its cameras are {CAMERA}$"):
-        LeRobotData(folder, "rear")
-    shutil.rmtree(folder / "meta" / "episodes")
-    with pytest.raises(ValueError, match="meta/episodes holds no parquet file"):
-        LeRobotData(folder)
-
-
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    from pyarrow import parquet
-
-    folder = lerobot(tmp_path / "walks", WALKS[:1])
-    path = folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
-    table = parquet.read_table(path)
-    parquet.write_table(table.drop([f"videos/{CAMERA}/from_timestamp"]), path)
-    with pytest.raises(ValueError, match=rf"file-000.parquet has no column videos/{CAMERA}/from_timestamp; it has"):
-        LeRobotData(folder)
-    path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(ValueError, match="file-000.parquet cannot be read: "):
-        LeRobotData(folder)
 
 
 def test_a_missing_or_broken_file_is_named_and_the_others_keep_their_numbers(tmp_path: Path) -> None:
@@ -160,24 +125,6 @@ def test_a_video_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path: 
         assert shown[0][0].index == 0
 
 
-def test_rows_that_cannot_be_placed_are_named(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    path = folder / "data" / "chunk-000" / "file-000.parquet"
-    table = parquet.read_table(path)
-    times = pyarrow.array([0.0, float("nan"), 0.2, None], pyarrow.float32())
-    rows = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", times)
-    rows = rows.set_column(rows.schema.get_field_index("episode_index"), "episode_index", pyarrow.array([0, 0, 9, 0]))
-    parquet.write_table(rows, path)
-    shown, problems = load(folder)
-    assert [shot.index for shot, _ in shown] == [0]
-    assert [problem.index for problem in problems] == [1, 2, 3]
-    assert "timestamp of a frame of episode 0 is nan; seconds are needed" in problems[0].reason
-    assert "episode_index 9 is in no file of" in problems[1].reason
-
-
 def test_a_picture_outside_of_the_data_set_or_larger_than_a_message_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,34 +144,7 @@ def test_a_picture_outside_of_the_data_set_or_larger_than_a_message_is_refused(
     assert "format 'png', does not decode" in reasons[2]
 
 
-def test_answered_frames_are_training_data_and_others_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers = ["It is ahead.\nAction: forward large", "", "Now <|im_end|>", "Near.\nAction: stop"]
-    folder = lerobot(tmp_path / "walks", WALKS[:1], answers=answers)
-    source = LeRobotAnswers(folder, guide=True, forbidden=("<|im_end|>",))
-    samples = [source.sample(index, random.Random(0)) for index in range(source.blocks[0])]
-    assert [sample.turns[1].text for sample in samples] == [answers[0], answers[3]]
-    assert {sample.turns[0].text for sample in samples} == {compose("find the red ball", guide=True)}
-    assert [shade(decode_jpeg(sample.image)) for sample in samples if isinstance(sample.image, bytes)] == [0, 3]
-    assert "frame 1 has no answer" in source.problems[0] and "special token <|im_end|>" in source.problems[1]
-    mixture = open_mixture([str(folder)], "data", forbidden=("<|im_end|>",))
-    assert len(mixture) == 2 and mixture.has_images
-    mixture.report("data")
-    assert "data: 2 records, 2 left out" in capsys.readouterr().err
-
-
-def test_a_data_set_without_answers_says_how_to_get_them(tmp_path: Path) -> None:
+def test_a_data_set_has_no_answers_and_the_sentence_says_how_to_get_them(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    with pytest.raises(ValueError, match=r"has no feature 'answer', .* walk-answers --model TARGET --data"):
+    with pytest.raises(ValueError, match=r"has no answers to learn from: .* answers --model TARGET --data"):
         open_mixture([str(folder)], "data")
-
-
-def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(extra: str, *_: str) -> None:
-        raise ImportError(f"pyarrow not found: pip install 'spec-vlm-nav-core[{extra}]'")
-
-    folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    monkeypatch.setattr(reader, "need", missing)
-    with pytest.raises(ValueError, match=r"is a LeRobot data set: pyarrow not found: pip install '.*\[lerobot\]'"):
-        LeRobotData(folder)

@@ -13,13 +13,10 @@ import pytest
 from adapters_training.records import write_shard
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.mixture import open_mixture
-from adapters_training.sources.rosbag2 import GO2_VIDEO
 from adapters_training.sources.shards import ShardFolder
 from spec_vlm_nav.messages import AskedPrompt, figures
 from tests.adapters_training.frames import make_frame
-from tests.bags import make, write
 from tests.vlm_nav_evaluation.report.recording import FIGURES, NAV, Recorder, jpeg
-from vlm_nav_evaluation.bags.files import read
 
 SIDES = ("left", "ahead", "right")
 
@@ -111,17 +108,6 @@ def test_a_bag_gives_the_prompts_that_were_asked(tmp_path: Path) -> None:
     assert len(source.problems) == 2 and all("/vlm_nav/prompt is no JSON" in problem for problem in source.problems)
     guided = RecordedBag(tmp_path / "bag", guide=True).sample(1, random.Random(0)).turns[0].text
     assert "You steer a robot dog" in guided and "Seen" not in guided
-
-
-def test_a_bag_with_video_alone_says_that_none_is_learned_from(bag: Path, tmp_path: Path) -> None:
-    told = [entry for entry in read(bag) if not entry[0].startswith("/camera")]
-    stream = make(
-        GO2_VIDEO, time_frame=0, **dict.fromkeys(("video720p", "video360p", "video180p"), np.ones(9, np.uint8))
-    )
-    source = RecordedBag(write(tmp_path / "video", [*told, ("/frontvideostream", told[-1][1], stream)]))
-    assert source.blocks == [0]
-    said = "/frontvideostream is a video stream, which is not decoded here"
-    assert sum(said in problem for problem in source.problems) == 1
 
 
 def test_a_mixture_finds_out_what_is_what(bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

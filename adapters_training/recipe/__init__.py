@@ -1,1 +1,0 @@
-"""The embedded pair from its rooms to its folder, by one command."""
