@@ -30,8 +30,6 @@ from speculation.profiles import DeviceProfile, load_profile
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
-from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
-from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import Edges, modes_as_arms, sockets
@@ -140,7 +138,6 @@ def run(options: argparse.Namespace) -> None:
             beside = stack.enter_context(sockets(options, [SERVER_SD], *many, vlm=edges.vlm, trace=trace))
         arms, drafting = arms_of(options, recording, timings)
         sides = {arm.name: beside if arm.mode == SERVER_SD else edges for arm in arms}
-        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         ready = [replace(arm, decode=sides[arm.name].decoder(arm)) for arm in arms]
         measured = edges.run(ready, asked, others[:WARM_UP], command.journal_of(options))
         if options.trace is not None:
@@ -166,9 +163,6 @@ def run(options: argparse.Namespace) -> None:
         "drafting": drafting,
         "cpu_s_per_step": cpu_s,
     }
-    if is_mmspec(options.frames) and (alone := next((arm.name for arm in arms if arm.mode == CLOUD), None)):
-        data["mmspec"] = counted(measured, asked, alone)
-        print(as_mmspec(data["mmspec"], alone))
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

@@ -1,8 +1,7 @@
 """Text prompts from local files of one JSON object a line: GSM8K, HumanEval, MT-Bench, Spec-Bench, a sample of our own.
 
-The fields of its first line decide the form of a file. Of a conversation only the first turn is used; `mmspec` has
-those with all turns, about images. Prompts are put word for word as the file has them, in the model's own chat
-template.
+The fields of its first line decide the form of a file. Of a conversation only the first turn is used. Prompts are
+put word for word as the file has them, in the model's own chat template.
 """
 
 from __future__ import annotations
