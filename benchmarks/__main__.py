@@ -66,7 +66,7 @@ def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
     lines = [[sys.executable, "-m", module, *own, *flags, *out]]
     if "--recording" in own and not EMBEDDED.exists():
         count = str(QUICK_COUNT if options.quick else COUNT)
-        record = [sys.executable, "-m", "benchmarks.virtual_time", "record", "--count", count, "--out", str(EMBEDDED)]
+        record = [sys.executable, "-m", "benchmarks.recordings", "--count", count, "--out", str(EMBEDDED)]
         lines.insert(0, record)
     return lines
 

@@ -49,7 +49,7 @@ def test_a_recording_that_is_needed_is_made_first(
     words = ["benchmarks.break_even", "--recording", str(recording)]
     monkeypatch.setitem(__main__.PROGRAMS, "break_even_embedded", ("", words))
     assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
-    first = [] if there else [["benchmarks.virtual_time", "record", "--count", "40", "--out", str(recording)]]
+    first = [] if there else [["benchmarks.recordings", "--count", "40", "--out", str(recording)]]
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
 
 

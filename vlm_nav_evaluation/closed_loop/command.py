@@ -34,7 +34,6 @@ from vlm_nav_evaluation.closed_loop.episodes import (
     is_linked,
     walk,
 )
-from vlm_nav_evaluation.closed_loop.plots import write_plots
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
@@ -102,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
-    """Print the tables and write figures and plots beside the journal."""
+    """Print the tables and write them and their figures beside the journal."""
     rows = figures(episodes)
     declared = declared_name(options.profile, options.link)
     parts = []
@@ -131,8 +130,6 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
         "figures": rows,
     }
     write_json(options.out / "closed_loop.json", data)
-    for path in write_plots(options.out, rows, episodes, declared):
-        print(path)
 
 
 def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:

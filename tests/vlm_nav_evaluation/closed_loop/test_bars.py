@@ -63,7 +63,6 @@ def test_one_command_walks_and_writes_the_table(tmp_path: Path, capsys: pytest.C
     assert data["seeds"] == [3] and {row["met"] for row in data["rows"]} >= {True}
     assert "SPL" in text and data["walked"][0]["episodes"] == 1
     assert {name: list(ended) for name, ended in data["rooms"].items()}["easy"] == ["3"]
-    assert (tmp_path / "out" / "bars.png").stat().st_size > 5000
     walked = (tmp_path / "out" / "bars.jsonl").read_text()
     assert main(["bars", *flags]) == 0
     assert (tmp_path / "out" / "bars.jsonl").read_text() == walked, "what is done is not done again"

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import cv2
 import pytest
 
 from speculation.language.prompts import VOCABULARY_FILE
@@ -103,7 +102,7 @@ def test_lists_that_make_no_sense_name_their_option(
     assert end.value.code == 2 and f"argument {flags[0].partition('=')[0]}: {sentence}" in printed
 
 
-def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
+def test_a_run_walks_scores_and_goes_on_where_it_ended(
     turning: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -120,8 +119,6 @@ def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
     assert all(row["outcomes"] == {"ran out of actions": 1} for row in rows.values() if row["policy"] != "oracle")
     assert rows["cloud", 20.0]["passes_per_token"] == 1.0 > rows["fsd", 20.0]["passes_per_token"] > 0.0
     assert rows["cloud", 20.0]["answer_s"] > 0.02
-    for name in ("success", "time_to_goal"):
-        assert cv2.imread(str(out / f"{name}.png")).std() > 1.0
     lines = (out / "closed_loop.jsonl").read_text().splitlines()
     assert len(lines) == 6
     # As if it had been killed while it wrote its last episode, of a mode that needs no verifier.
