@@ -12,7 +12,6 @@ Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]
 """What was answered (None: no action could be read) and what should have been."""
 KINDS = tuple(kind.value for kind in ActionKind)
 """The last, `not here`, has a row and a column of the confusion only where it occurs."""
-UNREADABLE = "unreadable"
 
 
 def agreement(pairs: Sequence[Pair]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The report of a replay: a run in; one JSON-able dictionary, text, and a page with plots out."""
+"""The report of a replay: a run in; one JSON-able dictionary, text, and a page with a plot out."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from edge_drafter import Mode
 from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
 from vlm_nav_evaluation.figures import percentiles, report, stale, table8
 from vlm_nav_evaluation.html_page import Section, write_page
-from vlm_nav_evaluation.plots import DPI
+from vlm_nav_evaluation.plots import DPI, MODE_COLOURS, bar_plot
 from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
-from vlm_nav_evaluation.replay.plots import plot_agreement, plot_latency, plot_stages
 from vlm_nav_evaluation.tables import MS, Column, figures_table, table
 
-REPORT = "report.json"
+REPORT, LATENCY = "report.json", "latency.png"
 SHOWN_LEFT_OUT = 20
 OVERRUN = 1.15
 """A declared time that is exceeded by more than this factor was not kept."""
@@ -43,6 +45,18 @@ TIMES = (
     Column("TPOT", "figures.tpot_s.median", ".1f", MS),
     *(Column(name, f"stale_s.{name.split()[-1]}", ".0f", MS) for name in ("stale p50", "p90", "p99")),
     Column("frames looked at", "looked_at", ".1%"),
+)
+STAGES = tuple(
+    Column(title, f"figures.stages_s.{name}", ".1f", MS)
+    for name, title in {
+        "prefill_s": "prefill",
+        "draft_s": "drafts, no check running",
+        "predraft_s": "drafts during a check",
+        "wait_s": "waits",
+        "server_prefill_s": "verifier: prefill",
+        "server_compute_s": "forwards",
+        "server_queue_s": "queue",
+    }.items()
 )
 
 
@@ -125,23 +139,38 @@ def text(data: Mapping[str, Any]) -> str:
 
 
 def write(folder: Path, data: Mapping[str, Any]) -> Path:
-    """Write report.json, the PNGs and report.html into `folder`; return the page."""
+    """Write report.json, latency.png and report.html into `folder`; return the page."""
     (folder / REPORT).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    plots = {
-        "Time to action": ("latency.png", plot_latency(data), "box plot of the time to action by mode"),
-        "Where the time goes": ("stages.png", plot_stages(data), "stacked bars of the stages by mode"),
-        "Agreement": ("agreement.png", plot_agreement(data), "confusion of action kinds"),
-    }
+    plot_latency(data).savefig(folder / LATENCY, dpi=DPI)
     parts = [Section(title, text=body) for title, body in _sections(data)]
-    for title, (file, figure, description) in plots.items():
-        if figure is None:
-            continue
-        figure.savefig(folder / file, dpi=DPI)
-        parts.append(Section(title, plots=[(file, description)]))
+    parts.append(Section("Time to action", plots=[(LATENCY, "box plot of the time to action by mode")]))
     if data["left_out"]:
         parts.append(Section("Left out", lines=left_out_lines(data)))
     title = f"Replay of {', '.join(data['settings']['bags'])}"
     return write_page(folder / "report.html", title, parts, headlines(data))
+
+
+def plot_latency(data: Mapping[str, Any]) -> Figure:
+    """Return the time to action of every arm: box p25 to p75, whiskers p5 to p95, steps as dots; p50 and p99."""
+    arms = data["arms"]
+    title = f"Time to action, {data['frames']} frames, profile {data['settings']['profile']}"
+    words = "time to action, ms (box: p25 to p75, whiskers: p5 to p95, bar: p99, dots: single frames)"
+    figure, axes = bar_plot(1.4 + 0.75 * len(arms), list(arms), title, words)
+    for row, arm in enumerate(arms.values()):
+        values, colour = 1e3 * np.asarray(arm["times_s"]), MODE_COLOURS[arm["mode"]]
+        axes.boxplot(
+            values, positions=[row], orientation="horizontal", widths=0.5, whis=(5, 95), showfliers=False,
+            patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour, "alpha": 0.55},
+            medianprops={"color": "black"},
+        )  # fmt: skip
+        spots = row + 0.36 * np.random.default_rng(0).uniform(-1, 1, len(values))
+        axes.plot(values, spots, ".", color=colour, markersize=3, alpha=0.6)
+        found = arm["figures"]["total_percentiles_s"]
+        axes.plot([1e3 * found["p99"]], [row], "k|", markersize=16, markeredgewidth=2)
+        axes.text(1.0, row, f" p50 {1e3 * found['p50']:.0f}\n p99 {1e3 * found['p99']:.0f}", va="center", fontsize=9,
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set_xlim(left=0)
+    return figure
 
 
 def headlines(data: Mapping[str, Any]) -> list[str]:
@@ -209,6 +238,7 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     sections = [
         ("Early Exits, Table 8, for this run", table(header, cells)),
         (times, figures_table("", arms, TIMES)),
+        ("Where the time goes, ms a step; the verifier works beside the edge", figures_table("", arms, STAGES)),
     ]
     for rtt in rows:
         own = {label: arm["figures"] for label, arm in arms.items() if f"{arm['rtt_ms']:g}" == rtt}

@@ -1,4 +1,4 @@
-"""Replay of small bags through a real verifier process, with the tiny random pair in float64; reports compared."""
+"""Replay of small bags through a real verifier process, with the tiny random pair in float64."""
 
 from __future__ import annotations
 
@@ -80,10 +80,9 @@ def test_two_runs_agree_and_a_third_goes_on(
         assert label == "edge" or arm["target"]["identical_tokens"] == 1.0
     slow, fast = (data["arms"][label]["figures"]["total_s"]["min"] for label in ("cloud +20 ms", "cloud"))
     assert slow > 0.02 and fast > 0.0
-    for name in ("latency", "stages", "agreement"):
-        picture = cv2.imread(str(one / f"{name}.png"))
-        assert picture is not None and picture.std() > 5.0
-        assert f"{name}.png" in (one / "report.html").read_text()
+    picture = cv2.imread(str(one / "latency.png"))
+    assert picture is not None and picture.std() > 5.0
+    assert "latency.png" in (one / "report.html").read_text()
 
     modes = ("--modes", "fsd,edge", "--rtt-ms", "0")
     assert replay(two, [bag], tiny_draft, verifier, *modes) == 0
@@ -106,10 +105,6 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert "gamma was 4 and is 2" in capsys.readouterr().err
     assert replay(two, [bag], tiny_draft, verifier, *modes, "--response-order", "action_first") == 2
     assert "response_order was reason_first and is action_first" in capsys.readouterr().err
-    assert main(["compare", str(one), str(two / "report.json")]) == 0
-    compared = capsys.readouterr().out
-    assert "check differs: True against False" in compared and "B / A" in compared
-    assert "fsd: tokens differ on 0 of 3 frames, actions on 0 (100.0% agree)" in compared
 
 
 def test_a_question_holds_the_last_frames_of_the_bag(
@@ -208,11 +203,3 @@ def test_bags_are_told_apart_and_named_by_what_is_in_them(tmp_path: Path) -> Non
     file.write_bytes(file.read_bytes()[:-1])
     assert fingerprint(one) != before
     assert fingerprint(tmp_path / "nowhere") == "-"
-
-
-def test_what_is_no_report_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "report.json").write_text("[]")
-    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "is no report of a replay: it has no settings" in capsys.readouterr().err
-    assert main(["compare", str(tmp_path / "b"), str(tmp_path)]) == 2
-    assert "is no report" in capsys.readouterr().err
