@@ -27,7 +27,7 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
                        [*TUNE, "--synthetic", "tokens=100", "--name", "go2_synthetic"]),
     "tune_fast_server": ("the same for a server whose pass takes 15 ms",
                          ["benchmarks.tune", "--times", FAST_SERVER, "--name", "fast_server"]),
-    "latency": ("the same over real sockets, at the Go2's times divided by ten",
+    "latency": ("the modes as shipped over real sockets, at the Go2's times divided by ten",
                 ["benchmarks.latency", "--rtt-ms", "4"]),
     "latency_raw": ("the same over real sockets, at this machine's own times",
                     ["benchmarks.latency", "--profile", "raw"]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from speculation.vlm.folder import folder_fingerprint
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts
-from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.options import MEASURED_ORDER, add_edge_flags, add_pair
 from vlm_nav_evaluation.results import machine, settings_of
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic
@@ -153,24 +152,18 @@ def check_pair(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def record_asked(options: argparse.Namespace, asked: Sequence[Question], head: Path | None = None) -> Recording:
-    """Return a recording of questions by the options' models, and by a fed head. Raises ValueError for unusable models.
-
-    head: its folder; None: as the verifier finds it.
-    """
+def write_recording(options: argparse.Namespace, path: Path, count: int) -> None:
+    """Record `count` of the options' questions into a file. Raises ValueError for models that cannot be used."""
     from vlm_nav_evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
+    asked = asked_of(options, count)
     models = Models.load(
         options.target_model, options.draft_model, getattr(options, "exits", None),
-        getattr(options, "predictor", AUTO), options.dtype, in_words(options.frames), head,
+        getattr(options, "predictor", AUTO), options.dtype, in_words(options.frames),
+        getattr(options, "recorded_head", None),
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
-    return record(models, asked, options.max_tokens)
-
-
-def write_recording(options: argparse.Namespace, path: Path, count: int) -> None:
-    """Record `count` of the options' questions into a file."""
-    recording = record_asked(options, asked_of(options, count), getattr(options, "recorded_head", None))
+    recording = record(models, asked, options.max_tokens)
     notes = {"settings": settings_of(options, "recording"), "machine": machine()}
     replace(recording, notes={**recording.notes, **notes}).save(path)
     tokens = [token for step in recording.steps for token in step.tokens]

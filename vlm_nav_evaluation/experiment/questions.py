@@ -60,7 +60,7 @@ def questions(
     """
     if in_words(source):
         prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
-        return [Question(prompt.text, b"") for prompt in pick(prompts, count, seed)]
+        return [Question(prompt, b"") for prompt in pick(prompts, count, seed)]
     if source == "random":
         return list(_noise(count, seed, order, guide))
     if source == "simulation":

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -111,14 +111,6 @@ class Run:
     def fastest(self) -> str:
         """Return the arm with the shortest median step."""
         return min(self.answers, key=lambda arm: median(self.seconds(arm)))
-
-
-class Backend(Protocol):
-    """What answers: real sockets, virtual time, a formula."""
-
-    def run(self, arms: Sequence[Arm[Any]], asked: Sequence[Any], warm_up: Sequence[Any] | None = None) -> Run:
-        """Return the answers of all arms to `asked`; `warm_up` as in `take_turns`."""
-        ...
 
 
 def take_turns(

@@ -14,7 +14,6 @@ from edge_drafter.draft_models import load_draft
 from edge_drafter.protocols import LoadedDraft
 from edge_drafter.settings import EdgeConfig
 from speculation.settings import fields_of
-from speculation.trace import Trace
 from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed, processor_s
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import check_prompts
@@ -44,15 +43,14 @@ def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) 
 class Edges:
     """Edges that share one copy of each draft model; use `sockets`, which also starts their verifier."""
 
-    def __init__(self, options: argparse.Namespace, address: str, vlm: LoadedDraft, trace: int = 1) -> None:
-        """`vlm`: the options' draft model. trace: spans that each edge keeps."""
+    def __init__(self, options: argparse.Namespace, address: str, vlm: LoadedDraft) -> None:
+        """`vlm`: the options' draft model."""
         self.options = options
         self.address = address
         self.vlm = vlm
         own = edge_config(options, address)
         self._models = {(own.draft_model, own.draft): vlm}
         """What is loaded, by name and settings."""
-        self._spans = trace
         self._edges: dict[tuple[tuple[str, Any], ...], EdgeDecoder] = {}
 
     def edge(self, **changes: Any) -> EdgeDecoder:
@@ -63,7 +61,7 @@ class Edges:
             wanted = config.draft_model, config.draft
             if wanted not in self._models:
                 self._models[wanted] = load_draft(*wanted)
-            self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[wanted])
+            self._edges[key] = EdgeDecoder(config, vlm=self._models[wanted])
         return self._edges[key]
 
     def decoder(self, arm: Arm[Any]) -> Callable[[Question], Answer]:
@@ -120,12 +118,11 @@ def sockets(
     *flags: str,
     address: str = "",
     vlm: LoadedDraft | None = None,
-    trace: int = 1,
 ) -> Iterator[Edges]:
     """Yield edges and their verifier, a process of its own that runs for the time; none where all modes are `edge`.
 
     The verifier gets the options' target model, `verifier_flags` and `flags`; both sides run on the options' cores.
-    address: of a running verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the
+    address: of a running verifier, in place of a process. vlm: as for `Edges`. Raises RuntimeError where the
     process does not start or ends by itself, ValueError for models that cannot be used.
     """
     vlm = vlm or load_draft(options.draft_model, edge_config(options).draft)
@@ -136,4 +133,4 @@ def sockets(
                 own = verifier_flags(options, modes)
                 address = stack.enter_context(verifier(options.target_model, *own, *flags))
         stack.enter_context(placed(cores))
-        yield stack.enter_context(closing(Edges(options, address, vlm, trace)))
+        yield stack.enter_context(closing(Edges(options, address, vlm)))

@@ -35,7 +35,7 @@ def report(settings: dict[str, Any] = SETTINGS, **answers: list[Answer]) -> dict
 
 def test_a_report_says_when_a_declared_time_was_not_kept() -> None:
     kept = report(cloud=[answer(0, "cloud")], sd=[answer(0, "sd")])
-    assert overruns(kept) == [] and kept["table8"]["0"]["ar_to_sd"] == 2.0
+    assert overruns(kept) == []
     slow = report(cloud=[answer(0, "cloud")], sd=[answer(0, "sd", verify_s=0.2, interruptions=1)])
     (sentence,) = overruns(slow)
     assert "a target forward took 200 ms where 60 ms are declared" in sentence
