@@ -13,12 +13,6 @@ from vlm_nav_evaluation.virtual_time import Recording, Synthetic, load_timings
 from vlm_nav_evaluation.virtual_time.tuning import split
 
 
-def test_each_order_of_answers_has_a_recording_of_its_own() -> None:
-    options = [ablation.parser().parse_args(flags) for flags in ([], ["--response-order", "action_first"])]
-    files = [recordings.recording_file(each).name for each in options]
-    assert files == ["embedded.npz", "embedded_action_first.npz"]
-
-
 def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     few: None, tiny_target: Path, tiny_draft: Path, kept: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

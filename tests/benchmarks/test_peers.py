@@ -76,10 +76,3 @@ def test_the_whole_comparison_over_real_sockets(
     assert (kept / f"{name}.png").stat().st_size < 120_000
     printed = capsys.readouterr().out
     assert "1 thread(s) in each process" in printed and (source == "text" or "transformers fails: Image" in printed)
-
-
-def test_the_plot_has_a_bar_for_every_arm() -> None:
-    run = run_of(generate=answer((1,), 0.2, 0, 1), alone=answer((1,), 0.1, 1, 1))
-    (axes,) = peers.plot(peers.figures_of(run, []), "title").axes
-    assert [bar.get_width() for bar in axes.patches] == [pytest.approx(200.0), pytest.approx(100.0)]
-    assert [text.get_text() for text in axes.texts] == ["200 ms", "100 ms, 2.00x"]

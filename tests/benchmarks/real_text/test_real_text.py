@@ -87,16 +87,6 @@ def test_nothing_that_is_measured_is_learned_from(installed: Path, tmp_path: Pat
         write(found, tmp_path / "three", 500)
 
 
-def test_packages_that_are_missing_or_damaged_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="package no_such_package is not installed: pip install --target"):
-        packages.installed("no_such_package")
-    with pytest.raises(ValueError, match="holds no conversations"):
-        list(read_chatterbot(tmp_path))
-    (tmp_path / "dataset.json").write_text("[")
-    with pytest.raises(ValueError, match="dataset.json cannot be read"):
-        list(read_chitchat(tmp_path))
-
-
 @pytest.mark.skipif(not find_spec("gguf"), reason="needs the package gguf")
 def test_a_gguf_file_becomes_a_folder_that_answers_alike(tmp_path: Path) -> None:
     from tests.gguf_models import write_gguf
@@ -153,13 +143,6 @@ def test_all_stages_then_none_of_them_again(out: Path, capsys: pytest.CaptureFix
     answers = (out / "journal" / "answers.jsonl").read_text()
     assert main(command) == 0 and (out / "journal" / "answers.jsonl").read_text() == answers
     assert times == {stage.name: stage.made.stat().st_mtime_ns for stage in every if stage.made is not None}
-
-
-def test_a_plan_names_every_stage_and_does_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["all", "--out", str(out), "--plan"]) == 0
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert [name for name, _ in rows] == [stage.name for stage in stages(out, SMALL, 1) if stage.in_all]
-    assert rows[0][1] == "done" and rows[-1][1] == "70" and [path.name for path in out.iterdir()] == ["target"]
 
 
 def test_a_stage_that_fails_is_one_sentence(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,12 +64,6 @@ def test_rows_hold_the_time_where_it_was_spent() -> None:
     assert outcome_table([best, row]).splitlines()[2].split()[-2:] == ["0", "1"]
 
 
-def test_a_policy_without_times_has_none() -> None:
-    (row,) = figures([replace(FOUND, policy="target", rtt_ms=None, standing_s=None, answers_s=(), tokens=0)])
-    assert row["time_to_goal_s"] is row["standing_share"] is row["spl"] is None
-    assert main_table([row]).splitlines()[1].split()[-5:] == ["-"] * 5
-
-
 def test_the_link_changes_no_walk_so_success_is_counted_once() -> None:
     rows = figures([FOUND, replace(FOUND, rtt_ms=40.0), replace(FOUND, policy="sd")])
     assert [(row["policy"], row["rtt_ms"]) for row in rows] == [("cloud", 0.0), ("sd", 0.0), ("cloud", 40.0)]

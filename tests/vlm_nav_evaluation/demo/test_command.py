@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from cloud_verifier.config import FED_HEAD_FILE
-from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
-from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, figures, to_numbers
+from spec_vlm_nav.graph import SIM_GRAPH
+from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, figures, to_numbers
 from spec_vlm_nav.process_graph import CommandSpec, NodeSpec
-from speculation.fed.inspect import inspect_head
-from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary, compose
-from speculation.vlm.inspect import inspect_folder
+from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary
 from tests.vlm_nav_evaluation.report.recording import FIGURES, FORWARD
 from vlm_nav_evaluation.demo.command import StepPrinter, head_beside, target_of
 
@@ -57,14 +55,6 @@ def test_a_step_is_printed_once_when_decision_and_figures_are_there(capsys: pyte
     assert [entry.step for entry in printer.stats] == [3, 4]
 
 
-def test_what_was_understood_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = StepPrinter()
-    for stamp in (1, 2):
-        asked = AskedPrompt(stamp, compose("find the green chair", [FORWARD]))
-        printer("vlm_nav/prompt", SimpleNamespace(data=asked.to_json()))
-    assert capsys.readouterr().out == "Understood: find the green chair\n"
-
-
 def test_the_room_holds_what_a_sentence_names() -> None:
     known = Vocabulary(("red", "green"), ("chair",))
     assert target_of("could you look for a green chair?", known, 0) == "green chair"
@@ -72,13 +62,6 @@ def test_the_room_holds_what_a_sentence_names() -> None:
     for sentence in ("do not go to the green chair", "find the dragon"):
         with pytest.raises(ValueError, match="say for example"):
             target_of(sentence, known, 0)
-
-
-def test_a_hold_has_no_figures_and_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    hold = decision(0, None, FALLBACK)
-    assert hold.kind == HOLD
-    StepPrinter()("navigation_action", hold)
-    assert capsys.readouterr().out == "step  0  HOLD\n"
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
@@ -108,11 +91,3 @@ def test_a_fed_head_is_looked_for_beside_the_target(tmp_path: Path) -> None:
     assert SIM_GRAPH.given(edge, arguments)["fed_head"] == str(head)
     none = SIM_GRAPH.values({})
     assert "--fed-head" not in SIM_GRAPH.command(verifier, none) and "fed_head" not in SIM_GRAPH.given(edge, none)
-
-
-def test_the_shipped_head_goes_with_the_shipped_pair() -> None:
-    models = PROJECT / "models"
-    report = inspect_head(
-        head_beside(str(models / "target")), [inspect_folder(models / name) for name in ("target", "draft")]
-    )
-    assert not report.problems and report.bytes_a_token <= 256

@@ -144,14 +144,6 @@ def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> 
         check_prompts(vlm, [Question("say <|im_end|>", b"")], 128)
 
 
-def test_questions_are_the_same_for_the_same_seed() -> None:
-    first, again, other = questions("random", 3), questions("random", 3), questions("random", 3, seed=1)
-    assert first == again and first != other and len(first) == 3
-    assert all(question.jpeg.startswith(b"\xff\xd8") for question in first)
-    with pytest.raises(ValueError, match="choose simulation, random"):
-        questions("camera", 1)
-
-
 def test_questions_of_rooms_have_the_walk_so_far() -> None:
     asked = questions("simulation", 12, order=ResponseOrder.ACTION_FIRST)
     prompts = [question.prompt.splitlines() for question in asked]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from edge_drafter import Mode
 from edge_drafter.protocols import FedModel
-from speculation.cancellation import Abandoned
 from speculation.fed.session import FedSession
 from speculation.wire import ROOT
 from tests.speculation.fed.heads import random_head, tiny_config
@@ -60,31 +59,6 @@ def test_outputs_are_those_of_the_chain_that_they_continue() -> None:
     assert np.exp(model.extend([answer[3]], [0]).max()) == pytest.approx(0.5), "behind what was drafted before"
     assert np.exp(model.extend([answer[2]], [ROOT]).max()) == pytest.approx(0.8), "behind the root"
     assert slept == pytest.approx([0.007] * 7)
-
-
-def test_a_miss_is_computed_at_the_depth_of_its_feature() -> None:
-    model, _, answer = begun(by_depth())
-    feed(model, answer, 0)
-    model.root_logits()
-    assert model.commit([], answer[0]) == {} and model.root_is_new
-    assert np.exp(model.root_logits().max()) == pytest.approx(0.8), "its feature is not there"
-    model.feed(answer[:1], 1, bytes(256))
-    assert np.exp(model.root_logits().max()) == pytest.approx(0.9)
-
-
-def test_depths_beyond_the_recorded_ones_are_the_deepest() -> None:
-    model, _, answer = begun(by_depth(depths=2))
-    feed(model, answer, 0)
-    rows = [model.extend([token], [n - 1])[0] for n, token in enumerate(answer[:4])]
-    assert np.exp([row.max() for row in rows]) == pytest.approx([0.8] * 4)
-
-
-def test_nothing_is_known_off_the_answers_path() -> None:
-    model, _, answer = begun(by_depth())
-    feed(model, answer, 0)
-    row = model.extend([answer[0] + 1], [ROOT])[0]
-    assert int(row.argmax()) != answer[1] and np.exp(row.max()) == pytest.approx(0.8)
-    assert np.exp(row).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("tokens", "end", "size", "named"), [
@@ -142,15 +116,6 @@ def test_forwards_and_nodes_are_counted_as_the_session_counts_them(data: st.Data
         assert len(levels) == len(slept)
 
 
-def test_a_forward_that_is_given_up_leaves_nothing() -> None:
-    model, slept, answer = begun(by_depth())
-    feed(model, answer, 0)
-    with pytest.raises(Abandoned):
-        model.extend([answer[0]], [ROOT], lambda: bool(slept))
-    assert len(slept) == 1, "the root's level ran"
-    assert np.exp(model.extend([answer[0]], [ROOT]).max()) == pytest.approx(0.8)
-
-
 @pytest.mark.parametrize("mode", DRAFTING)
 def test_every_mode_answers_as_the_target_with_a_head(mode: Mode) -> None:
     for results in (run_mode(mode.value, FED.draw(2), ORIN, fed=True) for _ in range(2)):
@@ -203,16 +168,3 @@ def test_a_head_and_its_time_are_needed() -> None:
         run_mode("sd", Synthetic(tokens=4).draw(1), ORIN, fed=True)
     with pytest.raises(ValueError, match="fed_s"):
         decode(FED.draw(1), replace(ORIN, fed_s=0.0), drafting("sd", FED.draw(1)), fed=True)
-
-
-def test_a_synthetic_head_is_right_as_often_as_asked_and_changes_nothing_else() -> None:
-    plain, fed = (replace(FED, tokens=400, fed=rates).draw(2) for rates in ((), FED.fed))
-    right = []
-    for one, other in zip(plain.steps, fed.steps, strict=True):
-        assert one.tokens == other.tokens and other.fed_tokens is not None
-        np.testing.assert_array_equal(one.draft_tokens, other.draft_tokens)
-        right.append(other.fed_tokens[:, :, 0] == np.array(other.tokens)[:, None])
-    shares = np.concatenate(right).mean(axis=0)
-    assert shares == pytest.approx(FED.fed, abs=0.05) and (np.diff(shares) <= 0.0).all()
-    with pytest.raises(ValueError, match="fed"):
-        Synthetic(fed=(0.5, 0.6))

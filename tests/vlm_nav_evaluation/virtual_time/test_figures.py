@@ -51,17 +51,6 @@ def test_what_warms_up_is_not_counted_and_changes_what_follows() -> None:
     assert sum(warm.seconds("sd")) < sum(cold.seconds("sd"))
 
 
-def test_busy_over_passes_a_token_is_the_time_of_a_token() -> None:
-    """Whatever is drafted, chains or trees: busy is the share of a step in which the target runs."""
-    recording, timings = Synthetic(tokens=24, acceptance=0.8).draw(2), load_timings("go2", "0")
-    for mode in ("cloud", "sd", "full"):
-        run = VirtualTime(recording, timings).run([Arm(mode, mode)])
-        found = figures_of(run.answers[mode], timings)
-        assert 0.0 < found["target_busy"] <= 1.0
-        per_token = sum(run.seconds(mode)) / found["tokens"]
-        assert found["passes_per_token"] * timings.verify_s / found["target_busy"] == pytest.approx(per_token)
-
-
 @pytest.mark.parametrize("mode", ["cloud", "full"])
 def test_on_virtual_time_the_last_token_comes_with_the_answer(mode: str) -> None:
     recording = Synthetic(tokens=20).draw(2)

@@ -28,12 +28,6 @@ def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
     assert channel.bytes == 161
 
 
-def test_without_a_limit_size_does_not_matter() -> None:
-    timeline = Timeline()
-    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.25).conditions)
-    assert [channel.send(bytes(size), lambda: None) for size in (1, 10**6)] == [0.25, 0.25]
-
-
 def test_a_named_link_is_the_one_that_real_sockets_have() -> None:
     """Its random delays, its rate, and the profile's delay on top; a rate of the timings replaces the link's."""
     timeline = Timeline()

@@ -21,7 +21,7 @@ from tests.cloud_verifier.prefills import prefill_at_once
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from vlm_nav_evaluation.virtual_time.record import compact
 from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
-from vlm_nav_evaluation.virtual_time.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
+from vlm_nav_evaluation.virtual_time.synthetic import EOS, VOCABULARY, Synthetic
 from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -169,17 +169,6 @@ def test_a_useless_forward_ends_with_the_layer_in_which_the_message_came() -> No
     assert ends == pytest.approx([1.3, 1.3])
 
 
-def test_survivors_are_renamed_as_a_session_does_it() -> None:
-    recording = recorded()
-    tokens = recording.steps[0].tokens
-    model = RecordedDraftModel(recording, Timings(), nothing)
-    model.begin("prompt 0", recording.image(0))
-    model.extend([tokens[0], 3, tokens[1], 5, tokens[2]], (ROOT, 0, 0, 1, 2))
-    assert model.commit((0,), tokens[1]) == {2: ROOT, 4: 0}
-    row = model.extend([tokens[3]], (0,))[0]
-    assert int(row.argmax()) == recording.steps[0].draft_tokens[4, 0]
-
-
 def test_off_the_answers_path_the_confidence_stays_and_the_tokens_are_noise() -> None:
     recording = recorded(n=12)
     step = recording.steps[0]
@@ -275,18 +264,6 @@ def test_an_exit_is_calibrated_and_gives_no_verdict_as_in_production() -> None:
     assert all(not output.verdicts for output in list(engine.verify([Row(0, (), (), exits=False)]))[:-1])
 
 
-def test_few_of_many_tokens_are_kept_under_new_numbers() -> None:
-    recording = recorded(vocabulary=40)
-    small = compact(recording)
-    assert small.vocabulary < 600
-    for one, other in zip(recording.steps, small.steps, strict=True):
-        same = [token == first for token, first in zip(one.tokens, one.draft_tokens[:, 0].tolist(), strict=True)]
-        also = [token == first for token, first in zip(other.tokens, other.draft_tokens[:, 0].tolist(), strict=True)]
-        assert same == also
-        assert min(other.tokens) >= FIRST_WORD
-    assert len(small.eos) == 1
-
-
 def test_a_synthetic_recording_matches_its_settings() -> None:
     source = Synthetic(tokens=500, second=0.5, sharpness=0.7)
     recording = source.draw(20)
@@ -309,31 +286,6 @@ def test_a_synthetic_recording_matches_its_settings() -> None:
     for level in np.unique(chances):
         assert hits[chances == level].mean() == pytest.approx(level, abs=0.03)
     assert recording.vocabulary == VOCABULARY
-
-
-def test_exits_of_a_synthetic_recording_are_calibrated() -> None:
-    recording = Synthetic(tokens=500, layers=10, exits=(2, 5, 6), mean_exit=4.0, exit_sharpness=0.8).draw(20)
-    agrees = np.concatenate([step.agrees for step in recording.steps if step.agrees is not None])
-    confidences = np.concatenate([step.confidences for step in recording.steps if step.confidences is not None])
-    for exit in range(3):
-        for level in np.unique(confidences[:, exit]):
-            chosen = confidences[:, exit] == level
-            assert agrees[chosen, exit].mean() == pytest.approx(level, abs=0.03)
-
-
-def test_per_place_acceptance_and_the_same_draw_twice() -> None:
-    source = Synthetic(tokens=6, acceptance=(1.0, 0.0))
-    one, other = source.draw(3), source.draw(3)
-    for step, again in zip(one.steps, other.steps, strict=True):
-        assert (step.draft_tokens[:, 0] == np.array(step.tokens)).tolist() == [True, False] * 3
-        np.testing.assert_array_equal(step.draft_tokens, again.draft_tokens)
-
-
-@pytest.mark.parametrize(("layers", "mean"), [(tuple(range(27)), 8.0), ((2, 5, 6), 5.5), ((3,), 3.0), ((0, 26), 1.0)])
-def test_the_tilt_finds_the_mean(layers: tuple[int, ...], mean: float) -> None:
-    weights = tilted(layers, mean)
-    assert weights.sum() == pytest.approx(1.0)
-    assert float(weights @ np.array(layers)) == pytest.approx(mean, abs=1e-6)
 
 
 @pytest.mark.parametrize(
