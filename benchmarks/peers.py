@@ -36,9 +36,8 @@ STEPS, QUICK_STEPS = 60, 2
 LOOKUP_TOKENS = 10
 """Tokens that prompt lookup proposes at once: the default of transformers' own candidate generator."""
 GREEDY = "generate"
-ASSISTED, SIGHTED, FIXED = "assisted, as shipped", "assisted, with sight", "assisted, with sight, fixed gamma"
-FIXED_WORDS = "assisted, fixed gamma"
-LOOKUP, LOOKUP_WORDS = "prompt lookup", "prompt lookup, words alone"
+ASSISTED, SIGHTED = "assisted, as shipped", "assisted, with sight"
+LOOKUP = "prompt lookup"
 ALONE = "own loop, target alone"
 FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
@@ -63,28 +62,25 @@ COLUMNS = (
 )
 
 
-def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list[Arm[Question]]:
+def peers_of(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm[Question]]:
     """Return transformers' arms; what is there for images' sake alone is left out of a pair of language models.
 
-    Prompt lookup may propose the image's placeholders, which transformers then takes for a second image and refuses;
-    with `suppress_tokens` they are barred, as its own option, and no answer has them anyway.
+    Prompt lookup may propose the image's placeholders, which transformers then takes for a second image and refuses; so
+    they are barred with its own option `suppress_tokens`, and no answer has them anyway.
     """
     lookup: dict[str, Any] = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
-    # As many tokens a round as ours, always all of them: what the dynamic end of drafts, its default, costs or brings.
-    fixed: dict[str, Any] = {"num_assistant_tokens": gamma if isinstance(gamma, int) else 4}
-    fixed |= {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+    if target.processor.frames is not None:
+        image = target.processor.frames.placeholder(target.processor.frames.check_images()[0][1])
+        # What an image adds to a prompt is no word.
+        barred = {*target.processor.encode_text("go", [image]).tolist()} - {*target.words("go").tolist()}
+        lookup["suppress_tokens"] = sorted(barred)
     decoders: dict[str, Generate] = {
         GREEDY: Generate(target, max_tokens),
         LOOKUP: Generate(target, max_tokens, **lookup),
         ASSISTED: Generate(target, max_tokens, draft),
     }
-    if target.processor.frames is not None:
-        image = target.processor.frames.placeholder(target.processor.frames.check_images()[0][1])
-        # What an image adds to a prompt is no word.
-        barred = sorted({*target.processor.encode_text("go", [image]).tolist()} - {*target.words("go").tolist()})
-        decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)
+    if target.sees_images:
         decoders[SIGHTED] = Generate(target, max_tokens, draft, sight=True)
-    decoders[FIXED if target.sees_images else FIXED_WORDS] = Generate(target, max_tokens, draft, sight=True, **fixed)
     return [Arm(name, decode=decode, optional=True) for name, decode in decoders.items()]
 
 
@@ -161,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
     alone = ModelAlone(target, options.max_tokens, capacity=options.capacity)
     forgetful = ",".join(filter(None, (options.drafting, "ngrams=off")))
     arms = [
-        *peers_of(target, draft, options.max_tokens, options.gamma),
+        *peers_of(target, draft, options.max_tokens),
         alone.arm(ALONE),
         *modes_as_arms(MODES, rtt_s=0.0),
         Arm(FORGETFUL, Mode.FULL.value, {"rtt_s": 0.0, "drafting": forgetful}),

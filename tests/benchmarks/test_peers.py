@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import peers
-from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIXED_WORDS, FORGETFUL, GREEDY, LOOKUP, MODES, SIGHTED
+from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FORGETFUL, GREEDY, LOOKUP, MODES, SIGHTED
 from edge_drafter import DecodingStats
 from speculation.vlm.model import Vlm
 from tests.models import tiny_text_model
@@ -44,9 +44,9 @@ def test_figures_are_totals_and_ratios_are_to_generate() -> None:
 
 def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:
     asked, alone = questions("random", 2), ModelAlone(target, 16)
-    run = take_turns([*peers.peers_of(target, draft, 16, 4), alone.arm(ALONE)], asked)
+    run = take_turns([*peers.peers_of(target, draft, 16), alone.arm(ALONE)], asked)
     assert not alone.flips(run, asked, ALONE)
-    assert set(run.answers) | set(run.refused) >= {GREEDY, ASSISTED, SIGHTED, ALONE, LOOKUP}
+    assert set(run.answers) == {GREEDY, ASSISTED, SIGHTED, ALONE, LOOKUP}
     assert [each.tokens for each in run.answers[GREEDY]] == [each.tokens for each in run.answers[ALONE]]
     assert run.stats(GREEDY)[0].rounds == run.stats(ALONE)[0].rounds
 
@@ -68,11 +68,9 @@ def test_the_whole_comparison_over_real_sockets(
     name = "peers_text" if source == "text" else "peers"
     saved = json.loads((kept / f"{name}_float64.json").read_text())
     assert saved["flips"] == [] and {GREEDY, ALONE, *MODES, FORGETFUL} <= saved["figures"].keys()
-    assert (SIGHTED in saved["figures"]) == (source == "random") and (FIXED_WORDS in saved["figures"]) == (
-        source == "text"
-    )
+    assert (SIGHTED in saved["figures"]) == (source == "random")
     assert all(len(times) == 3 for times in saved["step_s"].values())
     assert all(entry["frames_other_than_target"] == 0 for entry in saved["figures"].values())
     assert (kept / f"{name}.png").stat().st_size < 120_000
     printed = capsys.readouterr().out
-    assert "1 thread(s) in each process" in printed and (source == "text" or "transformers fails: Image" in printed)
+    assert "1 thread(s) in each process" in printed
