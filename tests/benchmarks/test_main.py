@@ -62,9 +62,3 @@ def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
     read = module.parser().parse_args(line[3:])
     assert read.quick and read.out == tmp_path
     assert not getattr(read, "steps", None)
-
-
-def test_a_quick_look_is_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        __main__.main(["--quick", "--save"])
-    assert "not allowed with" in capsys.readouterr().err

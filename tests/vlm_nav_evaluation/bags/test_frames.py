@@ -136,25 +136,6 @@ def test_depth_is_no_camera_and_neither_is_a_topic_without_messages(tmp_path: Pa
         FrameSource(alone, ASKED)
 
 
-def test_a_bags_own_definition_is_used(tmp_path: Path) -> None:
-    """A String of other software with one more field in front: only the bag knows how to read it."""
-    from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg("uint32 sequence\nstring data\n", "std_msgs/msg/String"))
-    made = store.types["std_msgs/msg/String"]
-    with Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP) as writer:
-        said = writer.add_connection("/instruction", "std_msgs/msg/String", typestore=store)
-        seen = writer.add_connection("/camera", COMPRESSED, typestore=bags.TYPES)
-        writer.write(
-            said, bags.START_NS, store.serialize_cdr(made(sequence=7, data="find the red ball"), "std_msgs/msg/String")
-        )
-        for _, stamp_ns, message in bags.camera(2):
-            writer.write(seen, stamp_ns, bags.TYPES.serialize_cdr(message, COMPRESSED))
-    frames, problems = load(tmp_path / "bag", Selection())
-    assert [item.instruction for item in frames] == ["find the red ball"] * 2 and not problems
-
-
 def test_a_label_survives_its_text_and_a_bad_one_is_named(tmp_path: Path) -> None:
     for action in ACTIONS:
         label = OracleLabel(5, action.text, "search", ("red ball", "blue chair"))

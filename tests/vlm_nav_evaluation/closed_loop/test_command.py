@@ -47,11 +47,6 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
     assert {key.policy for key in keys[27:]} == {"sd"} and {key.rtt_ms for key in keys[27:]} == {40.0}
 
 
-def test_every_layout_has_its_episodes() -> None:
-    keys = closed_loop.episode_keys(options("--seeds", "3", "--modes", "target", "--layout", "all"))
-    assert [key.layout for key in keys] == ["room", "room", "two_rooms", "two_rooms", "hallway", "hallway"]
-
-
 def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft: Path) -> None:
     chosen = options("--target-model", "me/tiny", "--draft-model", str(tiny_draft), "--modes", "sd")
     assert closed_loop.settings(chosen)["guide"] is False

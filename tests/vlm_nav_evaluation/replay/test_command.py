@@ -16,9 +16,9 @@ from spec_vlm_nav.messages import AskedPrompt
 from speculation.language.prompts import STOP, VOCABULARY_FILE, compose
 from tests import bags
 from tests.cloud_verifier.process import Verifier, start
-from vlm_nav_evaluation.__main__ import main, parser
+from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.frames import FrameSource, OracleLabel, Selection
-from vlm_nav_evaluation.replay.command import arms_of, fingerprint, name_bags
+from vlm_nav_evaluation.replay.command import fingerprint, name_bags
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"
@@ -166,16 +166,6 @@ def test_what_cannot_be_replayed_is_one_sentence(
         status = int(refused.code or 0)
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2 and complaint in said
-
-
-def test_a_bag_may_follow_a_flag_without_a_value() -> None:
-    found = parser().parse_args(["replay", "--anew", "walk"])
-    assert found.anew is True and found.bags == [Path("walk")]
-
-
-def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:
-    arms = arms_of(["edge", "fsd"], [0.0, 40.0])
-    assert [arm.label for arm in arms] == ["edge", "fsd", "fsd +40 ms"]
 
 
 def test_a_thousand_frames_are_read_without_holding_them(tmp_path: Path) -> None:

@@ -45,40 +45,6 @@ def feed(model: FedModel, answer: tuple[int, ...], count: int, prompt: int = 4) 
     model.feed([7] * prompt + list(answer[:count]), count, bytes(256 * (prompt + count)))
 
 
-def test_outputs_are_those_of_the_chain_that_they_continue() -> None:
-    """Three tokens drafted and two of them committed: only the root is computed again, and goes on at depth 1."""
-    model, slept, answer = begun(by_depth())
-    feed(model, answer, 0)
-    rows = [model.root_logits(), *(model.extend([token], [n - 1])[0] for n, token in enumerate(answer[:3]))]
-    assert np.exp([row.max() for row in rows]) == pytest.approx([0.9, 0.8, 0.7, 0.6])
-    assert [int(row.argmax()) for row in rows] == list(answer[:4])
-    assert model.commit([0], answer[1]) == {1: ROOT, 2: 0} and not model.root_is_new
-    assert np.exp(model.root_logits().max()) == pytest.approx(0.7), "as it was drafted"
-    model.feed(answer[:2], 2, bytes(512))
-    assert model.root_is_new and np.exp(model.root_logits().max()) == pytest.approx(0.9)
-    assert np.exp(model.extend([answer[3]], [0]).max()) == pytest.approx(0.5), "behind what was drafted before"
-    assert np.exp(model.extend([answer[2]], [ROOT]).max()) == pytest.approx(0.8), "behind the root"
-    assert slept == pytest.approx([0.007] * 7)
-
-
-@pytest.mark.parametrize(("tokens", "end", "size", "named"), [
-    ([1, 2], 0, 512, "do not reach"),
-    ([300], 0, 255, "bytes"),
-    ([300, 9], 3, 512, "other tokens"),
-    ([300], 9, 256, "do not reach"),
-])  # fmt: skip
-def test_features_that_do_not_fit_are_refused(tokens: list[int], end: int, size: int, named: str) -> None:
-    model, _, answer = begun(by_depth())
-    if named != "do not reach" or end:
-        feed(model, answer, 0)
-        for token in answer[:3]:
-            model.commit([], token)
-    else:
-        end = 2
-    with pytest.raises(ValueError, match=named):
-        model.feed(tokens, end, bytes(size))
-
-
 @settings(max_examples=40)
 @given(data=st.data())
 def test_forwards_and_nodes_are_counted_as_the_session_counts_them(data: st.DataObject) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, decode, drafting, load_timings
+from vlm_nav_evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
 
 GO2_RUN = Synthetic(tokens=200, acceptance=0.727, miss=0.556, mean_exit=8.0, layers=28)
@@ -29,17 +29,6 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
     assert found["fsd"]["mean_exit"] == pytest.approx(8.0, abs=0.4)
     # A round of sd is four draft forwards, two ways and a pass.
     assert found["sd"]["target_busy"] == pytest.approx(0.62 / (4 * 0.072 + 0.24 + 0.62), rel=0.01)
-
-
-def test_the_backend_gives_what_the_policies_give() -> None:
-    recording, timings = Synthetic(tokens=20).draw(3), load_timings("go2")
-    arms = [Arm("four", "fsd", {"gamma": 4}), Arm("seven", "fsd", {"gamma": 7, "text": "branches=2"})]
-    run = VirtualTime(recording, timings).run(arms)
-    for name, config in (
-        ("four", drafting("fsd", recording, gamma=4)), ("seven", drafting("fsd", recording, "branches=2", gamma=7))
-    ):  # fmt: skip
-        assert run.stats(name) == [each.stats for each in decode(recording, timings, config)]
-    assert run.different == 0 and run.times_faster("four", "four") == (1.0, 1.0, 1.0)
 
 
 def test_what_warms_up_is_not_counted_and_changes_what_follows() -> None:

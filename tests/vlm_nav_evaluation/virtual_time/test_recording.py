@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.interfaces import Row
-from edge_drafter.sources.model import propose
-from speculation.cancellation import Abandoned
-from speculation.distributions import Distributions
 from speculation.pass_cost import Load, PassCost
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
@@ -22,7 +19,6 @@ from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedE
 from vlm_nav_evaluation.virtual_time.record import compact
 from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
 from vlm_nav_evaluation.virtual_time.synthetic import EOS, VOCABULARY, Synthetic
-from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
@@ -111,21 +107,6 @@ def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
         Synthetic(tokens=3).draw(1).save(tmp_path / "synthetic.npz")
 
 
-def test_the_drafts_rows_have_the_recorded_probabilities() -> None:
-    recording = recorded()
-    step = recording.steps[1]
-    model = RecordedDraftModel(recording, Timings(), nothing)
-    model.begin(step.prompt, recording.image(1))
-    rows = [model.root_logits(), *model.extend(step.tokens[:-1], range(-1, len(step.tokens) - 2))]
-    for place, row in enumerate(rows):
-        softmax = np.exp(row) / np.exp(row).sum()
-        np.testing.assert_allclose(softmax[step.draft_tokens[place]], step.draft_probabilities[place], rtol=1e-5)
-        assert softmax[-1] < 1e-20
-        ((predicted,),) = propose(Distributions(row[None]), [2], [()], model.predictor)  # type: ignore[arg-type]
-        assert predicted == (step.draft_tokens[place, 0], pytest.approx(float(step.acceptance[place, 1])))
-        assert model.predictor.chance(row, 9) == pytest.approx(float(step.acceptance[place, 2]))
-
-
 def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
     recording = recorded()
     tokens = recording.steps[0].tokens
@@ -140,49 +121,6 @@ def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
     assert model.commit((), tokens[2]) == {}
     model.extend([9, 8], (ROOT, ROOT))  # the root rides in front
     assert spent == [5.0, 1.0, 1.25, 1.5]
-
-
-def test_a_useless_forward_ends_with_the_layer_in_which_the_message_came() -> None:
-    """Checked after every layer, or only where a message came: the same moment."""
-    ends = []
-    for waits in (False, True):
-        timeline = Timeline()
-        inbox: Inbox[str] = Inbox(timeline)
-        recording = recorded()
-
-        def wait(seconds: float, timeline: Timeline = timeline, inbox: Inbox[str] = inbox) -> float:
-            before = timeline.now
-            inbox.wait(seconds)
-            return timeline.now - before
-
-        model = RecordedDraftModel(recording, Timings(draft_s=2.8), timeline.sleep, *([wait] if waits else []))
-        timeline.at(0.25, lambda inbox=inbox: inbox.put("nothing"))  # type: ignore[misc]
-        timeline.at(1.23, lambda inbox=inbox: inbox.put("stop"))  # type: ignore[misc]
-
-        def draft(model: RecordedDraftModel = model, inbox: Inbox[str] = inbox, source: Recording = recording) -> None:
-            model.begin("prompt 0", source.image(0))
-            with pytest.raises(Abandoned):
-                model.root_logits(lambda: inbox.take() == "stop")
-
-        timeline.run([draft])
-        ends.append(timeline.now)
-    assert ends == pytest.approx([1.3, 1.3])
-
-
-def test_off_the_answers_path_the_confidence_stays_and_the_tokens_are_noise() -> None:
-    recording = recorded(n=12)
-    step = recording.steps[0]
-    wrong = next(token for token in range(2, 40) if token != step.tokens[0])
-    rows = []
-    for _ in range(2):
-        model = RecordedDraftModel(recording, Timings(), nothing)
-        model.begin("prompt 0", recording.image(0))
-        rows.append(model.extend([wrong, step.tokens[1]], (ROOT, 0)))
-    np.testing.assert_array_equal(rows[0], rows[1])
-    for place, row in enumerate(rows[0], start=1):
-        softmax = np.exp(row) / np.exp(row).sum()
-        assert softmax.max() == pytest.approx(float(step.draft_probabilities[place, 0]), rel=1e-5)
-        assert model.predictor.chance(row, 1) == pytest.approx(float(step.acceptance[place, 0]))
 
 
 @given(data=st.data(), seed=st.integers(0, 50))
@@ -246,22 +184,6 @@ def test_the_chunks_of_a_prefill_take_its_time_together(
         expected += cost.seconds(load) if cost is not None else 2.0 * size / tokens + 0.1 * beside
         left -= size
     assert sum(spent) == pytest.approx(expected)
-
-
-def test_an_exit_is_calibrated_and_gives_no_verdict_as_in_production() -> None:
-    recording = recorded()
-    step = recording.steps[0]
-    assert step.exit_probabilities is not None
-    engine = RecordedEngine(recording, Timings(), nothing)
-    prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), (), 20)
-    outside = Row(0, (35,), (ROOT,))
-    without = [output.verdicts for output in engine.verify([outside])]
-    assert [bool(verdicts) for verdicts in without] == [False, False, False, True]
-    verdict = next(iter(engine.verify([Row(0, (), ())]))).verdicts[0]
-    assert verdict.confidence == step.exit_probabilities[0, 0]
-    measured = engine.model.reliability[0].rate(verdict.confidence)
-    assert measured == (0.8 if step.exit_probabilities[0, 0] >= 0.5 else 0.1)
-    assert all(not output.verdicts for output in list(engine.verify([Row(0, (), (), exits=False)]))[:-1])
 
 
 def test_a_synthetic_recording_matches_its_settings() -> None:

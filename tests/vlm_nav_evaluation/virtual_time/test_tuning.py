@@ -26,10 +26,6 @@ from vlm_nav_evaluation.virtual_time.tuning import (
 DRAFTING = [mode.value for mode in Mode if is_tuned(mode.value)]
 
 
-def test_what_drafts_is_tuned() -> None:
-    assert set(DRAFTING) == {mode.value for mode in Mode} - {"cloud", "edge"}
-
-
 @pytest.mark.parametrize("mode", DRAFTING)
 def test_every_mode_has_as_many_candidates_and_is_among_them_as_shipped(mode: str) -> None:
     found = candidates(mode)
@@ -44,11 +40,6 @@ def test_every_mode_has_as_many_candidates_and_is_among_them_as_shipped(mode: st
 
 def test_candidates_keep_what_all_have() -> None:
     assert all(text.startswith("ngrams=off") for text in candidates("full", "ngrams=off"))
-
-
-def test_server_sd_takes_changes_though_it_drafts_nothing_on_the_edge() -> None:
-    assert changes_of("sd", "gamma=2") == {"text": "gamma=2"}
-    assert changes_of("server_sd", "gamma=2,draft_tokens=0") == {"gamma": 2, "draft_tokens": 0}
 
 
 def test_what_is_tuned_on_is_not_reported() -> None:
