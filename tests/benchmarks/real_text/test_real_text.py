@@ -26,7 +26,6 @@ from speculation.vlm.load import load_vlm
 from tests.models import scratch_logits, tiny_text_model, tiny_tokenizer
 
 SMALL = Sizes(3, 6, 8, 4, 6, ("--epochs", "1"), 2, 2, 2)
-COLOURS = ("silver", "red", "blue", "green", "brown", "white")
 
 
 @pytest.fixture
