@@ -30,7 +30,7 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     assert set(saved["sources"]["embedded pair"]) == set(plotted)
     assert saved["timings"]["verify_s"] == pytest.approx(0.62)
     assert saved["pair"].keys() == {"target", "draft"} and saved["commit"] and saved["machine"]
-    assert {path.name for path in kept.glob("*.png")} == {"decoding_ablation.png", "decoding_ablation_tuned.png"}
+    assert {path.name for path in kept.glob("*.png")} == {"decoding_ablation.png"}
     refusals = (
         ([*pair, "--steps", "4"], "has 3 steps, 4 are needed"),
         ([*pair, "--steps", "2", "--response-order", "action_first"], "order reason_first"),

@@ -35,7 +35,7 @@ class AnswerTimeline:
 
     @property
     def text(self) -> str:
-        """The whole answer."""
+        """Return the whole answer."""
         return self.texts[-1][1]
 
     def committed(self, seconds: float) -> str:

@@ -244,7 +244,7 @@ class ActingEpisode(Measured):
 
     @property
     def standing_s(self) -> float:
-        """Seconds in which the robot did not move."""
+        """Return the seconds in which the robot did not move."""
         return self.total_s - self.moving_s
 
 

@@ -84,7 +84,7 @@ class Run:
 
     @property
     def different(self) -> int:
-        """The number of questions on which the tokens of exact arms differ."""
+        """Return the number of questions on which the tokens of exact arms differ."""
         arms = [self.answers[arm] for arm in self.exact if arm in self.answers]
         return sum(len({answer.tokens for answer in answers}) > 1 for answers in zip(*arms, strict=True))
 

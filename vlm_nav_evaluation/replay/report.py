@@ -55,7 +55,7 @@ class ReplayArm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """E.g. 'fsd +40 ms'."""
+        """Return the name in tables, e.g. 'fsd +40 ms'."""
         return f"{self.mode} +{self.rtt_ms:g} ms" if self.rtt_ms else self.mode
 
 

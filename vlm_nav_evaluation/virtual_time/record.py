@@ -62,7 +62,7 @@ class FedPair:
 
     @property
     def shape(self) -> FedShape:
-        """What virtual time needs of it."""
+        """Return what virtual time needs of it."""
         config = self.head.config
         return FedShape(SCALE_BYTES + config.size, config.prompt_tokens, config.short_list)
 
@@ -104,12 +104,12 @@ class Models:
 
     @property
     def exit_layers(self) -> tuple[int, ...]:
-        """The layers with an exit."""
+        """Return the layers with an exit."""
         return self.exits.layers if self.exits is not None else ()
 
     @property
     def short_list(self) -> npt.NDArray[np.integer] | None:
-        """The tokens that exits can predict; None for all."""
+        """Return the tokens that exits can predict; None for all."""
         short = self.exits.short_list if self.exits is not None and self.exits.head is Head.SHORT else None
         return short.ids if short is not None else None
 
