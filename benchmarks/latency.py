@@ -69,19 +69,11 @@ def run(options: argparse.Namespace) -> None:
     print(markdown("mode", with_ratios(figures), COLUMNS))
     print(f"frames on which the modes' tokens differ: {measured.different} of {len(asked)}")
     print(command.ratio_lines(measured, pairs))
-    cpu_s = measured.means("cpu_s")
-    print(
-        "processor time an answer, edge and verifier: " + ", ".join(f"{m} {1e3 * s:.0f} ms" for m, s in cpu_s.items())
-    )
     for arm, entry in figures.items():
         if entry["early_received"]:
             print(f"{arm}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
-    data = {
-        "declared_link": asdict(load_link(options.link)),
-        "figures": figures,
-        "cpu_s_per_step": cpu_s,
-    }
+    data = {"declared_link": asdict(load_link(options.link)), "figures": figures}
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

@@ -30,7 +30,7 @@ from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bu
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, bar_plot, keep
-from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
+from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 STEPS, QUICK_STEPS = 60, 2
 LOOKUP_TOKENS = 10
@@ -56,7 +56,6 @@ COLUMNS = (
     Column("tokens/s", "tokens_per_s", ".0f"),
     Column("tau", "tau"),
     Column("forwards/token", "forwards_per_token"),
-    Column("CPU ms", "cpu_s", ".0f", MS),
     Column("faster (95 %)", "ratio_low_median_high", ".2fx"),
     Column("other", "frames_other_than_target", "d", 1),
 )
@@ -100,14 +99,13 @@ def load_pair(options: argparse.Namespace) -> tuple[Vlm, Vlm]:
 def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm: rates are totals over totals, ratios are `generate`'s time over the arm's."""
     figures: dict[str, dict[str, Any]] = {}
-    totals, cpu_s = run.figures(), run.means("cpu_s")
+    totals = run.figures()
     for name, found in margins(flips, run.answers).items():
         stats, seconds, tokens = run.stats(name), run.seconds(name), totals[name]["tokens"]
         figures[name] = {
             **{key: totals[name][key] for key in ("total_s", "tau")},
             "tokens": int(tokens),
             "tokens_per_s": tokens / sum(seconds),
-            "cpu_s": cpu_s.get(name),
             "forwards_per_token": sum(each.cloud_passes + 1 for each in stats) / tokens,
             "ratio_low_median_high": run.times_faster(GREEDY, name) if GREEDY in run.answers else None,
             "frames_other_than_target": len(found),

@@ -14,16 +14,12 @@ from benchmarks.robots import (
     Served,
     drive,
     figures,
-    flips_of,
     main,
     summarised,
     tokens_within,
     window,
 )
 from edge_drafter import DecodingStats
-from speculation.vlm.load import load_vlm
-from vlm_nav_evaluation.experiment.questions import questions
-from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 
 ASKED = [Question(f"question {number}", b"") for number in range(3)]
@@ -112,16 +108,6 @@ def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None
     assert threading.active_count() == before
 
 
-def test_a_wrong_answer_is_shown_with_its_margin(tiny_target: Path) -> None:
-    (question,) = questions("random", 1)
-    target = ModelAlone(load_vlm(tiny_target, dtype="float64"), 4)
-    truth = target.decode(question)
-    bent = (*truth.tokens[:2], truth.tokens[2] + 1)
-    wrong = [("full wisp", Served(3, 0, 0.0, 1.0, bent, DecodingStats()))]
-    (flip,) = flips_of(target, [question], [truth], wrong)
-    assert (flip.mode, flip.position) == ("full wisp", 2) and 0.0 < flip.margin < float("inf")
-
-
 def test_the_whole_command_serves_robots_their_own_answers(
     tiny_target: Path, tiny_draft: Path, kept: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -131,6 +117,6 @@ def test_the_whole_command_serves_robots_their_own_answers(
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
     saved = json.loads((kept / "robots_raw_float64.json").read_text())
-    assert saved["flips"] == [] and saved["answers"] >= 4 and "cores" in saved["machine"]
+    assert saved["wrong"] == 0 and saved["answers"] >= 4 and "cores" in saved["machine"]
     assert list(saved["robots"]["2"]) == ["cloud", "full fcfs"]
     assert (kept / "robots_raw.png").stat().st_size > 10_000

@@ -23,9 +23,7 @@ from speculation.language.prompts import (
 )
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, read_config
-from speculation.vlm.inputs import as_sent, prepare
-from speculation.vlm.model import Vlm
-from speculation.wire import MAX_DRAFT_TOKENS, MAX_PROMPT_CHARS
+from speculation.wire import MAX_DRAFT_TOKENS
 from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.options import add_edge_flags, add_prompt_options
@@ -69,29 +67,22 @@ def questions(
 
 
 def check_prompts(vlm: LoadedDraft, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
-    """Raise ValueError as `check_question` for a text prompt; questions with a frame of our own are short."""
-    for question in asked:
-        if not question.jpeg:
-            check_question(vlm, question, max_tokens, capacity)
+    """Raise ValueError for a text prompt that `vlm` refuses, or that with answer and draft exceeds a session's cache.
 
-
-def check_question(vlm: LoadedDraft, question: Question, max_tokens: int, capacity: int) -> None:
-    """Raise ValueError for a question that `vlm` refuses, or that with answer and draft exceeds a session's cache."""
-    prompt = question.prompt
-    shown = f"sample {question.name}" if question.name else f"prompt {prompt[:47] + '...' if prompt[50:] else prompt!r}"
-    if len(prompt) > MAX_PROMPT_CHARS:
-        raise ValueError(f"{shown} has {len(prompt)} characters with the turns before, the limit is {MAX_PROMPT_CHARS}")
-    try:
-        # Of an engine's frames nobody knows the number of tokens before they are read.
-        ids = prepare(vlm, prompt, as_sent(vlm, question.jpeg)).ids if isinstance(vlm, Vlm) else vlm.words(prompt)
-    except ValueError as error:
-        raise ValueError(f"{shown}: {error}") from None
-    tokens = len(ids)
-    if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
-        raise ValueError(
-            f"{shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the {capacity} "
-            "of a session; take it out of the file, ask for fewer tokens (--max-tokens) or give more room (--capacity)"
-        )
+    Questions with a frame are of our own, and short.
+    """
+    for prompt in (question.prompt for question in asked if not question.jpeg):
+        shown = f"prompt {prompt[:47] + '...' if prompt[50:] else prompt!r}"
+        try:
+            tokens = len(vlm.words(prompt))
+        except ValueError as error:
+            raise ValueError(f"{shown}: {error}") from None
+        if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
+            raise ValueError(
+                f"{shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the "
+                f"{capacity} of a session; take it out of the file, ask for fewer tokens (--max-tokens) or give more "
+                "room (--capacity)"
+            )
 
 
 def read_source(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -91,14 +91,6 @@ class Run:
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return every arm's `summary`."""
         return {arm: summary(self.stats(arm)) for arm in self.answers}
-
-    def means(self, name: str) -> dict[str, float]:
-        """Return every arm's mean of a number of `Answer.more`; nothing for an arm with an answer that lacks it."""
-        return {
-            arm: fmean(answer.more[name] for answer in answers)
-            for arm, answers in self.answers.items()
-            if answers and all(name in answer.more for answer in answers)
-        }
 
     def ratios(self, slow: str, fast: str) -> list[float]:
         """Return the time of `slow` over that of `fast`, question by question."""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
@@ -14,14 +14,13 @@ from edge_drafter.draft_models import load_draft
 from edge_drafter.protocols import LoadedDraft
 from edge_drafter.settings import EdgeConfig
 from speculation.settings import fields_of
-from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed, processor_s
+from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import check_prompts
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, capacity_of, verifier, verifier_flags
 
-Q = TypeVar("Q", bound=Question)
 UNUSED = ("mode", "target", "seed", "verifier", "frames")
 """These options have a field's name and mean something else."""
 
@@ -86,24 +85,13 @@ class Edges:
         """Let arms take turns (`take_turns`) over the sockets. Raises ValueError, VerifierLost, AnswerLate."""
         capacity = capacity_of(self.options)
         check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens, capacity)
-        ready = [replace(arm, decode=charged(self.decoder(arm))) for arm in arms]
+        ready = [replace(arm, decode=self.decoder(arm)) for arm in arms]
         return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
 
     def close(self) -> None:
         """Close all links; who asks for an edge gets a new one."""
         while self._edges:
             self._edges.popitem()[1].close()
-
-
-def charged(decode: Callable[[Q], Answer]) -> Callable[[Q], Answer]:
-    """Return a decoder that adds to `Answer.more` the processor seconds of all processes here, as `cpu_s`."""
-
-    def measured(question: Q) -> Answer:
-        before = processor_s()
-        answer = decode(question)
-        return replace(answer, more={**answer.more, "cpu_s": processor_s() - before})
-
-    return measured
 
 
 def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm[Question]]:

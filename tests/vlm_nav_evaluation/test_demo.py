@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,7 @@ from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, figures, to_numbers
 from spec_vlm_nav.process_graph import CommandSpec, NodeSpec
 from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary
 from tests.vlm_nav_evaluation.report.recording import FIGURES, FORWARD
-from vlm_nav_evaluation.demo.command import StepPrinter, head_beside, target_of
+from vlm_nav_evaluation.demo import StepPrinter, head_beside, target_of
 
 
 def decision(
@@ -62,19 +60,6 @@ def test_the_room_holds_what_a_sentence_names() -> None:
     for sentence in ("do not go to the green chair", "find the dragon"):
         with pytest.raises(ValueError, match="say for example"):
             target_of(sentence, known, 0)
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-@pytest.mark.parametrize("words", [["vlm_nav_evaluation.demo"], ["vlm_nav_evaluation", "demo"]])
-def test_the_demo_is_a_module_and_a_command(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As `python -m` runs it, without the seconds of a new interpreter's imports."""
-    monkeypatch.setattr(sys, "argv", [*words, "--help"])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-    printed = capsys.readouterr().out
-    assert end.value.code == 0 and "--difficulty {easy,middle,hard}" in printed and "--no-movie" in printed
 
 
 def test_a_fed_head_is_looked_for_beside_the_target(tmp_path: Path) -> None:
