@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.config import FED_HEAD_FILE
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
 from spec_vlm_nav.runner import Runner
@@ -25,16 +24,13 @@ from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 READY_LIMIT_S = 120.0
-MODEL, FED = "model", "fed"
 PROMPT = "vlm_nav/prompt"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `demo`."""
     line = commands.add_parser("demo", help="a simulated Go2 finds an object", description=__doc__)
-    add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", *DECODING, seed="3")
-    shown = "who drafts: the draft model, or the fed head beside the target (default: %(default)s)"
-    line.add_argument("--draft", default=MODEL, choices=(MODEL, FED), help=shown)
+    add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", "fed_head", *DECODING, seed="3")
     asked = line.add_mutually_exclusive_group()
     asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
     asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
@@ -85,17 +81,6 @@ class StepPrinter:
             print(f"         {line}", flush=True)
 
 
-def head_beside(target: str) -> Path:
-    """Return the folder of the fed head beside a target. Raises ValueError, in one sentence, where there is none."""
-    folder = Path(target).resolve().parent / "fed_head"
-    if not (folder / FED_HEAD_FILE).is_file():
-        raise ValueError(
-            f"--draft {FED}: no fed head in {folder} ({FED_HEAD_FILE} is missing); train one with "
-            "`python -m adapters_training fed-head` (docs/training.md), or leave the option out"
-        )
-    return folder
-
-
 def target_of(sentence: str, vocabulary: Vocabulary | None, seed: int) -> str:
     """Return the object that a room must hold so that a sentence can be followed in it.
 
@@ -115,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
         options.target = target_of(options.say, Vocabulary.load(Path(options.target_model)), options.seed)
     scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
     trace = options.out / "trace.json"
-    head = {"fed_head": str(head_beside(options.target_model))} if options.draft == FED else {}
+    head = {"fed_head": str(Path(options.fed_head).resolve())} if options.fed_head else {}
     arguments = prepare(SIM_GRAPH, options, trace=str(trace.resolve()), **head)
     # rclpy and OpenGL start only once the ROS domain is chosen and the options are known to be good.
     from vlm_nav_evaluation.nodes.observer import Observer

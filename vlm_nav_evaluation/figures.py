@@ -1,4 +1,4 @@
-"""Figures of decoded steps: rates, percentiles, staleness. Pure: results in, numbers out.
+"""Figures of decoded steps: rates, percentiles. Pure: results in, numbers out.
 
 Rates are totals over totals. Seconds are spreads over steps. Ratios of times are ratios of medians.
 """
@@ -149,21 +149,3 @@ def with_ratios(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD
 def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
     """Return a table with a row per mode, as `with_ratios`."""
     return figures_table("mode", with_ratios(figures, base), COLUMNS)
-
-
-def stale(arrivals_s: Sequence[float], services_s: Sequence[float]) -> list[float]:
-    """Return the age of each frame that a live robot would have looked at, in seconds, when its action is known.
-
-    The robot takes the newest frame when it is free, as `vlm_nav` does; frames that a newer one overtook are never
-    looked at. Frame i arrives at `arrivals_s[i]` (rising) and takes `services_s[i]` to answer. The age is the waiting
-    of the frame until the robot is free, plus the time to action.
-    """
-    ages: list[float] = []
-    free, index = float("-inf"), 0
-    while index < len(arrivals_s):
-        while index + 1 < len(arrivals_s) and arrivals_s[index + 1] <= free:
-            index += 1
-        free = max(free, arrivals_s[index]) + services_s[index]
-        ages.append(free - arrivals_s[index])
-        index += 1
-    return ages

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cloud_verifier.config import FED_HEAD_FILE
-from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, figures, to_numbers
-from spec_vlm_nav.process_graph import CommandSpec, NodeSpec
 from speculation.language.prompts import STOP, ActionSize, NavigationAction, Vocabulary
 from tests.vlm_nav_evaluation.report.recording import FIGURES, FORWARD
-from vlm_nav_evaluation.demo import StepPrinter, head_beside, target_of
+from vlm_nav_evaluation.demo import StepPrinter, target_of
 
 
 def decision(
@@ -60,19 +56,3 @@ def test_the_room_holds_what_a_sentence_names() -> None:
     for sentence in ("do not go to the green chair", "find the dragon"):
         with pytest.raises(ValueError, match="say for example"):
             target_of(sentence, known, 0)
-
-
-def test_a_fed_head_is_looked_for_beside_the_target(tmp_path: Path) -> None:
-    target, head = tmp_path / "target", tmp_path / "fed_head"
-    with pytest.raises(ValueError, match="--draft fed: no fed head in .*/fed_head .fed_head.json is missing.; train"):
-        head_beside(str(target))
-    head.mkdir()
-    (head / FED_HEAD_FILE).write_text("{}")
-    assert head_beside(str(target)) == head
-    arguments = SIM_GRAPH.values({"fed_head": str(head)})
-    verifier, edge = SIM_GRAPH.processes[0], next(each for each in SIM_GRAPH.processes if each.name == "vlm_nav")
-    assert isinstance(verifier, CommandSpec) and isinstance(edge, NodeSpec)
-    assert SIM_GRAPH.command(verifier, arguments)[-2:] == ["--fed-head", str(head)]
-    assert SIM_GRAPH.given(edge, arguments)["fed_head"] == str(head)
-    none = SIM_GRAPH.values({})
-    assert "--fed-head" not in SIM_GRAPH.command(verifier, none) and "fed_head" not in SIM_GRAPH.given(edge, none)

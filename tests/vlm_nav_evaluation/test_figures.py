@@ -9,7 +9,6 @@ from vlm_nav_evaluation.figures import (
     median_interval,
     report,
     spread,
-    stale,
     summary,
     times_faster,
     tpot,
@@ -44,14 +43,6 @@ def test_the_report_compares_medians_with_its_base() -> None:
 def test_tpot_leaves_the_first_token_out() -> None:
     assert tpot(stats(2.0, 11, 3)) == pytest.approx(0.1)
     assert tpot(stats(2.0, 1, 1)) is None
-
-
-def test_a_live_robot_takes_the_newest_frame_and_overtaken_ones_are_never_looked_at() -> None:
-    # Free all the time: the age is the time to action.
-    assert stale([0.0, 1.0, 2.0], [0.5, 0.5, 0.5]) == [0.5, 0.5, 0.5]
-    # 2.5 s an answer, a frame a second: after frame 0 (done at 2.5) frame 2 is the newest and half a second old.
-    assert stale([0.0, 1.0, 2.0, 3.0], [2.5] * 4) == pytest.approx([2.5, 3.0, 4.5])
-    assert stale([], []) == []
 
 
 @pytest.mark.parametrize(("count", "lower", "upper"), [(3, 1, 3), (6, 1, 6), (10, 2, 9), (25, 8, 18), (200, 86, 115)])

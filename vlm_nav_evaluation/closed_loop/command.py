@@ -37,7 +37,6 @@ from vlm_nav_evaluation.closed_loop.episodes import (
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
-    class_table,
     different_walks,
     figures,
     main_table,
@@ -108,7 +107,7 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
     for where in dict.fromkeys(map(place_of, rows)):
         some, name = [row for row in rows if place_of(row) == where], place_name(where)
         parts.append(f"{name} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
-        parts += [class_table(some), outcome_table(some)]
+        parts.append(outcome_table(some))
     differ, compared = different_walks(episodes)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")

@@ -16,7 +16,7 @@ from edge_drafter import Mode
 from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.figures import percentiles, report, stale
+from vlm_nav_evaluation.figures import report
 from vlm_nav_evaluation.html_page import Section, write_page
 from vlm_nav_evaluation.plots import DPI, MODE_COLOURS, bar_plot
 from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
@@ -30,8 +30,6 @@ TIMES = (
     *(Column(name, f"figures.total_percentiles_s.{name}", ".0f", MS) for name in ("p50", "p90", "p99", "mean")),
     Column("TTFT", "figures.first_commit_s.median", ".1f", MS),
     Column("TPOT", "figures.tpot_s.median", ".1f", MS),
-    *(Column(name, f"stale_s.{name.split()[-1]}", ".0f", MS) for name in ("stale p50", "p90", "p99")),
-    Column("frames looked at", "looked_at", ".1%"),
 )
 STAGES = tuple(
     Column(title, f"figures.stages_s.{name}", ".1f", MS)
@@ -78,7 +76,7 @@ def build(
     reference = TARGET if TARGET in run.answers else cloud
     figures, entries = run.figures(), {}
     for arm in arms:
-        own, ages = run.answers[arm.label], _ages(run.answers[arm.label])
+        own = run.answers[arm.label]
         trips = [trip for each in own if (trip := each.more["rtt_s"]) >= 0.0]
         compared = reference is not None and reference != arm.label
         entries[arm.label] = {
@@ -86,8 +84,6 @@ def build(
             "rtt_ms": arm.rtt_ms,
             "figures": figures[arm.label],
             "times_s": [round(seconds, 6) for seconds in run.seconds(arm.label)],
-            "stale_s": percentiles(ages),
-            "looked_at": len(ages) / len(own),
             "one_way_s": median(trips) / 2.0 if trips else None,
             "oracle": _with_oracle(own),
             "target": _with_reference(own, run.answers[reference]) if reference is not None and compared else None,
@@ -214,9 +210,8 @@ def left_out_lines(data: Mapping[str, Any]) -> list[str]:
 def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the tables under their titles."""
     arms = data["arms"]
-    times = "Time to action, ms; staleness is a frame's age when its action is known"
     sections = [
-        (times, figures_table("", arms, TIMES)),
+        ("Time to action, ms", figures_table("", arms, TIMES)),
         ("Where the time goes, ms a step; the verifier works beside the edge", figures_table("", arms, STAGES)),
     ]
     for rtt in dict.fromkeys(f"{arm['rtt_ms']:g}" for arm in arms.values()):
@@ -231,22 +226,8 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
         sections.append((f"Agreement with {name}", f"{agreement_table(target)}\nidentical tokens: {same}"))
     labelled = {**{label: arm["oracle"] for label, arm in arms.items()}, "target alone": data["target_alone_oracle"]}
     if oracle := {label: row for label, row in labelled.items() if row}:
-        turns: dict[str, list[str]] = {}
-        for label, row in oracle.items():
-            counts = ", ".join(f"{name} {count}" for name, count in row["left_right"].items())
-            turns.setdefault(counts, []).append(label)
-        lines = [f"{counts}   ({', '.join(labels)})" for counts, labels in turns.items()]
-        sections.append(("Agreement with the oracle", "\n".join([agreement_table(oracle), *lines])))
+        sections.append(("Agreement with the oracle", agreement_table(oracle)))
     return sections
-
-
-def _ages(answers: Sequence[Answer]) -> list[float]:
-    ages: list[float] = []
-    for bag in sorted({answer.more["bag"] for answer in answers}):
-        own = [answer for answer in answers if answer.more["bag"] == bag]
-        stamps = [answer.more["stamp_ns"] for answer in own]
-        ages += stale([(stamp - stamps[0]) * 1e-9 for stamp in stamps], [answer.stats.total_s for answer in own])
-    return ages
 
 
 def _with(answers: Sequence[Answer], truths: Iterable[str]) -> dict[str, Any]:

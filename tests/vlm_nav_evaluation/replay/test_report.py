@@ -52,12 +52,6 @@ def test_an_emulated_link_is_named_and_its_queues_are_no_overrun() -> None:
     assert overruns(data) == [] and "link lte (declared, not measured)" in headlines(data)
 
 
-def test_staleness_counts_the_frames_that_a_live_robot_would_skip() -> None:
-    cloud = report(cloud=[answer(index, "cloud") for index in range(21)])["arms"]["cloud"]
-    # Ten frames a second, a second an answer: every tenth is looked at, at once.
-    assert cloud["looked_at"] == pytest.approx(3 / 21) and cloud["stale_s"]["p50"] == pytest.approx(1.0)
-
-
 def test_answers_are_compared_with_the_targets_and_the_oracles() -> None:
     own = [answer(0, "sd"), answer(0, "sd", "")]
     data = report(cloud=[answer(0, "cloud"), answer(1, "cloud", "forward small")], sd=own)
