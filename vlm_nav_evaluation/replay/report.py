@@ -172,16 +172,15 @@ def headlines(data: Mapping[str, Any]) -> list[str]:
 def overruns(data: Mapping[str, Any]) -> list[str]:
     """Return a sentence for every declared time that this machine could not keep: then times are not the profile's."""
     declared, arms = data["settings"]["declared"], data["arms"].values()
-    # What queues and losses of an emulated link add is no overrun.
-    way_s = 0.0 if data["settings"].get("link") else declared["one_way_s"]
-    kept = (
-        ("a draft forward", declared["draft_s"], [(arm["figures"]["draft_forward_s"], 0.0) for arm in arms]),
-        ("a target forward", declared["verify_s"], [(arm["figures"]["verify_s"], 0.0) for arm in arms]),
-        ("a message", way_s, [(arm["one_way_s"], arm["rtt_ms"] / 2e3) for arm in arms]),
-    )
+    kept = {
+        "a draft forward": [(arm["figures"]["draft_forward_s"], declared["draft_s"]) for arm in arms],
+        "a target forward": [(arm["figures"]["verify_s"], declared["verify_s"]) for arm in arms],
+    }
+    if not data["settings"].get("link"):  # what queues and losses of an emulated link add is no overrun
+        kept["a message"] = [(arm["one_way_s"], declared["one_way_s"] + arm["rtt_ms"] / 2e3) for arm in arms]
     sentences = []
-    for words, limit, measured in kept:
-        late = [(took, limit + more) for took, more in measured if limit and took and took > OVERRUN * (limit + more)]
+    for words, measured in kept.items():
+        late = [(took, limit) for took, limit in measured if took is not None and took > OVERRUN * limit > 0.0]
         if late:
             took, allowed = max(late)
             sentences.append(
