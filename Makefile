@@ -12,7 +12,7 @@ setup:  ## install what is missing (virtual environment, libraries, ROS 2 worksp
 	@scripts/setup.sh
 
 demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode sd" passes options on
-	@$(RUN) python -m vlm_nav_evaluation.demo $(DEMO)
+	@$(RUN) python -m vlm_nav_evaluation demo $(DEMO)
 
 # Two processes: torch has one thread in each, and the two cores that the suite is made for are used. A file's tests stay together.
 test: setup  ## run all tests in WORKERS processes (2); TESTS="tests/speculation -k tree" picks some, in one

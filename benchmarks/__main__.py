@@ -27,7 +27,7 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
                        [*TUNE, "--synthetic", "tokens=100", "--name", "go2_synthetic"]),
     "tune_fast_server": ("the same for a server whose pass takes 15 ms",
                          ["benchmarks.tune", "--times", FAST_SERVER, "--name", "fast_server"]),
-    "latency": ("the same over real sockets, at the Go2's times divided by ten",
+    "latency": ("the modes as shipped over real sockets, at the Go2's times divided by ten",
                 ["benchmarks.latency", "--rtt-ms", "4"]),
     "latency_raw": ("the same over real sockets, at this machine's own times",
                     ["benchmarks.latency", "--profile", "raw"]),
@@ -66,7 +66,7 @@ def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
     lines = [[sys.executable, "-m", module, *own, *flags, *out]]
     if "--recording" in own and not EMBEDDED.exists():
         count = str(QUICK_COUNT if options.quick else COUNT)
-        record = [sys.executable, "-m", "benchmarks.virtual_time", "record", "--count", count, "--out", str(EMBEDDED)]
+        record = [sys.executable, "-m", "benchmarks.recordings", "--count", count, "--out", str(EMBEDDED)]
         lines.insert(0, record)
     return lines
 

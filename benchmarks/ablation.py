@@ -94,9 +94,8 @@ def run(options: argparse.Namespace) -> None:
             print(
                 f"\n{markdown(f'`{way}` with' if way.startswith(SD) else f'`{way}` without', by_name(rows), COLUMNS)}"
             )
-    for way, plotted in ((FULL, "decoding_ablation"), (f"{FULL}, {NO_NGRAMS}, {TUNED}", "decoding_ablation_tuned")):
-        bars = {name: arms[way][1:] for name, arms in found.items()}
-        keep(plot(bars, way, timings.cost_words), plotted, options)
+    bars = {name: arms[FULL][1:] for name, arms in found.items()}
+    keep(plot(bars, timings.cost_words), "decoding_ablation", options)
     if options.save:
         about = {"settings": settings_of(options), **provenance(options), **of_recording(pair)}
         about |= {"timings": asdict(timings), "kind": VIRTUAL}
@@ -138,10 +137,10 @@ def ablate(first: Recording, shown: Recording, timings: Timings) -> dict[str, li
     return found
 
 
-def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], way: str, cost: str) -> Figure:
+def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figure:
     """Return bars of a step's time without each technique over that of `full`, one panel for each recording.
 
-    way: how `full` is set, its arm's name. cost: what loads cost, in words.
+    cost: what loads cost, in words.
     """
     figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
     panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
@@ -161,7 +160,7 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], way: str, cost: str
         axes.set_xlabel("step time, % more than with it")
         plain(axes, "x")
     panels[0].invert_yaxis()
-    title = f"What {way} loses without one technique (Go2 times, virtual; line: 95 % interval)"
+    title = f"What {FULL} loses without one technique (Go2 times, virtual; line: 95 % interval)"
     figure.suptitle(f"{title}\n{cost}", fontsize=12)
     return figure
 

@@ -25,24 +25,19 @@ from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
-from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
-from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, bar_plot, keep
-from vlm_nav_evaluation.tables import MS, Column, figures_table, spread_columns
+from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 STEPS, QUICK_STEPS = 60, 2
 LOOKUP_TOKENS = 10
 """Tokens that prompt lookup proposes at once: the default of transformers' own candidate generator."""
 GREEDY = "generate"
-ASSISTED, SIGHTED, FIXED = "assisted, as shipped", "assisted, with sight", "assisted, with sight, fixed gamma"
-FIXED_WORDS = "assisted, fixed gamma"
-LOOKUP, LOOKUP_WORDS = "prompt lookup", "prompt lookup, words alone"
-AT_PREFILL = (ASSISTED, SIGHTED, FIXED, FIXED_WORDS, LOOKUP, LOOKUP_WORDS)
-"""Peers whose prefill verifies a draft, too."""
+ASSISTED, SIGHTED = "assisted, as shipped", "assisted, with sight"
+LOOKUP = "prompt lookup"
 ALONE = "own loop, target alone"
 FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
@@ -61,34 +56,30 @@ COLUMNS = (
     Column("tokens/s", "tokens_per_s", ".0f"),
     Column("tau", "tau"),
     Column("forwards/token", "forwards_per_token"),
-    Column("CPU ms", "cpu_s", ".0f", MS),
     Column("faster (95 %)", "ratio_low_median_high", ".2fx"),
     Column("other", "frames_other_than_target", "d", 1),
 )
 
 
-def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list[Arm[Question]]:
+def peers_of(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm[Question]]:
     """Return transformers' arms; what is there for images' sake alone is left out of a pair of language models.
 
-    Prompt lookup may propose the image's placeholders, which transformers then takes for a second image and refuses;
-    with `suppress_tokens` they are barred, as its own option, and no answer has them anyway.
+    Prompt lookup may propose the image's placeholders, which transformers then takes for a second image and refuses; so
+    they are barred with its own option `suppress_tokens`, and no answer has them anyway.
     """
     lookup: dict[str, Any] = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
-    # As many tokens a round as ours, always all of them: what the dynamic end of drafts, its default, costs or brings.
-    fixed: dict[str, Any] = {"num_assistant_tokens": gamma if isinstance(gamma, int) else 4}
-    fixed |= {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+    if target.processor.frames is not None:
+        image = target.processor.frames.placeholder(target.processor.frames.check_images()[0][1])
+        # What an image adds to a prompt is no word.
+        barred = {*target.processor.encode_text("go", [image]).tolist()} - {*target.words("go").tolist()}
+        lookup["suppress_tokens"] = sorted(barred)
     decoders: dict[str, Generate] = {
         GREEDY: Generate(target, max_tokens),
         LOOKUP: Generate(target, max_tokens, **lookup),
         ASSISTED: Generate(target, max_tokens, draft),
     }
-    if target.processor.frames is not None:
-        image = target.processor.frames.placeholder(target.processor.frames.check_images()[0][1])
-        # What an image adds to a prompt is no word.
-        barred = sorted({*target.processor.encode_text("go", [image]).tolist()} - {*target.words("go").tolist()})
-        decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)
+    if target.sees_images:
         decoders[SIGHTED] = Generate(target, max_tokens, draft, sight=True)
-    decoders[FIXED if target.sees_images else FIXED_WORDS] = Generate(target, max_tokens, draft, sight=True, **fixed)
     return [Arm(name, decode=decode, optional=True) for name, decode in decoders.items()]
 
 
@@ -108,14 +99,13 @@ def load_pair(options: argparse.Namespace) -> tuple[Vlm, Vlm]:
 def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm: rates are totals over totals, ratios are `generate`'s time over the arm's."""
     figures: dict[str, dict[str, Any]] = {}
-    totals, cpu_s = run.figures(), run.means("cpu_s")
+    totals = run.figures()
     for name, found in margins(flips, run.answers).items():
         stats, seconds, tokens = run.stats(name), run.seconds(name), totals[name]["tokens"]
         figures[name] = {
             **{key: totals[name][key] for key in ("total_s", "tau")},
             "tokens": int(tokens),
             "tokens_per_s": tokens / sum(seconds),
-            "cpu_s": cpu_s.get(name),
             "forwards_per_token": sum(each.cloud_passes + 1 for each in stats) / tokens,
             "ratio_low_median_high": run.times_faster(GREEDY, name) if GREEDY in run.answers else None,
             "frames_other_than_target": len(found),
@@ -165,7 +155,7 @@ def run(options: argparse.Namespace) -> int:
     alone = ModelAlone(target, options.max_tokens, capacity=options.capacity)
     forgetful = ",".join(filter(None, (options.drafting, "ngrams=off")))
     arms = [
-        *peers_of(target, draft, options.max_tokens, options.gamma),
+        *peers_of(target, draft, options.max_tokens),
         alone.arm(ALONE),
         *modes_as_arms(MODES, rtt_s=0.0),
         Arm(FORGETFUL, Mode.FULL.value, {"rtt_s": 0.0, "drafting": forgetful}),
@@ -176,7 +166,6 @@ def run(options: argparse.Namespace) -> int:
         flags = ("--fed-head", head)
         arms.append(Arm(FED, Mode.SD.value, {"rtt_s": 0.0, "fed_head": head}))
     with sockets(options, (), *flags, vlm=draft) as edges:
-        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         measured = edges.run(arms, asked, warm_up, command.journal_of(options))
     flips = alone.flips(measured, asked, ALONE)
     figures = figures_of(measured, flips)
@@ -191,10 +180,6 @@ def run(options: argparse.Namespace) -> int:
     for name, why in measured.refused.items():
         print(f"{name}: left out, transformers fails: {why}")
     shown: dict[str, Any] = {"figures": figures, "flips": [asdict(flip) for flip in flips]}
-    if is_mmspec(options.frames):
-        base = GREEDY if GREEDY in measured.answers else ALONE
-        shown["mmspec"] = counted(measured, asked, base, AT_PREFILL)
-        print(as_mmspec(shown["mmspec"], base))
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown["refused"] = dict(measured.refused)

@@ -1,10 +1,15 @@
-"""Which steps virtual time runs on: a recording of a pair of models, made where there is none, or a synthetic one."""
+"""What virtual time runs on: a synthetic recording, or what a pair of models predicts on held-out frames.
+
+`python -m benchmarks.recordings --out FILE.npz` records a pair; `tune` and `ablation` do that where none is there.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,9 @@ import numpy as np
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
+from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import add_questions, asked_of, check_prompts
-from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.options import MEASURED_ORDER, add_edge_flags, add_pair
 from vlm_nav_evaluation.results import machine, settings_of
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic
@@ -24,26 +29,16 @@ from vlm_nav_evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 EMBEDDED = PROJECT / "out" / "embedded.npz"
 COUNT, QUICK_COUNT = 40, 8
 """Frames of the embedded pair that are recorded where there is no recording; no command needs more by itself."""
-TOP = 5
-"""Draft tokens kept for each place."""
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 PROMPTING = ("frames", "seed", "response_order", "guide", "max_tokens", "dtype")
 """Options that shape what is recorded, beside the models."""
-
-
-def add_models(line: argparse.ArgumentParser) -> None:
-    """Register the options that a recording is made with."""
-    add_pair(line)
-    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
-    add_edge_flags(line, "predictor")
-    add_questions(line)
 
 
 def add_recording(line: argparse.ArgumentParser) -> None:
     """Register --recording and what making it needs."""
     line.add_argument(
         "--recording", type=Path,
-        help=f"file of `python -m benchmarks.virtual_time record`; {COUNT} frames are recorded into it where it is "
+        help=f"file of `python -m benchmarks.recordings`; {COUNT} frames are recorded into it where it is "
         f"missing (default: {EMBEDDED.relative_to(PROJECT)})",
     )  # fmt: skip
     add_pair(line)
@@ -52,7 +47,7 @@ def add_recording(line: argparse.ArgumentParser) -> None:
 
 def add_source(line: argparse.ArgumentParser) -> None:
     """Register --recording, --synthetic and --steps."""
-    line.add_argument("--recording", type=Path, help="file of `python -m benchmarks.virtual_time record`")
+    line.add_argument("--recording", type=Path, help="file of `python -m benchmarks.recordings`")
     line.add_argument("--synthetic", metavar="NAME=VALUE,...", help=fields_help(Synthetic(), "synthetic recording"))
     line.add_argument("--steps", type=int, help="steps (default: 20 synthetic ones, all recorded ones)")
 
@@ -157,26 +152,18 @@ def check_pair(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def record_asked(
-    options: argparse.Namespace, asked: Sequence[Question], top: int = TOP, head: Path | None = None
-) -> Recording:
-    """Return a recording of questions by the options' models, and by a fed head. Raises ValueError for unusable models.
-
-    head: its folder; None: as the verifier finds it.
-    """
+def write_recording(options: argparse.Namespace, path: Path, count: int) -> None:
+    """Record `count` of the options' questions into a file. Raises ValueError for models that cannot be used."""
     from vlm_nav_evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
+    asked = asked_of(options, count)
     models = Models.load(
         options.target_model, options.draft_model, getattr(options, "exits", None),
-        getattr(options, "predictor", AUTO), options.dtype, in_words(options.frames), head,
+        getattr(options, "predictor", AUTO), options.dtype, in_words(options.frames),
+        getattr(options, "recorded_head", None),
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
-    return record(models, asked, options.max_tokens, top)
-
-
-def write_recording(options: argparse.Namespace, path: Path, count: int, top: int = TOP) -> None:
-    """Record `count` of the options' questions into a file."""
-    recording = record_asked(options, asked_of(options, count), top, getattr(options, "recorded_head", None))
+    recording = record(models, asked, options.max_tokens)
     notes = {"settings": settings_of(options, "recording"), "machine": machine()}
     replace(recording, notes={**recording.notes, **notes}).save(path)
     tokens = [token for step in recording.steps for token in step.tokens]
@@ -198,3 +185,32 @@ def _fed_shares(recording: Recording) -> str:
         if each.fed_tokens is not None
     ])  # fmt: skip
     return ", a fed head's in " + ", ".join(f"{share:.1%}" for share in right.mean(axis=0)) + " by depth"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = command_line("benchmarks.recordings", __doc__)
+    add_pair(line)
+    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    add_edge_flags(line, "predictor")
+    add_questions(line)
+    shown = "folder of a fed head (default: as the verifier finds it)"
+    line.add_argument("--fed-head", dest="recorded_head", type=Path, metavar="FOLDER", help=shown)
+    line.add_argument("--count", type=int, default=200, help="frames (default: 200)")
+    line.add_argument("--out", type=Path, required=True, help="the file, .npz")
+    return line
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write a recording. Raises ValueError, naming the option, for a count or a name that cannot be used."""
+    if options.count < 1:
+        raise ValueError(f"--count {options.count}: give at least 1")
+    if options.out.suffix != ".npz":
+        raise ValueError(f"--out {options.out}: name a .npz file")
+    write_recording(options, options.out, options.count)
+
+
+main = partial(main_of, parser, run)
+
+if __name__ == "__main__":
+    sys.exit(main())

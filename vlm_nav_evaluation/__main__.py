@@ -8,18 +8,16 @@ from collections.abc import Sequence
 
 from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.worker_processes import terminable
-from vlm_nav_evaluation import play, soak
+from vlm_nav_evaluation import demo, play, soak
 from vlm_nav_evaluation.bags import record
 from vlm_nav_evaluation.closed_loop import acting, bars
 from vlm_nav_evaluation.closed_loop import command as closed_loop
-from vlm_nav_evaluation.demo import command as demo
 from vlm_nav_evaluation.fleet import command as fleet
 from vlm_nav_evaluation.link_loss import command as link_loss
 from vlm_nav_evaluation.replay import command as replay
-from vlm_nav_evaluation.replay import compare
 from vlm_nav_evaluation.report import command as report
 
-MODULES = (demo, play, report, closed_loop, bars, record, replay, compare, acting, link_loss, soak, fleet)
+MODULES = (demo, play, report, closed_loop, bars, record, replay, acting, link_loss, soak, fleet)
 
 
 def parser() -> argparse.ArgumentParser:

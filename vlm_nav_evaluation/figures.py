@@ -1,4 +1,4 @@
-"""Figures of decoded steps: rates, percentiles, Table 8 of the root paper, staleness. Pure: results in, numbers out.
+"""Figures of decoded steps: rates, percentiles. Pure: results in, numbers out.
 
 Rates are totals over totals. Seconds are spreads over steps. Ratios of times are ratios of medians.
 """
@@ -149,50 +149,3 @@ def with_ratios(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD
 def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
     """Return a table with a row per mode, as `with_ratios`."""
     return figures_table("mode", with_ratios(figures, base), COLUMNS)
-
-
-def table8(modes: Mapping[str, Mapping[str, Any]], gamma: int | None, one_way_s: float) -> dict[str, float | None]:
-    """Return the rows of Early Exits, Table 8, for one round trip; None where the modes for it did not run.
-
-    `modes` maps cloud, sd, fsd to their `summary`; `gamma` is None where the controller chose it. T_p, T_q are measured
-    in sd (in fsd where sd did not run), so that drafting and verifying do not compete for one machine.
-    """
-    sd, fsd, cloud = (modes.get(mode.value) for mode in (Mode.SD, Mode.FSD, Mode.CLOUD))
-    timed, judged = sd or fsd, fsd or sd
-    draft_s = timed["draft_forward_s"] if timed else None
-    verify_s = timed["verify_s"] if timed else None
-
-    def ratio(slow: Mapping[str, Any] | None, fast: Mapping[str, Any] | None) -> float | None:
-        return slow["total_s"]["median"] / fast["total_s"]["median"] if slow and fast else None
-
-    return {
-        "gamma_draft_s": gamma * draft_s if gamma is not None and draft_s is not None else None,
-        "draft_s": draft_s,
-        "verify_s": verify_s,
-        "c": draft_s / verify_s if draft_s is not None and verify_s else None,
-        "one_way_s": one_way_s,
-        "tau": judged["tau"] if judged else None,
-        "miss_rate": fsd["miss_rate"] if fsd else None,
-        "mean_exit": fsd["mean_exit"] if fsd else None,
-        "ar_to_sd": ratio(cloud, sd),
-        "sd_to_fsd": ratio(sd, fsd),
-        "ar_to_fsd": ratio(cloud, fsd),
-    }
-
-
-def stale(arrivals_s: Sequence[float], services_s: Sequence[float]) -> list[float]:
-    """Return the age of each frame that a live robot would have looked at, in seconds, when its action is known.
-
-    The robot takes the newest frame when it is free, as `vlm_nav` does; frames that a newer one overtook are never
-    looked at. Frame i arrives at `arrivals_s[i]` (rising) and takes `services_s[i]` to answer. The age is the waiting
-    of the frame until the robot is free, plus the time to action.
-    """
-    ages: list[float] = []
-    free, index = float("-inf"), 0
-    while index < len(arrivals_s):
-        while index + 1 < len(arrivals_s) and arrivals_s[index + 1] <= free:
-            index += 1
-        free = max(free, arrivals_s[index]) + services_s[index]
-        ages.append(free - arrivals_s[index])
-        index += 1
-    return ages

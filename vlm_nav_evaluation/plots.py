@@ -53,20 +53,6 @@ def stacked_bars(
     return made
 
 
-def name_rows(axes: Any, names: Sequence[str]) -> None:
-    """Name the rows of lying bars, the first one on top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-
-
-def heat_map(axes: Any, shares: Any, texts: Sequence[Sequence[str]], colours: Any, dark: float = 2.0) -> None:
-    """Show shares from 0 to 1 with a text on each; it is white where the share is above `dark`."""
-    axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, aspect="auto")
-    for (row, column), share in np.ndenumerate(np.asarray(shares)):
-        colour = "w" if share > dark else "k"
-        axes.text(column, row, texts[row][column], ha="center", va="center", color=colour, fontsize=10)
-
-
 def add_outputs(line: argparse.ArgumentParser) -> None:
     """Register --quick, --save and --out; a quick look is never saved."""
     either = line.add_mutually_exclusive_group()

@@ -13,12 +13,6 @@ from vlm_nav_evaluation.virtual_time import Recording, Synthetic, load_timings
 from vlm_nav_evaluation.virtual_time.tuning import split
 
 
-def test_each_order_of_answers_has_a_recording_of_its_own() -> None:
-    options = [ablation.parser().parse_args(flags) for flags in ([], ["--response-order", "action_first"])]
-    files = [recordings.recording_file(each).name for each in options]
-    assert files == ["embedded.npz", "embedded_action_first.npz"]
-
-
 def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     few: None, tiny_target: Path, tiny_draft: Path, kept: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -36,7 +30,7 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     assert set(saved["sources"]["embedded pair"]) == set(plotted)
     assert saved["timings"]["verify_s"] == pytest.approx(0.62)
     assert saved["pair"].keys() == {"target", "draft"} and saved["commit"] and saved["machine"]
-    assert {path.name for path in kept.glob("*.png")} == {"decoding_ablation.png", "decoding_ablation_tuned.png"}
+    assert {path.name for path in kept.glob("*.png")} == {"decoding_ablation.png"}
     refusals = (
         ([*pair, "--steps", "4"], "has 3 steps, 4 are needed"),
         ([*pair, "--steps", "2", "--response-order", "action_first"], "order reason_first"),

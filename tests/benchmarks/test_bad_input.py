@@ -29,7 +29,6 @@ BAD = {
     "exactness": (
         ("--steps 0", "--steps 0: give at least 1"),
         ("--gamma 900", "gamma is 900"),
-        ("--frames mmspec:nowhere", "prompts nowhere cannot be read"),
     ),
     "latency": (
         ("--steps 0", "--steps 0: give at least 1"),
@@ -45,6 +44,11 @@ BAD = {
         ("--steps -1", "--steps -1: give at least 1"),
         ("--frames text:nowhere.jsonl", "asks in words, and target"),
         ("--draft-model nowhere", "nowhere"),
+    ),
+    "recordings": (
+        ("--out recording.json", ".npz"),
+        ("--out recording.npz --count 0", "--count"),
+        ("--out recording.npz --target-model none", "none"),
     ),
     "robots": (("--rounds 0", "--rounds 0: give at least 1"),),
     "sampling": (
@@ -62,13 +66,6 @@ BAD = {
         ("--synthetic tokens=12 --steps 4 --fed", "declare draft_s and no fed_s"),
         ("--synthetic tokens=12 --steps 1", "two at least"),
         ("--recording config/links.json", "config/links.json"),
-    ),
-    "virtual_time": (
-        ("record --out recording.json", ".npz"),
-        ("record --out recording.npz --count 0", "--count"),
-        ("record --out recording.npz --target-model none", "none"),
-        ("check --profile raw", "raw"),
-        ("check --steps 0", "--steps"),
     ),
 }
 

@@ -27,13 +27,13 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["--quick", "--out", "elsewhere"]) == 2
-    programs = [line[0] for line in ran if "record" not in line]
+    programs = [line[0] for line in ran if "benchmarks.recordings" not in line]
     assert programs == [
         "benchmarks.tune", "benchmarks.tune", "benchmarks.tune", "benchmarks.latency", "benchmarks.latency",
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.ablation", "benchmarks.break_even",
         "benchmarks.break_even", "benchmarks.robots", "benchmarks.robots", "vlm_nav_evaluation",
     ]  # fmt: skip
-    assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
+    assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "benchmarks.recordings" not in line)
     printed = capsys.readouterr().out
     assert "failed, exit code 2" in printed and printed.count("done") == 12
 
@@ -49,7 +49,7 @@ def test_a_recording_that_is_needed_is_made_first(
     words = ["benchmarks.break_even", "--recording", str(recording)]
     monkeypatch.setitem(__main__.PROGRAMS, "break_even_embedded", ("", words))
     assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
-    first = [] if there else [["benchmarks.virtual_time", "record", "--count", "40", "--out", str(recording)]]
+    first = [] if there else [["benchmarks.recordings", "--count", "40", "--out", str(recording)]]
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
 
 
@@ -62,9 +62,3 @@ def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
     read = module.parser().parse_args(line[3:])
     assert read.quick and read.out == tmp_path
     assert not getattr(read, "steps", None)
-
-
-def test_a_quick_look_is_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        __main__.main(["--quick", "--save"])
-    assert "not allowed with" in capsys.readouterr().err

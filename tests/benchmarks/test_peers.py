@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import peers
-from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIXED_WORDS, FORGETFUL, GREEDY, LOOKUP, MODES, SIGHTED
+from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FORGETFUL, GREEDY, LOOKUP, MODES, SIGHTED
 from edge_drafter import DecodingStats
 from speculation.vlm.model import Vlm
 from tests.models import tiny_text_model
-from tests.photographs import TASKS, photographs, write_mmspec
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Run, take_turns
@@ -43,28 +42,11 @@ def test_figures_are_totals_and_ratios_are_to_generate() -> None:
     assert alone[ALONE]["ratio_low_median_high"] is None
 
 
-def test_all_turns_of_a_conversation_are_counted_as_mmspec_does(
-    tiny_target: Path, tiny_draft: Path, tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_mmspec(tmp_path / "own", photographs()[:3])
-    arguments = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft), "--frames", f"mmspec:{folder}"]
-    assert peers.main([*arguments, "--steps", "3", "--max-tokens", "8", "--dtype", "float64", "--save"]) == 0
-    saved = json.loads((kept / "peers_mmspec_float64.json").read_text())
-    assert saved["flips"] == [] and list(saved["mmspec"]) == [*TASKS, "all"]
-    figures = saved["mmspec"]["all"]
-    assert {GREEDY, ALONE, SIGHTED, *MODES, FORGETFUL} <= figures.keys()
-    assert len({(entry["turns"], entry["tokens"]) for entry in figures.values()}) == 1
-    assert all(figures[name]["mean_accepted_tokens"] == 1.0 for name in (GREEDY, ALONE, "cloud"))
-    assert figures[GREEDY]["walltime_ratio"] == figures[GREEDY]["walltime_ratio_of_totals"] == 1.0
-    assert figures[SIGHTED]["mean_accepted_tokens"] == saved["figures"][SIGHTED]["tau"], "its prefill verifies, too"
-    assert "walltime against 'generate'" in capsys.readouterr().out
-
-
 def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:
     asked, alone = questions("random", 2), ModelAlone(target, 16)
-    run = take_turns([*peers.peers_of(target, draft, 16, 4), alone.arm(ALONE)], asked)
+    run = take_turns([*peers.peers_of(target, draft, 16), alone.arm(ALONE)], asked)
     assert not alone.flips(run, asked, ALONE)
-    assert set(run.answers) | set(run.refused) >= {GREEDY, ASSISTED, SIGHTED, ALONE, LOOKUP}
+    assert set(run.answers) == {GREEDY, ASSISTED, SIGHTED, ALONE, LOOKUP}
     assert [each.tokens for each in run.answers[GREEDY]] == [each.tokens for each in run.answers[ALONE]]
     assert run.stats(GREEDY)[0].rounds == run.stats(ALONE)[0].rounds
 
@@ -86,18 +68,9 @@ def test_the_whole_comparison_over_real_sockets(
     name = "peers_text" if source == "text" else "peers"
     saved = json.loads((kept / f"{name}_float64.json").read_text())
     assert saved["flips"] == [] and {GREEDY, ALONE, *MODES, FORGETFUL} <= saved["figures"].keys()
-    assert (SIGHTED in saved["figures"]) == (source == "random") and (FIXED_WORDS in saved["figures"]) == (
-        source == "text"
-    )
+    assert (SIGHTED in saved["figures"]) == (source == "random")
     assert all(len(times) == 3 for times in saved["step_s"].values())
     assert all(entry["frames_other_than_target"] == 0 for entry in saved["figures"].values())
     assert (kept / f"{name}.png").stat().st_size < 120_000
     printed = capsys.readouterr().out
-    assert "1 thread(s) in each process" in printed and (source == "text" or "transformers fails: Image" in printed)
-
-
-def test_the_plot_has_a_bar_for_every_arm() -> None:
-    run = run_of(generate=answer((1,), 0.2, 0, 1), alone=answer((1,), 0.1, 1, 1))
-    (axes,) = peers.plot(peers.figures_of(run, []), "title").axes
-    assert [bar.get_width() for bar in axes.patches] == [pytest.approx(200.0), pytest.approx(100.0)]
-    assert [text.get_text() for text in axes.texts] == ["200 ms", "100 ms, 2.00x"]
+    assert "1 thread(s) in each process" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import threading
 from pathlib import Path
@@ -10,25 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.robots import (
     Served,
-    arms_of,
-    counts,
     drive,
     figures,
-    flips_of,
     main,
     summarised,
     tokens_within,
     window,
 )
 from edge_drafter import DecodingStats
-from speculation.vlm.load import load_vlm
-from vlm_nav_evaluation.experiment.questions import questions
-from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 
 ASKED = [Question(f"question {number}", b"") for number in range(3)]
@@ -52,19 +43,6 @@ def test_the_window_ends_when_the_first_robot_is_done_and_cuts_answers_under_way
         window(FLEET, 4)
     assert tokens_within(FLEET, 4.0) == pytest.approx(20 + 5 + 10 * 1 / 5)
     assert tokens_within(FLEET, 100.0) == 45 and tokens_within(FLEET, 0.0) == 0
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.0, 9.0), st.floats(0.1, 9.0), st.integers(1, 50)), min_size=1),
-    st.floats(0.0, 20.0), st.floats(0.0, 20.0),
-)  # fmt: skip
-def test_tokens_come_one_after_the_other_and_none_twice(
-    parts: list[tuple[float, float, int]], first: float, second: float
-) -> None:
-    answers = [served(0, began, began + took, tokens) for began, took, tokens in parts]
-    early, late = sorted((first, second))
-    before, after = tokens_within(answers, early), tokens_within(answers, late)
-    assert 0.0 <= before <= after + 1e-9 and after <= sum(tokens for _, _, tokens in parts) + 1e-9
 
 
 def test_a_fleets_figures_are_rates_in_the_window_and_every_wrong_answer() -> None:
@@ -94,20 +72,6 @@ def test_ratios_are_of_arms_within_a_round() -> None:
     assert "to_cloud" not in found["cloud"] and "to_fcfs" not in found["full fcfs"]
     assert found["cloud"]["busy"] == 3 and found["cloud"]["draft_forward_s"] is None
     assert found["cloud"]["tokens_per_s"] == {"min": 1.0, "median": 2.0, "max": 10.0}
-
-
-def test_cloud_and_fcfs_always_run_and_each_policy_once() -> None:
-    assert [arm.name for arm in arms_of(["wisp", "fcfs"])] == ["cloud", "full fcfs", "full wisp"]
-    assert [(arm.mode, arm.changes) for arm in arms_of([])] == [
-        (mode, {"policy": "fcfs"}) for mode in ("cloud", "full")
-    ]
-
-
-def test_numbers_of_robots_are_read_or_refused() -> None:
-    assert counts("4,1,16,4") == [1, 4, 16]
-    for text in ("0", "1,x", "", "65"):
-        with pytest.raises(argparse.ArgumentTypeError, match="give numbers from 1 to 64"):
-            counts(text)
 
 
 class Robot:
@@ -144,16 +108,6 @@ def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None
     assert threading.active_count() == before
 
 
-def test_a_wrong_answer_is_shown_with_its_margin(tiny_target: Path) -> None:
-    (question,) = questions("random", 1)
-    target = ModelAlone(load_vlm(tiny_target, dtype="float64"), 4)
-    truth = target.decode(question)
-    bent = (*truth.tokens[:2], truth.tokens[2] + 1)
-    wrong = [("full wisp", Served(3, 0, 0.0, 1.0, bent, DecodingStats()))]
-    (flip,) = flips_of(target, [question], [truth], wrong)
-    assert (flip.mode, flip.position) == ("full wisp", 2) and 0.0 < flip.margin < float("inf")
-
-
 def test_the_whole_command_serves_robots_their_own_answers(
     tiny_target: Path, tiny_draft: Path, kept: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -163,6 +117,6 @@ def test_the_whole_command_serves_robots_their_own_answers(
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
     saved = json.loads((kept / "robots_raw_float64.json").read_text())
-    assert saved["flips"] == [] and saved["answers"] >= 4 and "cores" in saved["machine"]
+    assert saved["wrong"] == 0 and saved["answers"] >= 4 and "cores" in saved["machine"]
     assert list(saved["robots"]["2"]) == ["cloud", "full fcfs"]
     assert (kept / "robots_raw.png").stat().st_size > 10_000

@@ -8,19 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sampling
-from speculation.sampling import SCHEMES, Sparse
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
-
-
-def test_every_scheme_has_its_modes_and_a_base_to_compare_with() -> None:
-    options = sampling.parser().parse_args(["--keep", "4"])
-    found = {scheme.name: scheme for scheme in sampling.schemes_of(options)}
-    assert set(found) == set(SCHEMES)
-    assert isinstance(sparse := found["sparse"], Sparse) and sparse.keep == 4
-    arms = {f"{name} {mode.value}" for name, scheme in found.items() for mode in sampling.modes_of(scheme)}
-    assert {sampling.base_of(scheme) for scheme in found.values()} == {"greedy cloud", "coupled cloud"} <= arms
-    assert "split full" not in arms and "coupled full" in arms
 
 
 def test_bytes_are_measured_on_the_socket(

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from speculation.progress import progress
+from tests.fuzz.campaign import Failed, campaign
+from tests.fuzz.edge import EdgeSide
+from tests.fuzz.verifier import VerifierSide
 
 SIDES = ("server", "edge")
 
@@ -17,26 +20,13 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--messages", type=int, default=20_000, help="messages to each side (default: 20000)")
     parser.add_argument("--seed", type=int, default=1, help="names all that is sent (default: 1)")
     parser.add_argument("--side", choices=(*SIDES, "both"), default="both")
-    parser.add_argument(
-        "--guided", action="store_true", help="by coverage, with atheris; one side; a failure is not shortened"
-    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 where nothing broke, or 1 after the seed and the shortest failing tail."""
+    """Return 0 where nothing broke, or 1 after the seed and what was sent last."""
     options = parser().parse_args(arguments)
     sides = SIDES if options.side == "both" else (options.side,)
-    if options.guided:
-        from tests.fuzz.guided import guided
-
-        if len(sides) != 1:
-            parser().error("--guided takes one side: give --side server or --side edge")
-        return guided(sides[0], options.messages, options.seed)
-    from tests.fuzz.campaign import Failed, campaign
-    from tests.fuzz.edge import EdgeSide
-    from tests.fuzz.verifier import VerifierSide
-
     for name in sides:
         side = VerifierSide() if name == "server" else EdgeSide()
         with progress(total=options.messages, unit=" messages", desc=name) as bar:

@@ -1,7 +1,6 @@
 """A campaign: lives of a verifier or a robot, each of which is sent messages until their number is reached.
 
-Everything in a life is drawn from its seed and happens on virtual time in one thread, so a life can be lived again: the
-first time nothing is kept but counts, the second time, after a failure, all that was sent, and then ever less of it.
+Everything in a life is drawn from its seed and happens on virtual time in one thread, so a life can be lived again.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,8 +25,8 @@ HANG_S = 60.0
 GROWTH_MB = 64.0
 """What memory may grow by from the first tenth of a life to its end."""
 SHOW_EACH = 250
-TRIES = 250
-"""Lives that may be lived to make a failure shorter."""
+SHOWN = 12
+"""The last acts of a life that failed, which are shown."""
 
 
 class Broken(AssertionError):
@@ -113,14 +113,13 @@ class Report:
 
 
 class Failed(Exception):
-    """A life failed; `acts` are the fewest found that fail a new one in the same way."""
+    """A life failed behind these last acts."""
 
-    def __init__(self, side: str, seed: str, count: int, acts: Sequence[Act], error: BaseException) -> None:
-        self.seed, self.count, self.acts, self.error = seed, count, acts, error
+    def __init__(self, side: str, seed: str, count: int, acts: Iterable[Act], error: BaseException) -> None:
         lines = "\n".join(f"  {act}" for act in acts)
         super().__init__(
             f"{side}, life {seed!r}, failed at message {count}: {type(error).__name__}: {error}\n"
-            f"{len(acts)} acts fail a new one in the same way:\n{lines}"
+            f"what was sent last:\n{lines}"
         )
 
 
@@ -153,6 +152,8 @@ class _Lived:
 
     count: int
     done: int = 0
+    last: deque[Act] = field(default_factory=lambda: deque(maxlen=SHOWN))
+    """What was sent last."""
     memory_mb: tuple[float, float] = (0.0, 0.0)
     """After its first tenth, and at its end."""
 
@@ -171,7 +172,7 @@ class _Lived:
 def campaign(
     side: Side, messages: int, seed: int, life: int = LIFE, progress: Callable[[int], object] = lambda count: None
 ) -> Report:
-    """Send so many messages. Raises Failed, with the shortest failing tail, for the first life that fails."""
+    """Send so many messages. Raises Failed for the first life that fails."""
     report, number, started = Report(side.name), 0, time.perf_counter()
     while report.messages < messages:
         name = f"{seed}/{side.name}/{number}"
@@ -179,7 +180,7 @@ def campaign(
         try:
             counts = _live(side, name, lived, progress)
         except Exception as error:
-            raise Failed(side.name, name, lived.done, shortest(side, name, lived.done, error), error) from error
+            raise Failed(side.name, name, lived.done, lived.last, error) from error
         report.add(lived.count, counts, lived.memory_mb)
         number += 1
     report.seconds = time.perf_counter() - started
@@ -196,65 +197,12 @@ def _live(side: Side, name: str, lived: _Lived, progress: Callable[[int], object
             if lived.done % SHOW_EACH == 0:
                 alive()
                 progress(SHOW_EACH)
-            return side.act(knows, rng)
+            act = side.act(knows, rng)
+            lived.last.append(act)
+            return act
 
         life.live(choose)
     first, last = lived.memory_mb
     if last - first > GROWTH_MB:
         raise Broken(f"memory grew from {first:.0f} to {last:.0f} MB")
     return life.counts
-
-
-def record(side: Side, seed: str, count: int) -> list[Act]:
-    """Live a life again and return what was sent in it, up to message `count`."""
-    rng, sent = random.Random(seed), list[Act]()
-
-    def choose(knows: Any) -> Act | None:
-        if len(sent) >= count:
-            return None
-        sent.append(side.act(knows, rng))
-        return sent[-1]
-
-    with contextlib.suppress(Exception), watchdog():
-        side.life(seed).live(choose)
-    return sent
-
-
-def fails(side: Side, seed: str, acts: Sequence[Act], kind: type[BaseException]) -> bool:
-    """Return whether these acts fail a new life with an error of this kind."""
-    left = iter(acts)
-    try:
-        with watchdog(10.0):
-            side.life(seed).live(lambda knows: next(left, None))
-    except Exception as error:
-        return type(error) is kind
-    return False
-
-
-def shortest(side: Side, seed: str, count: int, error: BaseException, tries: int = TRIES) -> list[Act]:
-    """Return few acts that fail a new life as this one failed: a tail, of which what is not needed is left out."""
-    acts, kind = record(side, seed, count), type(error)
-    size = 1
-    while size < len(acts):
-        tries -= 1
-        if fails(side, seed, acts[-size:], kind):
-            acts = acts[-size:]
-            break
-        size *= 4
-    else:
-        if not fails(side, seed, acts, kind):
-            return acts  # a matter of memory or of time, which no tail shows
-    part = max(1, len(acts) // 2)
-    while tries > 0:
-        at = 0
-        while at < len(acts) and tries > 0 and len(acts) > 1:
-            tries -= 1
-            rest = [*acts[:at], *acts[at + part :]]
-            if rest and fails(side, seed, rest, kind):
-                acts = rest
-            else:
-                at += part
-        if part == 1:
-            break
-        part = max(1, part // 2)
-    return acts

@@ -65,7 +65,7 @@ DEADLINE_S, LATE_S = 20.0, 1.0
 """A question's deadline, and how much later it may end: the longest draft forward and a look at the link."""
 DRAFT_S = 0.02
 STEPS = 4
-"""So few numbers and questions, that what was sent in one life means the same in a shorter one."""
+"""So few numbers and questions, that they come again and what is stale may look current."""
 MODES = (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.FULL, Mode.PIPELINED, Mode.SERVER_SD)
 SCHEMES = (
     "greedy",

@@ -1,7 +1,6 @@
 """Messages made from the wire's own schema: valid ones, ones at and beyond every limit, and bytes that are none.
 
-All of it is drawn from one source of random numbers, so that a seed names everything that is sent. `Given` is the same
-source made of bytes, for a fuzzer that is guided by coverage.
+All of it is drawn from one source of random numbers, so that a seed names everything that is sent.
 """
 
 from __future__ import annotations
@@ -29,34 +28,6 @@ WORDS = (
     "find", "the", "silver", "bottle", "long", "Action:", "stop", "forward", "large", "turn", "left", "small\n\t",
     "\x00\x1b[0m", "\u202e\U0001f916", "é",
 )  # fmt: skip
-
-
-class Given(random.Random):
-    """Random numbers that are given bytes; zeros when they are used up."""
-
-    def __new__(cls, data: bytes) -> Given:
-        """Make one, as `random.Random` wants its seed hashable."""
-        return super().__new__(cls)
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(0)
-        self._data, self._at = data, 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all bytes are used up."""
-        return self._at >= len(self._data)
-
-    def getrandbits(self, k: int, /) -> int:
-        """Return k bits of the next bytes."""
-        size = -(-k // 8)
-        part = self._data[self._at : self._at + size].ljust(size, b"\0")
-        self._at += size
-        return int.from_bytes(part, "big") >> (8 * size - k)
-
-    def random(self) -> float:
-        """Return a number from 0 to below 1 out of the next two bytes; at their end one that chooses nothing large."""
-        return 0.99 if self.is_empty else self.getrandbits(16) / 65536.0
 
 
 @cache

@@ -20,7 +20,7 @@ ROS = ROOT_FOLDER / "ros_ws/src/spec_vlm_nav/spec_vlm_nav"
 NODES = sorted(path.stem for path in (ROS / "nodes").glob("*.py") if "\ndef main()" in path.read_text(encoding="utf-8"))
 PACKAGES = [
     "adapters_training", "benchmarks", "benchmarks.latency", "cloud_verifier", "speculation.vlm", "spec_vlm_nav.runner",
-    "vlm_nav_evaluation", "vlm_nav_evaluation.demo", "vlm_nav_evaluation.nodes.bag_player",
+    "vlm_nav_evaluation", "vlm_nav_evaluation.nodes.bag_player",
 ]  # fmt: skip
 PROGRAMS = [*PACKAGES, *(f"spec_vlm_nav.nodes.{name}" for name in NODES)]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
 from vlm_nav_evaluation.figures import (
-    mean_exit,
     median_interval,
-    percentiles,
     report,
     spread,
-    stale,
     summary,
-    table8,
     times_faster,
     tpot,
 )
@@ -49,48 +43,6 @@ def test_the_report_compares_medians_with_its_base() -> None:
 def test_tpot_leaves_the_first_token_out() -> None:
     assert tpot(stats(2.0, 11, 3)) == pytest.approx(0.1)
     assert tpot(stats(2.0, 1, 1)) is None
-
-
-def test_the_mean_exit_weighs_layers_by_the_hits_behind_them() -> None:
-    assert mean_exit({1: 3, 5: 1}) == 2.0
-    assert mean_exit({}) is None
-
-
-def test_table_8_takes_drafting_and_verifying_from_sd_and_the_rest_from_fsd() -> None:
-    modes = {
-        "cloud": summary([stats(3.0, 12, 12, server_compute_s=12.0)]),
-        "sd": summary([stats(2.0, 12, 4, draft_s=0.5, server_compute_s=0.8)]),
-        "fsd": summary([stats(1.0, 12, 3, 1, 3, predraft_s=9.0, server_compute_s=9.0)]),
-    }
-    rows = table8(modes, 4, 0.12)
-    assert rows["draft_s"] == pytest.approx(0.05) and rows["gamma_draft_s"] == pytest.approx(0.2)
-    assert rows["verify_s"] == pytest.approx(0.2) and rows["c"] == pytest.approx(0.25)
-    assert (rows["tau"], rows["miss_rate"], rows["mean_exit"], rows["one_way_s"]) == (4.0, 0.75, 2.0, 0.12)
-    assert (rows["ar_to_sd"], rows["sd_to_fsd"], rows["ar_to_fsd"]) == (1.5, 2.0, 3.0)
-    alone = table8({"cloud": modes["cloud"]}, None, 0.0)
-    assert [name for name, value in alone.items() if value is not None] == ["one_way_s"]
-
-
-def test_a_live_robot_takes_the_newest_frame_and_overtaken_ones_are_never_looked_at() -> None:
-    # Free all the time: the age is the time to action.
-    assert stale([0.0, 1.0, 2.0], [0.5, 0.5, 0.5]) == [0.5, 0.5, 0.5]
-    # 2.5 s an answer, a frame a second: after frame 0 (done at 2.5) frame 2 is the newest and half a second old.
-    assert stale([0.0, 1.0, 2.0, 3.0], [2.5] * 4) == pytest.approx([2.5, 3.0, 4.5])
-    assert stale([], []) == []
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.01, 5.0)), min_size=1, max_size=30))
-def test_no_frame_is_younger_than_its_answer_takes(gaps: list[tuple[float, float]]) -> None:
-    arrivals = [sum(gap for gap, _ in gaps[: index + 1]) for index in range(len(gaps))]
-    services = [service for _, service in gaps]
-    ages = stale(arrivals, services)
-    assert 1 <= len(ages) <= len(gaps)
-    assert all(age >= min(services) - 1e-9 for age in ages)
-
-
-def test_percentiles_are_interpolated() -> None:
-    found = percentiles([float(value) for value in range(101)])
-    assert (found["p50"], found["p90"], found["p99"], found["mean"]) == (50.0, 90.0, 99.0, 50.0)
 
 
 @pytest.mark.parametrize(("count", "lower", "upper"), [(3, 1, 3), (6, 1, 6), (10, 2, 9), (25, 8, 18), (200, 86, 115)])

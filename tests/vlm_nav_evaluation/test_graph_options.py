@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_vlm_nav.graph import REPLAY_GRAPH, SIM_GRAPH
+from spec_vlm_nav.graph import SIM_GRAPH
 from vlm_nav_evaluation.graph_options import DECODING, add_graph_flags, prepare
 
 
@@ -33,15 +33,6 @@ def options(*words: str) -> argparse.Namespace:
     return line.parse_args(words)
 
 
-def test_flags_have_the_graphs_kinds_choices_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    found = options()
-    assert (found.seed, found.layout, found.mode) == (3, "room", SIM_GRAPH.argument("mode").default)
-    for words, problem in ((["--seed", "x"], "invalid int value"), (["--layout", "castle"], "invalid choice")):
-        with pytest.raises(SystemExit):
-            options(*words)
-        assert problem in capsys.readouterr().err
-
-
 def test_a_run_gets_an_address_and_paths_that_hold_in_other_folders(models: list[str]) -> None:
     arguments = prepare(SIM_GRAPH, options(*models, "--mode", "sd"), trace="t.json")
     assert (arguments["seed"], arguments["mode"], arguments["trace"]) == ("3", "sd", "t.json")
@@ -49,13 +40,6 @@ def test_a_run_gets_an_address_and_paths_that_hold_in_other_folders(models: list
     assert SIM_GRAPH.values(arguments)["server_draft"] == ""
     again = prepare(SIM_GRAPH, options(*models, "--mode", "server_sd"))
     assert again["verifier"] != arguments["verifier"] and again["server_draft"] == again["draft_model"]
-
-
-def test_every_graph_with_a_verifier_takes_the_decoding_flags() -> None:
-    line = argparse.ArgumentParser()
-    add_graph_flags(line, REPLAY_GRAPH, "rate", "laps", *DECODING)
-    found = line.parse_args([])
-    assert (found.rate, found.laps) == (1.0, 1)
 
 
 def test_a_missing_model_is_one_sentence(tmp_path: Path, models: list[str]) -> None:

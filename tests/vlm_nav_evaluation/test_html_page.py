@@ -7,10 +7,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import pytest
-from matplotlib.figure import Figure
 
-from vlm_nav_evaluation.html_page import Section, embedded, png, thumbnail, write_page
+from vlm_nav_evaluation.html_page import Section, embedded, thumbnail, write_page
 
 
 def test_text_is_never_markup(tmp_path: Path) -> None:
@@ -22,28 +20,6 @@ def test_text_is_never_markup(tmp_path: Path) -> None:
     assert "<script" not in text and text.count("&lt;script&gt;") == 14
     assert 'alt="&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;so&#34;"' in text
     assert 'name="viewport"' in text and "http" not in text
-
-
-def test_what_is_empty_is_left_out(tmp_path: Path) -> None:
-    text = write_page(tmp_path / "page.html", "title", [Section("only this")]).read_text()
-    assert "<h2>only this</h2>" in text
-    for tag in ("<p", "<pre", "<img", "<table", "<figure", "<ul"):
-        assert tag not in text
-
-
-def test_plots_are_carried_in_the_page_or_lie_beside_it(tmp_path: Path) -> None:
-    red = Figure(figsize=(1, 1), layout="constrained")
-    red.add_subplot()
-    data = png(red)
-    assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is not None
-    kind, _, code = embedded(data).partition(";base64,")
-    assert kind == "data:image/png" and b64decode(code) == data
-    sections = [Section("one", plots=[("red.png", "red")]), Section("two", plots=[(embedded(data), "red")] * 2)]
-    text = write_page(tmp_path / "page.html", "title", sections).read_text()
-    assert '<div class="scroll">\n<img src="red.png" alt="red">' in text
-    assert '<div class="pair">\n<img src="data:image/png;base64,' in text
-    with pytest.raises(ValueError, match="neither PNG, JPEG nor GIF"):
-        embedded(b"no image")
 
 
 def test_large_frames_shrink_and_small_ones_stay_as_they_are(tmp_path: Path) -> None:

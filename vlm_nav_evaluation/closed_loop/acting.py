@@ -1,8 +1,7 @@
 """`acting`: does faster decoding make a better robot? Episodes on virtual time in which the robot acts on its answers.
 
 `wait` acts on whole answers, reasons first; `wait-action` on whole answers, action first; `early` begins a motion once
-its kind is committed; `ahead` also asks the next question while it moves. With --blackout the link dies again and
-again, and `hold` and `degraded` take the place of these: `ahead` without and with the draft model alone.
+its kind is committed; `ahead` also asks the next question while it moves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 import msgspec
 
 from edge_drafter import DraftingConfig, Mode
-from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.grammar import CONSTRAINED, FREE
@@ -28,13 +26,13 @@ from speculation.language.prompts import ResponseOrder, Vocabulary
 from speculation.progress import progress
 from vlm_nav_evaluation.closed_loop.command import RANDOM, add_processes
 from vlm_nav_evaluation.closed_loop.episodes import in_processes
-from vlm_nav_evaluation.closed_loop.plots import write_acting_plots
 from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
 from vlm_nav_evaluation.closed_loop.timelines import Timelines
-from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, Blackouts, VirtualRobot, run_acting
+from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_edge_flags, add_pair, add_resumable_out, milliseconds, seeds, several
+from vlm_nav_evaluation.plots import MODE_COLOURS, new_figure
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.virtual_time.record import Models
@@ -52,11 +50,6 @@ BEHAVIOURS = {
     "early": NavigatorConfig(LAST, look_ahead=False, time_allowance_s=TIME_S),
     "ahead": NavigatorConfig(LAST, time_allowance_s=TIME_S),
 }
-IN_BLACKOUTS = {
-    "hold": NavigatorConfig(LAST, time_allowance_s=TIME_S, link=LinkLimits(degraded_s=0.0)),
-    "degraded": NavigatorConfig(LAST, time_allowance_s=TIME_S),
-}
-KNOWN = {**BEHAVIOURS, **IN_BLACKOUTS}
 FIRST_SEED = 1_000_003
 """A room that no episode is in, for the first answer of every decoder."""
 COLUMNS = (
@@ -69,12 +62,12 @@ COLUMNS = (
     Column("frame to motion ms", "first_motion_s", ".0f", MS),
     Column("actions", "actions", ".1f"),
     Column("asked ahead", "ahead_share", ".0%"),
-    Column("edge alone", "alone_share", ".0%"),
-    Column("held s", "held_s", ".1f"),
     Column("collisions", "collisions"),
 )
 
 
+DASHES = {"wait": ":", "early": "--", "ahead": "-"}
+"""Line styles by behaviour."""
 Case = tuple[str, str, float]
 """A behaviour, a mode and a round trip in milliseconds."""
 
@@ -88,9 +81,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
     line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "full"])
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0, 40.0, 200.0], metavar="MS[,MS]", help="round trips")
-    line.add_argument("--behaviours", type=several(list(KNOWN)), help="default: all that fit")
-    line.add_argument("--blackout", type=Blackouts.read, default=Blackouts(), metavar="PERIOD:LENGTH",
-                      help="seconds, e.g. 15:3 (default: none)")  # fmt: skip
+    line.add_argument("--behaviours", type=several(list(BEHAVIOURS)), default=list(BEHAVIOURS), help="default: all")
     times = f"go2_a100_scaled{WITH_COST}{DEFAULT_COST}"
     line.add_argument("--timings", default=times, help="declared times, and what loads cost (default: %(default)s)")
     add_pair(line)
@@ -106,14 +97,15 @@ def run(options: argparse.Namespace) -> int:
     load_timings(options.timings)
     room(options, 0)
     names = (
-        "difficulty", "target", "timings", "max_tokens", "max_actions", "blackout", "target_model", "draft_model",
+        "difficulty", "target", "timings", "max_tokens", "max_actions", "target_model", "draft_model",
         "answers",
     )  # fmt: skip
     journal = Journal(options.out, "acting", {name: str(getattr(options, name)) for name in names}, options.restart)
     done = [msgspec.convert(piece, ActingEpisode) for piece in journal.pieces()]
     known = {(each.seed, each.behaviour, each.mode, each.rtt_ms) for each in done}
-    chosen = options.behaviours or list(IN_BLACKOUTS if str(options.blackout) else BEHAVIOURS)
-    cases = [(behaviour, mode, rtt) for mode in options.modes for rtt in options.rtt_ms for behaviour in chosen]
+    cases = [
+        (behaviour, mode, rtt) for mode in options.modes for rtt in options.rtt_ms for behaviour in options.behaviours
+    ]
     missing = {seed: [case for case in cases if (seed, *case) not in known] for seed in options.seeds}
     jobs = [(seed, left, options) for seed, left in missing.items() if left]
     total = len(options.seeds) * len(cases)
@@ -123,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
                 journal.add(asdict(episode))
                 done.append(episode)
                 bar.update()
-    report(options, [each for each in done if each.seed in missing and each.behaviour in chosen])
+    report(options, [each for each in done if each.seed in missing and each.behaviour in options.behaviours])
     return 0
 
 
@@ -134,19 +126,45 @@ def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> No
     for rtt in sorted({row["rtt_ms"] for row in rows}):
         some = {f"{row['mode']}, {row['behaviour']}": row for row in rows if row["rtt_ms"] == rtt}
         parts.append(f"round trip {rtt:g} ms\n{figures_table('mode, behaviour', some, COLUMNS)}")
-    dark, about = str(options.blackout), provenance(options)
+    about = provenance(options)
     parts.append(
         f"{options.difficulty} rooms, object: {options.target}, times: {options.timings} on virtual time"
-        + (f", link dead {dark} (period:length, s)" if dark else "")
         + (f", answers {options.answers}" if options.answers == FREE else "")
     )
     text = "\n\n".join([*parts, about["machine"]])
     print(text)
     (options.out / "acting.txt").write_text(text + "\n", encoding="utf-8")
-    data = {**about, "timings": options.timings, "blackout": dark, "figures": rows}
+    data = {**about, "timings": options.timings, "figures": rows}
     write_json(options.out / "acting.json", data)
-    if not dark:
-        print(write_acting_plots(options.out, rows))
+    print(write_plot(options.out, rows))
+
+
+def write_plot(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write acting.png: standing time, time to goal and success over the round trip, and return its path."""
+    figure = new_figure(4.2, 12.0)
+    axes = figure.subplots(1, 3)
+    columns = (
+        ("standing_s", "standing until the goal, s (median)"),
+        ("to_goal_s", "time to goal, s (median)"),
+        ("found", "rooms in which the object is found"),
+    )
+    for ax, (name, title) in zip(axes, columns, strict=True):
+        for mode in dict.fromkeys(row["mode"] for row in rows):
+            for behaviour, dashes in DASHES.items():
+                some = [row for row in rows if (row["mode"], row["behaviour"]) == (mode, behaviour)]
+                places = [row["rtt_ms"] for row in some]
+                if some:
+                    ax.plot(places, [row[name] for row in some], dashes, color=MODE_COLOURS[mode], marker="o",
+                            markersize=4, label=f"{mode}, {behaviour}")  # fmt: skip
+        ax.set_xlabel("round trip, ms")
+        ax.set_title(title, fontsize=10)
+        ax.set_ylim(bottom=0)
+        ax.grid(alpha=0.3)
+    axes[2].set_ylim(0, max(row["episodes"] for row in rows) * 1.04)
+    axes[2].legend(fontsize=8, loc="lower left")
+    path = folder / "acting.png"
+    figure.savefig(path, dpi=110)
+    return path
 
 
 def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> list[dict[str, Any]]:
@@ -154,7 +172,7 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
 
     to_goal_s, standing_s: medians over the episodes that found the target. standing_share: standing of all episodes
     against `wait` of the same mode and round trip, in the same rooms. first_motion_s: median over all decisions, from
-    the frame's time. held_s: mean. The shares are of all questions.
+    the frame's time. ahead_share is of all questions.
     """
     groups: dict[tuple[str, float, str], list[ActingEpisode]] = defaultdict(list)
     for each in episodes:
@@ -184,12 +202,10 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
                 "first_motion_s": median(motions) if motions else None,
                 "actions": mean(each.actions for each in some),
                 "ahead_share": sum(each.used_ahead for each in some) / asked,
-                "alone_share": sum(each.alone for each in some) / asked,
-                "held_s": mean(each.held_s for each in some),
                 "collisions": mean(each.collisions for each in some),
             }
         )
-    order = list(KNOWN)
+    order = list(BEHAVIOURS)
     return sorted(rows, key=lambda row: (row["rtt_ms"], row["mode"], order.index(row["behaviour"])))
 
 
@@ -212,8 +228,8 @@ def run_room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> l
     scene, objects = room(options, seed), Vocabulary.load(options.target_model)
     found = []
     for behaviour, mode, rtt in cases:
-        robot = VirtualRobot(scene, timelines, mode, rtt / 1e3, objects, options.blackout)
-        found.append(run_acting(scene, behaviour, KNOWN[behaviour], robot, options.max_actions))
+        robot = VirtualRobot(scene, timelines, mode, rtt / 1e3, objects)
+        found.append(run_acting(scene, behaviour, BEHAVIOURS[behaviour], robot, options.max_actions))
     return found
 
 

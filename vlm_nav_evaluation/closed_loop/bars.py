@@ -10,8 +10,6 @@ import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from matplotlib.figure import Figure
-
 from adapters_training.evaluate import evaluate
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary
@@ -23,7 +21,6 @@ from vlm_nav_evaluation.closed_loop.scores import Place, figures, place, place_n
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import several
-from vlm_nav_evaluation.plots import new_figure
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table, table
 from vlm_nav_simulation.episode import Outcome
@@ -172,7 +169,7 @@ def outcomes(episodes: Sequence[Episode]) -> dict[str, dict[str, str]]:
 
 
 def report(options: argparse.Namespace, rows: Sequence[Bar], episodes: Sequence[Episode]) -> None:
-    """Print both tables, of the bars and of what was walked; write bars.txt, bars.json and bars.png."""
+    """Print both tables, of the bars and of what was walked; write bars.txt and bars.json."""
     text = table(("bar", "asked", "measured", "95 %", "of", "met"), [_cells(row) for row in rows])
     notes = [f"{row.name}: {row.note}" for row in rows if row.note]
     walked = {place_name(place_of(row)): row for row in figures(episodes) if row["policy"] == TARGET}
@@ -184,9 +181,6 @@ def report(options: argparse.Namespace, rows: Sequence[Bar], episodes: Sequence[
     (options.out / "bars.txt").write_text(text + "\n", encoding="utf-8")
     data = {"rows": [asdict(row) | {"met": row.met} for row in rows], "walked": list(walked.values())}
     write_json(options.out / "bars.json", {**about, "seeds": options.seeds, **data, "rooms": outcomes(episodes)})
-    path = options.out / "bars.png"
-    plot(rows).savefig(path, dpi=110, bbox_inches="tight")
-    print(path)
 
 
 def _cells(row: Bar) -> tuple[str, ...]:
@@ -205,22 +199,3 @@ def _cells(row: Bar) -> tuple[str, ...]:
         str(row.count),
         met,
     )
-
-
-def plot(rows: Sequence[Bar]) -> Figure:
-    """Return every share as a bar with its interval and a mark where it has to be."""
-    shares = [row for row in rows if row.measured is not None and row.low is not None]
-    figure = new_figure(0.45 * max(1, len(shares)) + 1.2, 9.0)
-    axes = figure.subplots()
-    for place_, row in enumerate(shares):
-        assert row.measured is not None and row.low is not None and row.high is not None
-        colour = {True: "#2ca02c", False: "#d62728", None: "#7f7f7f"}[row.met]
-        axes.barh(place_, 100 * row.measured, color=colour, height=0.55, alpha=0.85)
-        axes.plot([100 * row.low, 100 * row.high], [place_, place_], "k-", lw=1.2)
-        if row.asked is not None:
-            axes.plot([100 * row.asked] * 2, [place_ - 0.4, place_ + 0.4], "k--", lw=1.5)
-    axes.set_yticks(range(len(shares)), [row.name for row in shares])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("%  (dashed: the bar; line: 95 % interval; green: met)")
-    return figure

@@ -34,11 +34,9 @@ from vlm_nav_evaluation.closed_loop.episodes import (
     is_linked,
     walk,
 )
-from vlm_nav_evaluation.closed_loop.plots import write_plots
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
-    class_table,
     different_walks,
     figures,
     main_table,
@@ -102,14 +100,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
-    """Print the tables and write figures and plots beside the journal."""
+    """Print the tables and write them and their figures beside the journal."""
     rows = figures(episodes)
     declared = declared_name(options.profile, options.link)
     parts = []
     for where in dict.fromkeys(map(place_of, rows)):
         some, name = [row for row in rows if place_of(row) == where], place_name(where)
         parts.append(f"{name} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
-        parts += [class_table(some), outcome_table(some)]
+        parts.append(outcome_table(some))
     differ, compared = different_walks(episodes)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
@@ -131,8 +129,6 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
         "figures": rows,
     }
     write_json(options.out / "closed_loop.json", data)
-    for path in write_plots(options.out, rows, episodes, declared):
-        print(path)
 
 
 def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import mean, median
 from typing import Any, TypeAlias
@@ -105,9 +105,6 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, in
     whole = sum(episode.total_s or 0.0 for episode in standing)
     answers = [seconds for episode in episodes for seconds in episode.answers_s]
     tokens = sum(episode.tokens for episode in episodes)
-    classes: dict[str, list[bool]] = defaultdict(list)
-    for episode in episodes:
-        classes[episode.object_class].append(episode.success)
     return {
         "difficulty": key[0][0],
         "layout": key[0][1],
@@ -130,7 +127,6 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, in
         "tokens_per_answer": tokens / len(answers) if answers else None,
         "passes_per_token": sum(e.cloud_passes for e in episodes) / tokens if tokens and is_linked(key[1]) else None,
         "outcomes": dict(Counter(episode.outcome for episode in episodes).most_common()),
-        "by_class": {name: (sum(results), len(results)) for name, results in sorted(classes.items())},
     }
 
 
@@ -178,26 +174,12 @@ def main_table(rows: Sequence[Row]) -> str:
     return figures_table("policy, round trip", shown, COLUMNS)
 
 
-def class_table(rows: Sequence[Row]) -> str:
-    """Return found/asked by object class, one column per policy; the first link stands for all of them."""
-
-    def cell(row: Row, object_class: str) -> str:
-        found, asked = row["by_class"].get(object_class, (0, 0))
-        return f"{found}/{asked}" if asked else "-"
-
-    return _by_policy("object", rows, "by_class", cell)
-
-
 def outcome_table(rows: Sequence[Row]) -> str:
     """Return how episodes ended, one column per policy; the first link stands for all of them."""
-    return _by_policy("ended", rows, "outcomes", lambda row, name: str(row["outcomes"].get(name, 0)))
-
-
-def _by_policy(head: str, rows: Sequence[Row], counted: str, cell: Callable[[Row, str], str]) -> str:
     columns = first_links(rows)
-    names = sorted({name for row in columns for name in row[counted]})
-    return table((head, *(row["policy"] for row in columns)),
-                 [(name, *(cell(row, name) for row in columns)) for name in names])  # fmt: skip
+    names = sorted({name for row in columns for name in row["outcomes"]})
+    return table(("ended", *(row["policy"] for row in columns)),
+                 [(name, *(str(row["outcomes"].get(name, 0)) for row in columns)) for name in names])  # fmt: skip
 
 
 def first_links(rows: Sequence[Row]) -> list[Row]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from edge_drafter import DecodingStats, Mode
+from edge_drafter import DecodingStats
 from speculation.language.grammar import CONSTRAINED, FREE
-from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Arm, Question
 from vlm_nav_evaluation.virtual_time.backend import VirtualTime
 from vlm_nav_evaluation.virtual_time.record import Models, record
@@ -36,7 +35,7 @@ class AnswerTimeline:
 
     @property
     def text(self) -> str:
-        """The whole answer."""
+        """Return the whole answer."""
         return self.texts[-1][1]
 
     def committed(self, seconds: float) -> str:
@@ -58,15 +57,13 @@ class Timelines:
         self._recordings: dict[bytes, Recording] = {}
         self._answers: dict[tuple[bytes, str, float], AnswerTimeline] = {}
         self._first = record(models, [first], max_tokens, answers=answers)
-        self._draft = ModelAlone(models.draft, max_tokens, answers)
 
     def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
         """Return the answer in a mode over a link of this round trip. Raises ValueError for what is no image."""
         key = blake2b(prompt.encode() + b"\0" + jpeg, digest_size=16).digest()
         known = self._answers.get((key, mode, rtt_s))
         if known is None:
-            decode = self._alone if mode == Mode.EDGE.value else self._decoded
-            known = self._answers[key, mode, rtt_s] = decode(key, prompt, jpeg, mode, rtt_s)
+            known = self._answers[key, mode, rtt_s] = self._decoded(key, prompt, jpeg, mode, rtt_s)
         return known
 
     def forget(self) -> None:
@@ -84,13 +81,6 @@ class Timelines:
         run = VirtualTime(recording, timings, with_arrivals=True).run(arms, warm_up=self._first.steps)
         (answer,) = run.answers[mode]
         return self._timeline(answer.tokens, answer.more["arrivals"], answer.stats)
-
-    def _alone(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
-        """Return mode edge's answer: the draft's own greedy one, one forward a token."""
-        tokens = self._draft.decode(Question(prompt, jpeg)).tokens
-        begun, each = self._timings.edge_prefill_s, self._timings.draft_s
-        stats = DecodingStats(mode=mode, tokens=len(tokens), total_s=begun + each * len(tokens))
-        return self._timeline(tokens, [(begun + each * (place + 1), 1) for place in range(len(tokens))], stats)
 
     def _timeline(self, tokens: Any, arrivals: Any, stats: DecodingStats) -> AnswerTimeline:
         texts, count = [], 0

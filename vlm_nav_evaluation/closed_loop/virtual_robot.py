@@ -8,13 +8,10 @@ asked in motion, cost and save what they would on the robot, and other work on t
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError
 from dataclasses import dataclass, field
 
-from edge_drafter import Mode
 from edge_drafter.link import LinkState
 from edge_drafter.question import Cancelled, Reply
-from edge_drafter.settings import Connection
 from spec_vlm_nav.executor import Command, Executor, Report
 from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
 from spec_vlm_nav.motion import PlanarPose
@@ -41,82 +38,29 @@ CAMERA_S = 1.0 / 8.0
 """A frame comes so often, as config/sim.yaml has it."""
 MOVES = 1e-3
 """A robot that is faster than this moves, m/s or rad/s."""
-SILENCE_S = Connection().silence_s
-"""The link counts as silent after so long."""
 GOAL = 1
 
 
-@dataclass(frozen=True)
-class Blackouts:
-    """A link that is dead for `length_s` seconds at the end of every `period_s`; it never is where both are 0."""
-
-    period_s: float = 0.0
-    length_s: float = 0.0
-
-    @classmethod
-    def read(cls, text: str) -> Blackouts:
-        """Read '15:3'; an argparse type."""
-        period, _, length = text.partition(":")
-        try:
-            found = cls(float(period), float(length))
-        except ValueError:
-            found = cls()
-        if not 0.0 < found.length_s < found.period_s <= 3600.0:
-            raise ArgumentTypeError(f"{text!r}: write PERIOD:LENGTH in seconds, the length below the period, e.g. 15:3")
-        return found
-
-    def __str__(self) -> str:
-        return f"{self.period_s:g}:{self.length_s:g}" if self.length_s else ""
-
-    def dark_since(self, now: float) -> float | None:
-        """Return when the present blackout began, None outside one."""
-        if self.length_s <= 0.0:
-            return None
-        into = now % self.period_s - (self.period_s - self.length_s)
-        return now - into if into >= 0.0 else None
-
-    def lit(self, start: float, end: float) -> float:
-        """Return the seconds between two times in which messages arrive."""
-        return self._lit_until(end) - self._lit_until(start)
-
-    def _lit_until(self, now: float) -> float:
-        if self.length_s <= 0.0:
-            return now
-        whole, rest = divmod(now, self.period_s)
-        return whole * (self.period_s - self.length_s) + min(rest, self.period_s - self.length_s)
-
-
-@dataclass
 class VirtualLink:
-    """The link's state as the robot would see it."""
+    """The link's state as the robot would see it: a link that is always there."""
 
-    blackouts: Blackouts
-    now: float = 0.0
-    why: str = "nothing received from the verifier"
-
-    @property
-    def state(self) -> str:
-        """One of `LinkState`."""
-        since = self.blackouts.dark_since(self.now)
-        silent = since is not None and self.now - since > SILENCE_S
-        return str((LinkState.SILENT if silent else LinkState.NOMINAL).value)
+    state = str(LinkState.NOMINAL.value)
+    why = ""
 
 
 class VirtualQuestion:
-    """Answers as a `Question` of `spec_vlm_nav.navigator_interfaces`: tokens come with time, none on a dead link."""
+    """Answers as a `Question` of `spec_vlm_nav.navigator_interfaces`: tokens come with time."""
 
     guess = ""
 
-    def __init__(self, timeline: AnswerTimeline, robot: VirtualRobot, alone: bool) -> None:
-        """`alone`: the draft model answers, whatever the link does."""
-        self._timeline, self._robot, self._alone = timeline, robot, alone
+    def __init__(self, timeline: AnswerTimeline, robot: VirtualRobot) -> None:
+        self._timeline, self._robot = timeline, robot
         self._asked = robot.now
         self._cancelled = False
 
     @property
     def _elapsed(self) -> float:
-        now = self._robot.now
-        return now - self._asked if self._alone else self._robot.link.blackouts.lit(self._asked, now)
+        return self._robot.now - self._asked
 
     @property
     def committed(self) -> str:
@@ -145,11 +89,8 @@ class Measured:
     first_motion_s: list[float] = field(default_factory=list)
     """How long the robot took from the frame to its first motion, for every decision that moved."""
     questions: int = 0
-    alone: int = 0
-    """Questions that the draft model answered alone."""
     used_ahead: int = 0
     """Decisions that came of a question about a frame taken in motion."""
-    held_s: float = 0.0
 
 
 class VirtualRobot:
@@ -165,10 +106,9 @@ class VirtualRobot:
         mode: str,
         rtt_s: float,
         objects: Vocabulary | None,
-        blackouts: Blackouts = Blackouts(),
     ) -> None:
         self.now = 0.0
-        self.link = VirtualLink(blackouts)
+        self.link = VirtualLink()
         self.measured = Measured()
         self.world = World(scene)
         self.mode, self.rtt_s = mode, rtt_s
@@ -178,7 +118,7 @@ class VirtualRobot:
         self._frame: tuple[float, Pose, tuple[float, float]] | None = None
         """Time, place and gait of the newest frame."""
         self._next_frame = 0.0
-        self._holding = self._blocked = False
+        self._blocked = False
         self._waits_for_motion: tuple[int, float] | None = None
         self._sent: Decision | None = None
         self._tick()
@@ -210,12 +150,10 @@ class VirtualRobot:
         self.measured.collisions += blocked and not self._blocked
         self._blocked = blocked
         self.now = round(self.now + TICK_S, 9)
-        self.link.now = self.now
         after = self.world.pose
         self.measured.path_m += math.dist(before[:2], after[:2])
         moves = math.hypot(velocity.vx, velocity.vy) > MOVES or abs(velocity.wz) > MOVES
         self.measured.moving_s += TICK_S * moves
-        self.measured.held_s += TICK_S * self._holding
         if moves and self._waits_for_motion is not None:
             self.measured.first_motion_s.append(round(self.now - TICK_S - self._waits_for_motion[1], 4))
             self._waits_for_motion = None
@@ -233,14 +171,9 @@ class VirtualRobot:
         return self._objects
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
-        alone = mode == Mode.EDGE.value
         self.measured.questions += 1
-        self.measured.alone += alone
-        return VirtualQuestion(
-            self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self.mode, self.rtt_s),
-            self,
-            alone or self.mode == mode,
-        )
+        timeline = self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self.mode, self.rtt_s)
+        return VirtualQuestion(timeline, self)
 
     # -- the body
 
@@ -290,7 +223,7 @@ class VirtualRobot:
         return 0.0
 
     def report(self, state: State, reason: str = "") -> None:
-        self._holding = state is State.HOLDING
+        """Do nothing: nobody looks at this robot."""
 
     def writing(self, answer: str, guess: str) -> None:
         """Do nothing: nobody looks at this robot."""
@@ -311,7 +244,7 @@ class ActingEpisode(Measured):
 
     @property
     def standing_s(self) -> float:
-        """Seconds in which the robot did not move."""
+        """Return the seconds in which the robot did not move."""
         return self.total_s - self.moving_s
 
 

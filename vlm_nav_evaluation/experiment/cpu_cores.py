@@ -1,11 +1,9 @@
-"""The processor: on which cores robot and verifier run where both are on one machine, and how much of its time they
-take. Linux alone."""
+"""The processor: on which cores robot and verifier run where both are on one machine. Linux alone."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -53,17 +51,6 @@ def placed(cores: Cores, *, verifier: bool = False) -> Iterator[None]:
         yield
     finally:
         _move(before)
-
-
-def processor_s() -> float:
-    """Return the processor time of this process and of those that it started and that still run, seconds."""
-    total = time.process_time()
-    for thread in OWN.iterdir():
-        with suppress(OSError):
-            children = (thread / "children").read_text().split()
-            # Clocks of other processes, clock_getcpuclockid(3).
-            total += sum(time.clock_gettime((~int(pid) << 3) | 2) for pid in children)
-    return total
 
 
 def _chosen(cores: Cores) -> tuple[set[int], set[int]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
-from typing import Any, Generic, Protocol, TypeVar
+from statistics import median
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -29,10 +29,6 @@ class Question:
     """Empty for a language model alone; several frames are a tuple, the oldest first."""
     name: str = ""
     """Identifies the question in a journal and in reports; empty: its number in the run."""
-    category: str = ""
-    """What it is counted with in `mmspec.counted`."""
-    later: tuple[str, ...] = ()
-    """What is asked after its answer in the same conversation (`sockets.Edges.conversations`)."""
 
 
 Q_contra = TypeVar("Q_contra", bound=Question, contravariant=True)
@@ -88,21 +84,13 @@ class Run:
 
     @property
     def different(self) -> int:
-        """The number of questions on which the tokens of exact arms differ."""
+        """Return the number of questions on which the tokens of exact arms differ."""
         arms = [self.answers[arm] for arm in self.exact if arm in self.answers]
         return sum(len({answer.tokens for answer in answers}) > 1 for answers in zip(*arms, strict=True))
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return every arm's `summary`."""
         return {arm: summary(self.stats(arm)) for arm in self.answers}
-
-    def means(self, name: str) -> dict[str, float]:
-        """Return every arm's mean of a number of `Answer.more`; nothing for an arm with an answer that lacks it."""
-        return {
-            arm: fmean(answer.more[name] for answer in answers)
-            for arm, answers in self.answers.items()
-            if answers and all(name in answer.more for answer in answers)
-        }
 
     def ratios(self, slow: str, fast: str) -> list[float]:
         """Return the time of `slow` over that of `fast`, question by question."""
@@ -115,14 +103,6 @@ class Run:
     def fastest(self) -> str:
         """Return the arm with the shortest median step."""
         return min(self.answers, key=lambda arm: median(self.seconds(arm)))
-
-
-class Backend(Protocol):
-    """What answers: real sockets, virtual time, a formula."""
-
-    def run(self, arms: Sequence[Arm[Any]], asked: Sequence[Any], warm_up: Sequence[Any] | None = None) -> Run:
-        """Return the answers of all arms to `asked`; `warm_up` as in `take_turns`."""
-        ...
 
 
 def take_turns(

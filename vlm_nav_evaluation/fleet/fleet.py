@@ -1,8 +1,8 @@
 """The fleet: events on one clock, robots, and a verifier whose every decision is production's `Scheduler`'s.
 
 No socket, no model, no thread: messages are production's own, a pass takes what its load costs, and a verdict compares
-the draft with the request's answer. Left out: images and their encoding, the robots' own prefill, lost messages,
-memory.
+the draft with the request's answer. Left out: images and their encoding, the robots' own prefill, lost messages, and
+a limit of memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from cloud_verifier.config import Limits
 from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.interfaces import ModelInfo, Row
-from cloud_verifier.kv_admission import KvAdmission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server_draft.costs import DraftCosts
@@ -31,11 +30,10 @@ from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, E
 from vlm_nav_evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
 from vlm_nav_evaluation.fleet.systems import Exit, Setting
 from vlm_nav_evaluation.fleet.trees import best_tree
-from vlm_nav_evaluation.fleet.workload import EOS, VOCABULARY, Request
+from vlm_nav_evaluation.fleet.workload import EOS, VOCABULARY
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
 MODEL = ModelInfo("fleet", "", "", VOCABULARY, 1, (), (EOS,))
-BLOCK = 16
 PROMPT = "-"
 EMPTY = begin_digest(PROMPT, b"")
 TICK_S = 1e-9
@@ -88,10 +86,6 @@ class Log:
         self.asked: list[Asked] = []
         self.verified: list[Verified] = []
         self.passes: list[Pass] = []
-        self.started = 0
-        """Requests that the verifier took on."""
-        self.refused_s: list[float] = []
-        """Seconds after which a robot may come back, for every refusal."""
         self.deciding_s: list[float] = []
         """Seconds of this machine's processor that the scheduler took for each batch, queries included."""
 
@@ -152,15 +146,7 @@ class Robot:
             self.request = self.request.beginning(fleet.phases[self.index])
         self.asked = Asked(self.index, self.service_class, fleet.timeline.now, len(self.request.answer))
         fleet.log.asked.append(self.asked)
-        self._begin()
-
-    def refused(self, retry_after_s: float) -> None:
-        """The verifier has no room for the request: it is begun again later."""
-        self._version += 1
-        self._fleet.timeline.at(self._fleet.timeline.now + retry_after_s, self._begin)
-
-    def _begin(self) -> None:
-        fleet, system, now = self._fleet, self._fleet.setting.system, self._fleet.timeline.now
+        system, now = fleet.setting.system, fleet.timeline.now
         self._round, self._digest = 0, EMPTY
         begin = BeginStep(
             self.number, PROMPT, b"", max_tokens=len(self.request.answer), idle=system.idle,
@@ -219,13 +205,9 @@ class Robot:
 
 
 class Fleet:
-    """So many robots at one verifier; the same seed gives the same run.
+    """So many robots at one verifier; the same seed gives the same run."""
 
-    blocks: the verifier's memory, in blocks of `BLOCK` cache slots, for which production's `KvAdmission` makes robots
-    wait in line or refuses them; None: there is room for all.
-    """
-
-    def __init__(self, setting: Setting, robots: int, seed: int = 0, blocks: int | None = None) -> None:
+    def __init__(self, setting: Setting, robots: int, seed: int = 0) -> None:
         if robots < 1:
             raise ValueError(f"a fleet of {robots} robots; give at least 1")
         self.setting, self.timeline, self.log = setting, Timeline(), Log()
@@ -238,18 +220,12 @@ class Fleet:
         chosen = random.permutation(np.resize(np.arange(len(names)), robots))
         self.robots = [Robot(self, index, names[chosen[index]]) for index in range(robots)]
         phases, starts = random.random(robots), random.random(robots) * START_S
-        if blocks is not None:
-            # Who finds no room at the start is not in the midst of an answer.
-            order = np.argsort(starts)
-            needed = np.cumsum([blocks_of(setting.workload.request(int(index), 1)) for index in order])
-            phases[order[needed > blocks]] = 1.0
         self.phases: tuple[float, ...] = tuple(phases.tolist())
         """What part of its first answer each robot is still to get: a fleet is never in step."""
         for robot, start in zip(self.robots, starts, strict=True):
             self.timeline.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0
-        self._memory = KvAdmission(blocks, seed) if blocks is not None else None
         self._random = np.random.default_rng([seed, 29])
 
     # --- messages, as they reach the verifier
@@ -257,30 +233,9 @@ class Fleet:
     def begin(self, robot: Robot, begin: BeginStep) -> None:
         """A request arrives."""
         now = self.timeline.now
-        if self._memory is not None:
-            try:
-                self._memory.ask(robot.index, blocks_of(robot.request), now)
-            except NoRoom as error:
-                self.log.refused_s.append(error.retry_after_s)
-                self.timeline.at(now + self.setting.times.one_way_s, partial(robot.refused, error.retry_after_s))
-                return
-        self.log.started += 1
         for commit in self.scheduler.begin(robot.index, begin, now, service_class=robot.service_class):
             self._reply(robot, commit)
-        if self._memory is None:
-            self._prepared(robot.index)
-        else:
-            self._grant()
-
-    def _grant(self) -> None:
-        assert self._memory is not None
-        granted, _ = self._memory.grant(self.timeline.now)
-        for index in granted:
-            self._prepared(index)
-
-    def _prepared(self, index: int) -> None:
-        """A request has its memory: its prefill may begin."""
-        robot, step = self.robots[index], self.scheduler.step(index)
+        step = self.scheduler.step(robot.index)
         assert step is not None
         tokens = robot.request.prompt - 1
         step.prefill.prepared(robot.request, tokens, image_tokens=0)
@@ -291,10 +246,6 @@ class Fleet:
 
     def offer(self, robot: Robot, draft: Draft) -> None:
         """A draft arrives."""
-        step = self.scheduler.step(robot.index)
-        if step is None or draft.step != step.number:
-            # Its request was refused, as its robot is about to learn.
-            return
         for commit in self.scheduler.offer(robot.index, draft, self.timeline.now):
             self._reply(robot, commit)
         self._turn_soon()
@@ -408,15 +359,7 @@ class Fleet:
             commit = step.accept(verdict(row, step.answer.position, robot.request.answer), now, now - began)
             log.verified.append(Verified(now, len(commit.tokens), commit.queue_s))
             self._reply(robot, commit)
-            if commit.done and self._memory is not None:
-                self._memory.release(step.index, now)
-                self._grant()
         log.passes.append(Pass(now, now - began, load.rows))
-
-
-def blocks_of(request: Request) -> int:
-    """Return the blocks that a request may need: prompt, answer, and the longest draft."""
-    return -(-(request.prompt + len(request.answer) + MAX_DRAFT_TOKENS) // BLOCK)
 
 
 def verdict(row: Row, position: int, answer: Sequence[int]) -> Verdict:

@@ -14,7 +14,7 @@ from vlm_nav_evaluation.plots import PAPER, new_figure, plain
 
 COLOURS = {
     "sled": "#9d9d9d", "central": "#4c78a8", "server_sd": "#b279a2", "fcfs": "#f58518", "wisp": "#54a24b",
-    "fcfs, ahead": "#72b7b2", "full_budget": "#e45756", "full_budget, ledger": "#eeca3b",
+    "fcfs, ahead": "#72b7b2", "full_budget": "#e45756",
 }  # fmt: skip
 SPECEDGE_BARS = {"specedge": "#72b7b2", "ours": "#e45756", "ours, exits": "#f58518"}
 

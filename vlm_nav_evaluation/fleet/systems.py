@@ -108,10 +108,3 @@ class Setting:
     workload: Workload
     classes: tuple[str, ...] = ()
     """Service classes that robots have, at random."""
-
-
-def scaled(cost: PassCost, share: float, layers: float) -> PassCost:
-    """Return what a smaller model costs: per token by its parameters, per pass and cached token by its layers."""
-    return PassCost(
-        cost.token_s * share, cost.interaction_s * layers, cost.cached_s * layers, cost.constant_s * layers, cost.causal
-    )

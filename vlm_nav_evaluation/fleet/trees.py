@@ -27,7 +27,7 @@ class Shape:
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
-        """Index of every node's parent, as in `wire.Draft.parents`."""
+        """Return the index of every node's parent, as in `wire.Draft.parents`."""
         index = {(): ROOT} | {node: place for place, node in enumerate(self.nodes)}
         return tuple(index[node[:-1]] for node in self.nodes)
 

@@ -15,25 +15,23 @@ from cloud_verifier.config import Scheduling
 from speculation.pass_cost import PAPER_COSTS
 from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import Idle
-from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, figures_of, run
-from vlm_nav_evaluation.fleet.fleet import Fleet, blocks_of
+from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, run
 from vlm_nav_evaluation.fleet.parallel import run_parallel
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCH = 256
 COSTS = {"appendix C": PAPER_COSTS["wisp-32b"], "main text": PAPER_COSTS["wisp-32b-main"]}
 """Qwen3-32B on an A100: Table 12, and Sec. 4.4 with Table 12's constant, which the text leaves out."""
-BESIDE = (1.7 / 32.0, 28.0 / 64.0)
-"""Qwen3-1.7B to Qwen3-32B: parameters and layers. What its forwards cost beside the target is not in the paper."""
 ALLOWED = (0.01, 0.05)
 CLASSES = tuple(SERVICE_CLASSES)
+SEARCHED = ("responsive", "interactive")
+"""Classes whose capacity is searched: those that the paper has, too."""
 QUICK = Workload(prompt=(32, 96), answer=(32, 96))
 """The workload of a quick look."""
 LOADS = (64, 128, 192, 256)
-OVERLOAD = 10
-LIKELY = {"sled": 14, "central": 58, "server_sd": 46, "fcfs": 116, "fcfs, ahead": 138, "wisp": 105}
+LIKELY = {"sled": 14, "central": 58, "fcfs": 116, "fcfs, ahead": 138, "wisp": 105}
 """Robots at 8 tokens a second with which the search for a capacity begins."""
 REQUESTS = 60
 """About how many requests a window has."""
@@ -55,12 +53,10 @@ def systems() -> dict[str, System]:
     every = (
         System("sled", policy("static_batch", max_batch=8, collect_s=0.1), drafting=fixed, cached=False),
         System("central", policy("fcfs"), Idle.DECODE),
-        System("server_sd", policy("fcfs"), server_draft=FIXED_K, server_depth=FIXED_K),
         System("fcfs", policy("fcfs"), drafting=stopped),
         System("fcfs, ahead", policy("fcfs"), drafting=grows),
         System("wisp", policy("wisp"), drafting=stopped),
         System("full_budget", policy("full_budget"), drafting=grows),
-        System("full_budget, ledger", policy("full_budget"), Idle.LEDGER, drafting=grows),
     )
     return {each.name: each for each in every}
 
@@ -70,30 +66,21 @@ NEEDED = ("sled", "central", "full_budget")
 MEANING = {
     "sled": f"static batches of 8 (100 ms), {FIXED_K} draft tokens, no cache",
     "central": "robots do not draft: continuous batching, first come first served",
-    "server_sd": f"a draft model beside the target, chains of {FIXED_K}",
     "fcfs": "robots draft up to 8 tokens, predictor; first come first served",
     "fcfs, ahead": "first come first served with the drafts of full_budget: what of its lead they are",
     "wisp": "drafts of up to 8 tokens, predictor; WISP's policy",
     "full_budget": "ours: drafts of 4 tokens that grow to 10 while they wait, one budget of draft tokens",
-    "full_budget, ledger": "the same where each robot is also promised never to be slower than decoding alone",
 }
 
 
 def times_of(cost: str) -> Times:
     """Return a coefficient set's times."""
-    return Times(f"WISP, {cost}", COSTS[cost], server_draft=scaled(COSTS[cost], *BESIDE))
+    return Times(f"WISP, {cost}", COSTS[cost])
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --cost, --systems, --classes and --loads."""
+    """Register --cost."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
-    line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
-                      help="these and what ratios need (default: all, with --quick three)")  # fmt: skip
-    line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
-                      help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
-                      "takes most of the time")  # fmt: skip
-    line.add_argument("--loads", nargs="+", type=int, default=[], metavar="ROBOTS",
-                      help=f"fleets of mixed classes (default: {', '.join(map(str, LOADS))})")  # fmt: skip
 
 
 def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
@@ -104,16 +91,13 @@ def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures of the setting. Raises ValueError for a fleet without robots."""
-    if any(robots < 1 for robots in options.loads):
-        raise ValueError(f"--loads {' '.join(map(str, options.loads))}: give at least 1")
+    """Return all figures of the setting; a quick look has the systems that ratios need, and the fastest class."""
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
     window = Window(4.0, 8.0) if quick else None
-    names = {*NEEDED, *(options.systems or ([] if quick else MEANING))}
-    chosen = {name: each for name, each in systems().items() if name in names}
+    chosen = {name: each for name, each in systems().items() if name in NEEDED or not quick}
     times = times_of(options.cost)
-    classes = [name for name in CLASSES if name in (options.classes or (CLASSES[-1:] if quick else CLASSES))]
+    classes = SEARCHED[-1:] if quick else SEARCHED
     cells = [
         (Setting(system, times, workload, (name,)), window, seed, 0.3 if quick else NEAR)
         for name in classes
@@ -122,17 +106,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found = iter(run_parallel("capacity", capacity_cell, cells, jobs))
     by_class = {name: {system: next(found) for system in chosen} for name in classes}
     capacities = {system: {name: by_class[name][system] for name in classes} for system in chosen}
-    loads = options.loads or ((32, 96) if quick else LOADS)
+    loads = (32, 96) if quick else LOADS
     curves = [(Setting(system, times, workload, CLASSES), robots, seed, window or window_of(robots, CLASSES, workload))
               for system in chosen.values() for robots in loads]  # fmt: skip
     found_runs = iter(run_parallel("load", run, curves, jobs))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
-    at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
-    overload = [
-        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
-        for robots in (at, 2 * at, OVERLOAD * at)
-        if not quick
-    ]
     return {
         "name": "wisp" if options.cost == "appendix C" else f"wisp_{options.cost.replace(' ', '_')}",
         "cost": options.cost,
@@ -141,13 +119,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "requests": REQUESTS,
         "near": 0.3 if quick else NEAR,
         "systems": {name: MEANING[name] for name in chosen},
-        "left_out": [
-            *(name for name in MEANING if name not in chosen),
-            *(name for name in CLASSES if name not in classes),
-        ],
         "capacity": capacities,
         "load": load,
-        "overload": run_parallel("overload", overload_cell, overload, jobs),
         "ratios": ratios(capacities, load),
     }
 
@@ -179,19 +152,6 @@ def capacity_cell(setting: Setting, window: Window | None, seed: int, near: floa
             for robots, figures in sorted(seen.items())
         },
     }
-
-
-def overload_cell(setting: Setting, robots: int, room: int, seed: int, window: Window) -> dict[str, Any]:
-    """Return goodput and refusals where the verifier has memory for `room` robots and so many come."""
-    blocks = round(sum(blocks_of(setting.workload.request(0, n)) for n in range(1, 65)) / 64 * room)
-    fleet = Fleet(setting, robots, seed, blocks)
-    fleet.timeline.advance(window.end)
-    figures = figures_of(fleet.log, robots, window, [], fleet.timeline.now)
-    waits = fleet.log.refused_s
-    return {
-        "robots": robots, "blocks": blocks, "goodput": figures.goodput, "refusals": len(waits),
-        "longest_retry_s": max(waits, default=0.0), "started": fleet.log.started,
-    }  # fmt: skip
 
 
 def ratios(capacities: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -230,9 +190,8 @@ def report(data: Mapping[str, Any]) -> str:
         f"workload: {data['workload']}; about {data['requests']} requests a run, of which all count that began behind "
         f"{BEGIN_S:g} s (not with --quick); one seed, a search that ends {100 * data['near']:g} % from the next number "
         "that failed; of fewer than 100 requests at most 1 % means none",
-        f"left out: {', '.join(data['left_out']) or 'nothing'}",
         "assumed, not in the paper: prompts and answers, a round trip of 20 ms, robots ask again at once, estimates "
-        "are right, no limit of memory but under overload",
+        "are right, no limit of memory",
         "\n".join(f"  {name}: {meaning}" for name, meaning in data["systems"].items()),
         "\nrobots with at most 1 % / 5 % of requests too slow, all of one class",
         capacity_table(data["capacity"]),
@@ -247,16 +206,8 @@ def report(data: Mapping[str, Any]) -> str:
             f"full_budget over {base}: " + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in found.items())
             for base, found in data["ratios"].items()
         ),
-        "\noverload: memory for the first number of robots, production's admission (not with --quick)",
-        figures_table("robots", {str(row["robots"]): row for row in data["overload"]}, OVERLOAD_COLUMNS),
     ]  # fmt: skip
     return "\n".join(parts)
-
-
-OVERLOAD_COLUMNS = (
-    Column("goodput", "goodput", ".0f"), Column("refusals", "refusals", ".0f"),
-    Column("longest retry s", "longest_retry_s", ".1f"), Column("requests taken on", "started", ".0f"),
-)  # fmt: skip
 
 
 def capacity_table(capacities: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ class Fault:
 
     @property
     def process(self) -> str:
-        """The process that is killed or frozen."""
+        """Return the process that is killed or frozen."""
         return process_of(self.part)
 
 

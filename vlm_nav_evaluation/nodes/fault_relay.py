@@ -49,7 +49,7 @@ class Relayed:
 
     @property
     def raw(self) -> str:
-        """The name under which its own node publishes it."""
+        """Return the name under which its own node publishes it."""
         return f"raw/{self.part}/{self.name}"
 
 

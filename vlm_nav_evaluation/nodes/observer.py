@@ -117,13 +117,13 @@ class Observer:
 
     @property
     def truth(self) -> dict[str, Any]:
-        """The simulator's newest ground truth, empty before the first."""
+        """Return the simulator's newest ground truth, empty before the first."""
         message = self.last.get("ground_truth")
         return dict(json.loads(message.data)) if message is not None else {}
 
     @property
     def speed(self) -> float:
-        """The speed by odometry: m/s, or rad/s if that is more."""
+        """Return the speed by odometry: m/s, or rad/s if that is more."""
         message = self.last.get("odom")
         if message is None:
             return 0.0

@@ -1,1 +1,1 @@
-"""Recorded bags in every mode, the report of that, and two reports side by side."""
+"""Recorded bags in every mode, and the report of that."""

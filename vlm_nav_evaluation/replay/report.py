@@ -1,4 +1,4 @@
-"""The report of a replay: a run in; one JSON-able dictionary, text, and a page with plots out."""
+"""The report of a replay: a run in; one JSON-able dictionary, text, and a page with a plot out."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from edge_drafter import Mode
 from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.figures import percentiles, report, stale, table8
+from vlm_nav_evaluation.figures import report
 from vlm_nav_evaluation.html_page import Section, write_page
-from vlm_nav_evaluation.plots import DPI
+from vlm_nav_evaluation.plots import DPI, MODE_COLOURS, bar_plot
 from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
-from vlm_nav_evaluation.replay.plots import plot_agreement, plot_latency, plot_stages
-from vlm_nav_evaluation.tables import MS, Column, figures_table, table
+from vlm_nav_evaluation.tables import MS, Column, figures_table
 
-REPORT = "report.json"
+REPORT, LATENCY = "report.json", "latency.png"
 SHOWN_LEFT_OUT = 20
 OVERRUN = 1.15
 """A declared time that is exceeded by more than this factor was not kept."""
-TABLE_8 = (
-    Column("drafting latency gamma T_p, ms", "gamma_draft_s", ".0f", MS),
-    Column("verification latency T_q, ms", "verify_s", ".0f", MS),
-    Column("latency ratio c = T_p / T_q", "c"),
-    Column("communication latency T_c, ms", "one_way_s", ".0f", MS),
-    Column("average tokens tau", "tau"),
-    Column("cache miss rate", "miss_rate", ".1%"),
-    Column("mean exit, layer from 0", "mean_exit", ".1f"),
-    Column("speed-up AR -> SD", "ar_to_sd", ".2fx"),
-    Column("speed-up SD -> FSD", "sd_to_fsd", ".2fx"),
-    Column("speed-up AR -> FSD", "ar_to_fsd", ".2fx"),
-)
-"""Rows of Early Exits, Table 8 (the last one from its text)."""
 TIMES = (
     *(Column(name, f"figures.total_percentiles_s.{name}", ".0f", MS) for name in ("p50", "p90", "p99", "mean")),
     Column("TTFT", "figures.first_commit_s.median", ".1f", MS),
     Column("TPOT", "figures.tpot_s.median", ".1f", MS),
-    *(Column(name, f"stale_s.{name.split()[-1]}", ".0f", MS) for name in ("stale p50", "p90", "p99")),
-    Column("frames looked at", "looked_at", ".1%"),
+)
+STAGES = tuple(
+    Column(title, f"figures.stages_s.{name}", ".1f", MS)
+    for name, title in {
+        "prefill_s": "prefill",
+        "draft_s": "drafts, no check running",
+        "predraft_s": "drafts during a check",
+        "wait_s": "waits",
+        "server_prefill_s": "verifier: prefill",
+        "server_compute_s": "forwards",
+        "server_queue_s": "queue",
+    }.items()
 )
 
 
@@ -54,7 +53,7 @@ class ReplayArm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """E.g. 'fsd +40 ms'."""
+        """Return the name in tables, e.g. 'fsd +40 ms'."""
         return f"{self.mode} +{self.rtt_ms:g} ms" if self.rtt_ms else self.mode
 
 
@@ -77,26 +76,18 @@ def build(
     reference = TARGET if TARGET in run.answers else cloud
     figures, entries = run.figures(), {}
     for arm in arms:
-        own, ages = run.answers[arm.label], _ages(run.answers[arm.label])
+        own = run.answers[arm.label]
+        trips = [trip for each in own if (trip := each.more["rtt_s"]) >= 0.0]
         compared = reference is not None and reference != arm.label
         entries[arm.label] = {
             "mode": arm.mode,
             "rtt_ms": arm.rtt_ms,
             "figures": figures[arm.label],
             "times_s": [round(seconds, 6) for seconds in run.seconds(arm.label)],
-            "stale_s": percentiles(ages),
-            "looked_at": len(ages) / len(own),
+            "one_way_s": median(trips) / 2.0 if trips else None,
             "oracle": _with_oracle(own),
             "target": _with_reference(own, run.answers[reference]) if reference is not None and compared else None,
         }
-    table_8 = {}
-    for rtt in sorted({arm.rtt_ms for arm in arms}):
-        own_arms = [arm for arm in arms if arm.rtt_ms == rtt]
-        trips = [trip for arm in own_arms for each in run.answers[arm.label] if (trip := each.more["rtt_s"]) >= 0.0]
-        gamma = settings.get("gamma")
-        modes = {arm.mode: figures[arm.label] for arm in own_arms}
-        one_way_s = median(trips) / 2.0 if trips else 0.0
-        table_8[f"{rtt:g}"] = table8(modes, gamma if isinstance(gamma, int) else None, one_way_s)
     return {
         "settings": dict(settings),
         "machine": machine,
@@ -105,7 +96,6 @@ def build(
         "tokens": _digest(
             (name, arm, run.answers[arm][at]) for at, name in enumerate(run.names) for arm in run.answers
         ),
-        "table8": table_8,
         "arms": entries,
         "target_alone_oracle": _with_oracle(run.answers.get(TARGET, ())),
         "left_out": list(left_out),
@@ -125,23 +115,38 @@ def text(data: Mapping[str, Any]) -> str:
 
 
 def write(folder: Path, data: Mapping[str, Any]) -> Path:
-    """Write report.json, the PNGs and report.html into `folder`; return the page."""
+    """Write report.json, latency.png and report.html into `folder`; return the page."""
     (folder / REPORT).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    plots = {
-        "Time to action": ("latency.png", plot_latency(data), "box plot of the time to action by mode"),
-        "Where the time goes": ("stages.png", plot_stages(data), "stacked bars of the stages by mode"),
-        "Agreement": ("agreement.png", plot_agreement(data), "confusion of action kinds"),
-    }
+    plot_latency(data).savefig(folder / LATENCY, dpi=DPI)
     parts = [Section(title, text=body) for title, body in _sections(data)]
-    for title, (file, figure, description) in plots.items():
-        if figure is None:
-            continue
-        figure.savefig(folder / file, dpi=DPI)
-        parts.append(Section(title, plots=[(file, description)]))
+    parts.append(Section("Time to action", plots=[(LATENCY, "box plot of the time to action by mode")]))
     if data["left_out"]:
         parts.append(Section("Left out", lines=left_out_lines(data)))
     title = f"Replay of {', '.join(data['settings']['bags'])}"
     return write_page(folder / "report.html", title, parts, headlines(data))
+
+
+def plot_latency(data: Mapping[str, Any]) -> Figure:
+    """Return the time to action of every arm: box p25 to p75, whiskers p5 to p95, steps as dots; p50 and p99."""
+    arms = data["arms"]
+    title = f"Time to action, {data['frames']} frames, profile {data['settings']['profile']}"
+    words = "time to action, ms (box: p25 to p75, whiskers: p5 to p95, bar: p99, dots: single frames)"
+    figure, axes = bar_plot(1.4 + 0.75 * len(arms), list(arms), title, words)
+    for row, arm in enumerate(arms.values()):
+        values, colour = 1e3 * np.asarray(arm["times_s"]), MODE_COLOURS[arm["mode"]]
+        axes.boxplot(
+            values, positions=[row], orientation="horizontal", widths=0.5, whis=(5, 95), showfliers=False,
+            patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour, "alpha": 0.55},
+            medianprops={"color": "black"},
+        )  # fmt: skip
+        spots = row + 0.36 * np.random.default_rng(0).uniform(-1, 1, len(values))
+        axes.plot(values, spots, ".", color=colour, markersize=3, alpha=0.6)
+        found = arm["figures"]["total_percentiles_s"]
+        axes.plot([1e3 * found["p99"]], [row], "k|", markersize=16, markeredgewidth=2)
+        axes.text(1.0, row, f" p50 {1e3 * found['p50']:.0f}\n p99 {1e3 * found['p99']:.0f}", va="center", fontsize=9,
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set_xlim(left=0)
+    return figure
 
 
 def headlines(data: Mapping[str, Any]) -> list[str]:
@@ -166,21 +171,22 @@ def headlines(data: Mapping[str, Any]) -> list[str]:
 
 def overruns(data: Mapping[str, Any]) -> list[str]:
     """Return a sentence for every declared time that this machine could not keep: then times are not the profile's."""
-    declared = data["settings"]["declared"]
+    declared, arms = data["settings"]["declared"], data["arms"].values()
+    kept = {
+        "a draft forward": [(arm["figures"]["draft_forward_s"], declared["draft_s"]) for arm in arms],
+        "a target forward": [(arm["figures"]["verify_s"], declared["verify_s"]) for arm in arms],
+    }
+    if not data["settings"].get("link"):  # what queues and losses of an emulated link add is no overrun
+        kept["a message"] = [(arm["one_way_s"], declared["one_way_s"] + arm["rtt_ms"] / 2e3) for arm in arms]
     sentences = []
-    for rtt, rows in data["table8"].items():
-        # What queues and losses of an emulated link add is no overrun.
-        one_way_s = 0.0 if data["settings"].get("link") else declared["one_way_s"] + float(rtt) / 2e3
-        for words, took, limit in (
-            ("a draft forward", rows["draft_s"], declared["draft_s"]),
-            ("a target forward", rows["verify_s"], declared["verify_s"]),
-            ("a message", rows["one_way_s"], one_way_s),
-        ):
-            if limit > 0.0 and took is not None and took > OVERRUN * limit:
-                sentences.append(
-                    f"NOT the profile's times: {words} took {1e3 * took:.0f} ms where {1e3 * limit:.0f} ms are "
-                    "declared (this machine is too slow or too busy for the profile)"
-                )
+    for words, measured in kept.items():
+        late = [(took, limit) for took, limit in measured if took is not None and took > OVERRUN * limit > 0.0]
+        if late:
+            took, allowed = max(late)
+            sentences.append(
+                f"NOT the profile's times: {words} took {1e3 * took:.0f} ms where {1e3 * allowed:.0f} ms are declared "
+                "(this machine is too slow or too busy for the profile)"
+            )
     return sentences
 
 
@@ -202,15 +208,12 @@ def left_out_lines(data: Mapping[str, Any]) -> list[str]:
 
 def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the tables under their titles."""
-    arms, rows = data["arms"], data["table8"]
-    header = ("", *(f"this run +{rtt} ms" if rtt != "0" else "this run" for rtt in rows))
-    cells = [(row.title, *(row.cell(columns) for columns in rows.values())) for row in TABLE_8]
-    times = "Time to action, ms; staleness is a frame's age when its action is known"
+    arms = data["arms"]
     sections = [
-        ("Early Exits, Table 8, for this run", table(header, cells)),
-        (times, figures_table("", arms, TIMES)),
+        ("Time to action, ms", figures_table("", arms, TIMES)),
+        ("Where the time goes, ms a step; the verifier works beside the edge", figures_table("", arms, STAGES)),
     ]
-    for rtt in rows:
+    for rtt in dict.fromkeys(f"{arm['rtt_ms']:g}" for arm in arms.values()):
         own = {label: arm["figures"] for label, arm in arms.items() if f"{arm['rtt_ms']:g}" == rtt}
         base = next((label for label in own if arms[label]["mode"] == Mode.CLOUD.value), "")
         name = f"Decoding, {rtt} ms declared on top of the profile's round trip" if rtt != "0" else "Decoding"
@@ -222,22 +225,8 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
         sections.append((f"Agreement with {name}", f"{agreement_table(target)}\nidentical tokens: {same}"))
     labelled = {**{label: arm["oracle"] for label, arm in arms.items()}, "target alone": data["target_alone_oracle"]}
     if oracle := {label: row for label, row in labelled.items() if row}:
-        turns: dict[str, list[str]] = {}
-        for label, row in oracle.items():
-            counts = ", ".join(f"{name} {count}" for name, count in row["left_right"].items())
-            turns.setdefault(counts, []).append(label)
-        lines = [f"{counts}   ({', '.join(labels)})" for counts, labels in turns.items()]
-        sections.append(("Agreement with the oracle", "\n".join([agreement_table(oracle), *lines])))
+        sections.append(("Agreement with the oracle", agreement_table(oracle)))
     return sections
-
-
-def _ages(answers: Sequence[Answer]) -> list[float]:
-    ages: list[float] = []
-    for bag in sorted({answer.more["bag"] for answer in answers}):
-        own = [answer for answer in answers if answer.more["bag"] == bag]
-        stamps = [answer.more["stamp_ns"] for answer in own]
-        ages += stale([(stamp - stamps[0]) * 1e-9 for stamp in stamps], [answer.stats.total_s for answer in own])
-    return ages
 
 
 def _with(answers: Sequence[Answer], truths: Iterable[str]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from vlm_nav_evaluation.report.run import Decision, Place, Run
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.world import World
 
-LIMIT_BYTES = 4_800_000
 PANEL, STRIP, COLOURS = 272, 84, 192
 MOVING_MS, READING_MS, LAST_MS = 120, 1400, 3000
 MOST_MOVING = 90
@@ -66,8 +65,8 @@ def shots(run: Run) -> list[Shot]:
     return [shot._replace(walked=walked) for shot, walked in zip(found, accumulate(ways), strict=False)]
 
 
-def write_movie(path: Path, run: Run, scene: Scene | None, limit_bytes: int = LIMIT_BYTES) -> Path | None:
-    """Write the run as a GIF of at most `limit_bytes`; None where there is nothing to show. Raises OSError."""
+def write_movie(path: Path, run: Run, scene: Scene | None) -> Path | None:
+    """Write the run as a GIF; None where there is nothing to show. Raises OSError."""
     chosen = shots(run)
     if not chosen:
         return None
@@ -83,10 +82,8 @@ def write_movie(path: Path, run: Run, scene: Scene | None, limit_bytes: int = LI
             for shot, frame in pairs
         ]  # fmt: skip
     times = [shot.milliseconds for shot in chosen[:-1]] + [LAST_MS]
-    while len(data := _gif(images, times)) > limit_bytes and len(images) > 2:
-        images, times = _thinned(images, times)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    images[0].save(path, "GIF", save_all=True, append_images=images[1:], duration=times, loop=0, optimize=False)
     return path
 
 
@@ -138,18 +135,3 @@ def _compose(shot: Shot, frame: Image.Image | None, outside: Image.Image) -> Ima
 
 def _font(pattern: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(font_manager.findfont(pattern), size)
-
-
-def _gif(images: list[Image.Image], times: list[int]) -> bytes:
-    buffer = io.BytesIO()
-    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=times, loop=0, optimize=False)
-    return buffer.getvalue()
-
-
-def _thinned(images: list[Image.Image], times: list[int]) -> tuple[list[Image.Image], list[int]]:
-    """Leave out every other image of a way, and show the one before it longer; if there is none, every other."""
-    moving = [index for index, time in enumerate(times) if time < READING_MS and index > 0]
-    dropped = set(moving[::2] or range(1, len(images), 2))
-    kept = [index for index in range(len(images)) if index not in dropped]
-    ends = [*kept[1:], len(images)]
-    return [images[index] for index in kept], [sum(times[a:b]) for a, b in zip(kept, ends, strict=True)]

@@ -78,12 +78,12 @@ class Run:
 
     @property
     def length(self) -> float:
-        """Metres walked, by odometry."""
+        """Return the metres walked, by odometry."""
         return sum(math.dist(a[1:3], b[1:3]) for a, b in zip(self.path, self.path[1:], strict=False))
 
     @property
     def stats(self) -> list[Any]:
-        """The figures of the answers, in order."""
+        """Return the figures of the answers, in order."""
         return [decision.stats for decision in self.decisions if decision.stats is not None]
 
     def place_at(self, at_ns: int) -> Place | None:

@@ -56,12 +56,12 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """How long the step took."""
+        """Return how long the step took."""
         return self.whole.end - self.whole.start
 
     @property
     def useful_forwards(self) -> int:
-        """How many draft forwards proposed a token that was committed; 0 in a trace that does not hold it."""
+        """Return how many draft forwards proposed a committed token; 0 in a trace that does not hold it."""
         count = self.whole.args.get("useful_forwards")
         return count if isinstance(count, int) else 0
 

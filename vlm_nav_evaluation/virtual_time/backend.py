@@ -21,8 +21,8 @@ Arrivals = Sequence[tuple[float, int]]
 
 
 class VirtualTime:
-    """A `Backend`. Its questions are steps of a recording; an arm's changes are those of `run_mode`, a `recording` of
-    its own among them."""
+    """Answers in the arms' modes. Its questions are steps of a recording; an arm's changes are those of `run_mode`, a
+    `recording` of its own among them."""
 
     def __init__(self, recording: Recording, timings: Timings, with_arrivals: bool = False) -> None:
         """with_arrivals: every answer that the verifier commits has when its tokens came, `Arrivals`."""

@@ -117,7 +117,7 @@ class VirtualLink:
 
     @property
     def rtt_s(self) -> float | None:
-        """The declared delay of both ways together."""
+        """Return the declared delay of both ways together."""
         return self._rtt_s
 
     def send(self, message: AnyMessage) -> None:

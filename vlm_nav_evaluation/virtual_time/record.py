@@ -29,7 +29,7 @@ from speculation.language.grammar import FREE, Grammars, grammar_for
 from speculation.logits_processors import UNPROCESSED, Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
-from speculation.sampling import GREEDY, Prefix, SamplingScheme
+from speculation.sampling import GREEDY
 from speculation.sampling.distribution import choose
 from speculation.sampling.noise import StepDraws
 from speculation.vlm.cache import KVCache
@@ -43,6 +43,7 @@ from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
 
 TOP = 5
+"""Draft tokens kept for each place."""
 FED_DEPTHS = 12
 """Depths at which a fed head's drafts are recorded."""
 LARGEST_VOCABULARY = 4096
@@ -61,7 +62,7 @@ class FedPair:
 
     @property
     def shape(self) -> FedShape:
-        """What virtual time needs of it."""
+        """Return what virtual time needs of it."""
         config = self.head.config
         return FedShape(SCALE_BYTES + config.size, config.prompt_tokens, config.short_list)
 
@@ -103,32 +104,24 @@ class Models:
 
     @property
     def exit_layers(self) -> tuple[int, ...]:
-        """The layers with an exit."""
+        """Return the layers with an exit."""
         return self.exits.layers if self.exits is not None else ()
 
     @property
     def short_list(self) -> npt.NDArray[np.integer] | None:
-        """The tokens that exits can predict; None for all."""
+        """Return the tokens that exits can predict; None for all."""
         short = self.exits.short_list if self.exits is not None and self.exits.head is Head.SHORT else None
         return short.ids if short is not None else None
 
 
-def record(
-    models: Models,
-    asked: Sequence[Question],
-    max_tokens: int,
-    top: int = TOP,
-    sampling: SamplingScheme = GREEDY,
-    answers: str = FREE,
-) -> Recording:
-    """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens.
+def record(models: Models, asked: Sequence[Question], max_tokens: int, answers: str = FREE) -> Recording:
+    """Return a recording of every question; answers are greedy and have at most `max_tokens`.
 
-    With `sampling`, each answer by a key of its own, rows are ranked and named as that scheme does on the edge and in
-    the exits. With `answers` CONSTRAINED all are masked by the grammar that each prompt asks for; text that it settles
-    is drafted as all other text is, which costs forwards that the edge saves. Raises ValueError for a tokenizer that
-    spells no such answer.
+    With `answers` CONSTRAINED all are masked by the grammar that each prompt asks for; text that it settles is drafted
+    as all other text is, which costs forwards that the edge saves. Raises ValueError for a tokenizer that spells no
+    such answer.
     """
-    recorder = _Recorder(models, max_tokens, top, sampling, answers)
+    recorder = _Recorder(models, max_tokens, answers)
     steps = tuple(recorder.step(question) for question in progress(asked, unit="frame"))
     target, exits, predictor = models.target, models.exits, models.predictor
     tables = exits.table if exits is not None else {}
@@ -169,12 +162,11 @@ def fed_drafts(
     pair: FedPair,
     inputs: Inputs,
     tokens: Sequence[int],
-    top: int,
     processors: LogitsProcessors = UNPROCESSED,
     contexts: Sequence[Context] = (),
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Return a fed head's `top` likeliest tokens at every place of an answer by depth, and their probabilities,
-    [n, FED_DEPTHS, top] each, the likeliest first.
+    """Return a fed head's `TOP` likeliest tokens at every place of an answer by depth, and their probabilities,
+    [n, FED_DEPTHS, TOP] each, the likeliest first.
 
     One unrolled pass (`adapters_training.fed_head.unroll`) over the features of prompt's end and answer, rounded as
     they are on a link. Row 0 of the cache is used. Logits are processed by `processors`, for which the answer's places
@@ -202,18 +194,17 @@ def fed_drafts(
         for depth in range(min(place + 1, FED_DEPTHS)):
             row = logits[place - depth, depth][None].numpy()
             logits[place - depth, depth] = torch.from_numpy(processors.process(row, [context], ids)[0])
-    likely = logits.softmax(-1).topk(min(top, len(config.short_list)), dim=-1)
+    likely = logits.softmax(-1).topk(min(TOP, len(config.short_list)), dim=-1)
     found = pair.head.get_buffer("ids")[likely.indices]
     return to_numpy(found).astype(np.int32), to_numpy(likely.values).astype(np.float32)
 
 
 class _Recorder:
-    def __init__(self, models: Models, max_tokens: int, top: int, sampling: SamplingScheme, answers: str) -> None:
+    def __init__(self, models: Models, max_tokens: int, answers: str) -> None:
         self._models = models
         self._grammars = None if answers == FREE else Grammars(models.target.tokenizer, models.target.vocabulary)
-        self._sampling, self._key = sampling, 0
         self._max_tokens = max_tokens
-        self._top = min(top, models.draft.vocabulary)
+        self._top = min(TOP, models.draft.vocabulary)
         self._target = VlmSession(models.target, CAPACITY)
         self._draft = VlmSession(models.draft, CAPACITY)
         self._cache = KVCache(models.target, 1, CAPACITY)
@@ -221,14 +212,13 @@ class _Recorder:
         self.edge_prefill_s: list[float] = []
 
     def step(self, question: Question) -> RecordedStep:
-        self._key += 1
         question = replace(question, jpeg=as_sent(self._models.target, question.jpeg))
         grammar = None
         if self._grammars is not None:
             target = self._models.target
             grammar = self._grammars.of(grammar_for(question.prompt), target.eos, target.thinking)
-        how = (self._max_tokens, self._sampling, self._key, grammar)
-        tokens = [token for token, _ in self._target.sampled(question.prompt, question.jpeg, *how)]
+        greedy = self._target.sampled(question.prompt, question.jpeg, self._max_tokens, GREEDY, grammar=grammar)
+        tokens = [token for token, _ in greedy]
         target = self._models.target
         penalty = target.penalty(prepare(target, question.prompt, question.jpeg).ids)
         processors = LogitsProcessors(penalty, grammar)
@@ -242,9 +232,6 @@ class _Recorder:
         if len(tokens) > 1:
             rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(ROOT, len(tokens) - 2))])
         rows = processors.process(rows, contexts)
-        sampler = self._sampling.sampler(self._key)
-        if sampler is not None:
-            rows = np.stack([sampler.rank(row, Prefix(place, b"")) for place, row in enumerate(rows)])
         wide = rows.astype(np.float64)
         softmax = np.exp(wide - wide.max(axis=1, keepdims=True))
         softmax /= softmax.sum(axis=1, keepdims=True)
@@ -265,7 +252,7 @@ class _Recorder:
         if pair is None:
             return None, None
         inputs = prepare(target, question.prompt, question.jpeg)
-        return fed_drafts(target, self._cache, pair, inputs, tokens, self._top, processors, contexts)
+        return fed_drafts(target, self._cache, pair, inputs, tokens, processors, contexts)
 
     def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
@@ -304,7 +291,7 @@ class _Recorder:
                 for at, row in enumerate(processors.process(logits, contexts, short)):
                     if not np.isfinite(row).any():
                         continue
-                    best, chance = choose(row, self._sampling, StepDraws(self._key, at), short)
+                    best, chance = choose(row, GREEDY, StepDraws(0, at), short)
                     exit_tokens[at, place] = best if short is None else short[best]
                     probabilities[at, place] = chance
         return exit_tokens, probabilities

@@ -161,7 +161,7 @@ class Recording:
             raise ValueError(f"recording {path}: {error.strerror or error}") from None
         except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
             raise ValueError(
-                f"{path} is no recording ({error}); `python -m benchmarks.virtual_time record` writes them"
+                f"{path} is no recording ({error}); `python -m benchmarks.recordings` writes them"
             ) from None
 
 

@@ -74,12 +74,12 @@ class Synthetic:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Acceptance by place."""
+        """Return the acceptance by place."""
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,)
 
     @property
     def exit_layers(self) -> tuple[int, ...]:
-        """The layers with an exit, from 0."""
+        """Return the layers with an exit, from 0."""
         return self.exits or tuple(range(self.layers - 1))
 
     def draw(self, steps: int) -> Recording:

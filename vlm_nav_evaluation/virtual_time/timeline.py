@@ -66,7 +66,7 @@ class Timeline:
 
     @property
     def due(self) -> float:
-        """When the next event is planned; infinite for none."""
+        """Return when the next event is planned; infinite for none."""
         return self._events[0][0] if self._events else math.inf
 
     def sleep(self, seconds: float) -> None:

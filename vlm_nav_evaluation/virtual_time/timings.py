@@ -82,7 +82,7 @@ class Timings:
 
     @cached_property
     def conditions(self) -> LinkConditions:
-        """What the link does. Raises ValueError for an unknown one."""
+        """Return what the link does. Raises ValueError for an unknown one."""
         link = load_link(self.link).delayed(self.one_way_s)
         up = replace(link.up, rate_bps=self.up_bits_per_s or link.up.rate_bps)
         return replace(link, up=up, down=replace(link.down, rate_bps=self.down_bits_per_s or link.down.rate_bps))
@@ -101,14 +101,14 @@ class Timings:
 
     @cached_property
     def pass_cost(self) -> PassCost | None:
-        """`cost`, scaled so that a forward over one token behind the prompt takes T_q; as it is without a T_q."""
+        """Return `cost`, scaled so that a forward over one token behind the prompt takes T_q; as it is without one."""
         if self.cost is None or not self.verify_s:
             return self.cost
         return self.cost.scaled(self.verify_s / self.cost.seconds(Load.row(1, self.prompt_tokens)))
 
     @property
     def load_words(self) -> str:
-        """What the load of a target forward costs beside T_q, in words for a table's head."""
+        """Return what the load of a target forward costs beside T_q, in words for a table's head."""
         cost = self.pass_cost
         if cost is None:
             token = self.verify_token_s / (self.verify_s or 1.0)
@@ -122,7 +122,7 @@ class Timings:
 
     @property
     def cost_words(self) -> str:
-        """What one more token of a target forward costs, and by which cost, in words for a plot."""
+        """Return what one more token of a target forward costs, and by which cost, in words for a plot."""
         one, two = (self.target_forward_s(Load.row(tokens, self.prompt_tokens)) for tokens in (1, 2))
         words = f"each further token of a pass takes {(two - one) / (one or 1.0):.2%} of it"
         name = self.name.partition(WITH_COST)[2]

@@ -23,15 +23,13 @@ from vlm_nav_evaluation.virtual_time.timings import Timings
 
 GAMMAS = tuple(range(1, 13))
 """Depths of the drafts of `server_sd`."""
-TREE = 32
-"""Tokens of the largest tree that `server_sd` drafts (SpecEdge, Appendix C)."""
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 """Values of gamma on the edge."""
 SHAPES = ((1, 0), (2, 16), (2, 40), (3, 40))
 """Width and tokens of a draft; 0: a chain of gamma."""
 LEAVES = (1, 8)
-SIZES = (0, 8, 16, 24, TREE)
-"""Tokens of a tree of `server_sd`; 0: a chain."""
+SIZES = (0, 8, 16, 24, 32)
+"""Tokens of a tree of `server_sd`, the largest as in SpecEdge, Appendix C; 0: a chain."""
 BUDGET = 60
 """Candidates of every mode, as shipped among them: where there are more they are sampled."""
 RUNGS = ((2, 20), (4, 7), (12, 1))
@@ -62,15 +60,12 @@ def changes_of(mode: str, drafting: str) -> dict[str, Any]:
     return {"text": drafting} if Mode(mode).drafts else read_changes(drafting)
 
 
-def candidates(mode: str, base: str = "", trees_alone: bool = False) -> list[str]:
-    """Return what is tried for a mode, as `--drafting` takes it: `base` as it is, then `BUDGET` - 1 changes of it.
-
-    trees_alone: of `server_sd` only trees of `TREE` tokens, which real sockets have.
-    """
+def candidates(mode: str, base: str = "") -> list[str]:
+    """Return what is tried for a mode, as `--drafting` takes it: `base` as it is, then `BUDGET` - 1 changes of it."""
     settings = DraftingConfig.of(mode, base)
     axes: dict[str, Sequence[Any]]
     if settings.self_draft:
-        axes = {"gamma": GAMMAS, "draft_tokens": (TREE,) if trees_alone else SIZES}
+        axes = {"gamma": GAMMAS, "draft_tokens": SIZES}
     else:
         axes = {"gamma": LENGTHS, "width,draft_tokens": SHAPES, "leaves": LEAVES}
     if settings.idle is Idle.LEDGER:
@@ -86,15 +81,12 @@ def candidates(mode: str, base: str = "", trees_alone: bool = False) -> list[str
     return [base, *found]
 
 
-def tune(
-    mode: str, recording: Recording, timings: Timings, base: str = "", trees_alone: bool = False, **changes: Any
-) -> str:
+def tune(mode: str, recording: Recording, timings: Timings, base: str = "", **changes: Any) -> str:
     """Return what a mode drafts where it decodes these answers in the least time, as `--drafting` takes it.
 
-    base: changes that all candidates have; that alone is the mode as shipped. trees_alone: as in `candidates`. changes:
-    as in `run_mode`.
+    base: changes that all candidates have; that alone is the mode as shipped. changes: as in `run_mode`.
     """
-    left = candidates(mode, base, trees_alone)
+    left = candidates(mode, base)
     for answers, kept in RUNGS:
         some = replace(recording, steps=recording.steps[:answers])
         seconds = [_seconds(mode, some, timings, {**changes, **changes_of(mode, text)}) for text in left]
@@ -109,16 +101,15 @@ def _seconds(mode: str, recording: Recording, timings: Timings, changes: Mapping
 
 def arms_at_best(
     modes: Sequence[str],
-    recording: Recording | None,
+    recording: Recording,
     timings: Timings,
     base: str = "",
-    trees_alone: bool = False,
     **changes: Any,
 ) -> tuple[list[Arm[Any]], dict[str, str]]:
     """Return the arms of a table and what the tuned ones draft, by arm, as `--drafting` takes it.
 
     Every mode as shipped and tuned, and one that looks at earlier answers also without them: an arm's changes are those
-    of `run_mode`. recording: answers to tune on; None for arms as shipped. base, changes: what all arms have.
+    of `run_mode`. recording: answers to tune on. base, changes: what all arms have.
     """
     arms: list[Arm[Any]] = []
     drafting: dict[str, str] = {}
@@ -129,8 +120,8 @@ def arms_at_best(
             variants[f"{mode}, {NO_NGRAMS}"] = ",".join(filter(None, (base, "ngrams=off")))
         for name, text in variants.items():
             arms.append(Arm(name, mode, {**changes, **({"text": text} if text else {})}))
-            if recording is not None and is_tuned(mode):
-                best = tune(mode, recording, timings, text, trees_alone, **changes)
+            if is_tuned(mode):
+                best = tune(mode, recording, timings, text, **changes)
                 drafting[f"{name}, {TUNED}"] = best
                 arms.append(Arm(f"{name}, {TUNED}", mode, {**changes, **changes_of(mode, best)}))
     return arms, drafting

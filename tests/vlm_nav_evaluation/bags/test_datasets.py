@@ -52,14 +52,6 @@ def test_the_task_of_a_walk_is_what_is_asked_and_one_that_the_model_does_not_kno
     assert len(frames) == 14 and not problems, "--instruction takes the place of the tasks"
 
 
-def test_rate_and_limit_choose_frames(walks: Path) -> None:
-    selection = Selection(instruction="find the red ball", topic="front", fps=5.0, limit=3)
-    frames, _ = load(walks, selection)
-    assert [each.index for each in frames] == [0, 2, 4] == shown(frames)
-    with open_questions(walks, selection) as source:
-        assert len(source) == 3
-
-
 def test_what_is_lost_of_a_walk_is_left_out(walks: Path) -> None:
     (walks / "videos" / CAMERA / "chunk-000" / "file-000.mp4").unlink()
     frames, (problem,) = load(walks, Selection(instruction="find the red ball", limit=2))

@@ -113,14 +113,6 @@ def test_after_lost_messages_nothing_is_shown_before_the_next_key_frame(tmp_path
     assert problems == ["video: it comes after damage and before the next key frame"] * (len(kept) - len(good))
 
 
-def test_the_largest_size_that_is_there_is_taken(tmp_path: Path) -> None:
-    messages = [
-        ("/frontvideostream", bags.stamp_of(index), go2(data, index, "video360p"))
-        for index, data in enumerate(encoded(5))
-    ]
-    assert [index for index, _ in shown(bags.write(tmp_path / "bag", messages))[0]] == list(range(5))
-
-
 def test_a_format_that_is_unknown_is_named(tmp_path: Path) -> None:
     path = bags.write(tmp_path / "bag", [("/v", bags.START_NS, foxglove(b"x", 0, "mjpeg"))])
     _, problems = shown(path)

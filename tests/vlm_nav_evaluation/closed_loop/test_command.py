@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import cv2
 import pytest
 
 from speculation.language.prompts import VOCABULARY_FILE
@@ -46,11 +45,6 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
         EpisodeKey("easy", 5, ORACLE, None),
     ]
     assert {key.policy for key in keys[27:]} == {"sd"} and {key.rtt_ms for key in keys[27:]} == {40.0}
-
-
-def test_every_layout_has_its_episodes() -> None:
-    keys = closed_loop.episode_keys(options("--seeds", "3", "--modes", "target", "--layout", "all"))
-    assert [key.layout for key in keys] == ["room", "room", "two_rooms", "two_rooms", "hallway", "hallway"]
 
 
 def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft: Path) -> None:
@@ -103,7 +97,7 @@ def test_lists_that_make_no_sense_name_their_option(
     assert end.value.code == 2 and f"argument {flags[0].partition('=')[0]}: {sentence}" in printed
 
 
-def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
+def test_a_run_walks_scores_and_goes_on_where_it_ended(
     turning: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -120,8 +114,6 @@ def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
     assert all(row["outcomes"] == {"ran out of actions": 1} for row in rows.values() if row["policy"] != "oracle")
     assert rows["cloud", 20.0]["passes_per_token"] == 1.0 > rows["fsd", 20.0]["passes_per_token"] > 0.0
     assert rows["cloud", 20.0]["answer_s"] > 0.02
-    for name in ("success", "time_to_goal"):
-        assert cv2.imread(str(out / f"{name}.png")).std() > 1.0
     lines = (out / "closed_loop.jsonl").read_text().splitlines()
     assert len(lines) == 6
     # As if it had been killed while it wrote its last episode, of a mode that needs no verifier.

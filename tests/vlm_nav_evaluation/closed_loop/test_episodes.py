@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -45,12 +42,10 @@ from vlm_nav_evaluation.closed_loop.episodes import (
     is_linked,
     is_timed,
     motion_seconds,
-    progress,
     run_one,
 )
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import MAX_BLOCKED, MAX_STUCK, Outcome
-from vlm_nav_simulation.geometry import Pose
 
 SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), max_actions=3)
 
@@ -128,14 +123,6 @@ def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:
     assert mute.standing_s == pytest.approx(0.5 + SETTLE_S)
 
 
-def test_policies_without_a_decoder_have_no_times_and_the_oracle_needs_none() -> None:
-    alone = episode(format_answer("", STOP), "target")
-    assert alone.standing_s is alone.total_s is None and alone.answers_s == ()
-    best = episode("is never asked", "oracle")
-    assert best.outcome != Outcome.NO_ACTION.value
-    assert best.standing_s == pytest.approx(SETTLE_S * len(best.actions)) and best.answers_s == ()
-
-
 def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
     ahead = NavigationAction(ActionKind.FORWARD, MOTIONS[2].size)
     models: Any = FixedAnswer(format_answer("There is a doorway on the left, about 2 m away.", ahead))
@@ -162,11 +149,6 @@ def test_what_is_absent_is_rightly_not_here() -> None:
     assert oracle.success and oracle.actions[-1] == NOT_HERE.text
 
 
-def test_an_episode_survives_json() -> None:
-    result = episode(format_answer("", STOP))
-    assert msgspec.convert(json.loads(json.dumps(asdict(result))), Episode) == result
-
-
 @pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
 def test_a_free_motion_takes_a_bit_longer_than_at_full_speed(action: NavigationAction) -> None:
     goal = abs(action.metres or action.radians)
@@ -179,12 +161,6 @@ def test_a_blocked_motion_ends_and_costs_the_time_to_notice(action: NavigationAc
     goal = abs(action.metres or action.radians)
     seconds = motion_seconds(action, share * goal)
     assert SIM_MOTION.blocked_after_s <= seconds < 8.0
-
-
-def test_progress_is_along_the_action() -> None:
-    ahead, right = MOTIONS[0], next(action for action in MOTIONS if action.kind is ActionKind.TURN_RIGHT)
-    assert progress(ahead, Pose(0, 0, math.pi / 2), Pose(0.1, 0.5, math.pi / 2)) == pytest.approx(0.5)
-    assert progress(right, Pose(0, 0, -3.1), Pose(0, 0, 3.1)) == pytest.approx(2 * math.pi - 6.2)
 
 
 def test_the_speeds_are_those_of_the_simulated_robot() -> None:

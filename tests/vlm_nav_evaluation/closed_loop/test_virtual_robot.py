@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
-from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import figures
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
-from vlm_nav_evaluation.closed_loop.virtual_robot import (
-    ActingEpisode,
-    Blackouts,
-    VirtualLink,
-    VirtualRobot,
-    run_acting,
-)
+from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
@@ -46,13 +36,10 @@ def timelines() -> Timelines:
     return cast(Timelines, Scripted())
 
 
-LIT = Blackouts()
-
-
-def run(timelines: Timelines, dark: Blackouts = LIT, actions: int = 4, **settings: Any) -> ActingEpisode:
+def run(timelines: Timelines, actions: int = 4, **settings: Any) -> ActingEpisode:
     config = NavigatorConfig(ResponseOrder.ACTION_FIRST, **settings)
     scene = scene_of(3, "easy", "silver bottle")
-    return run_acting(scene, "x", config, VirtualRobot(scene, timelines, "full", 0.04, None, dark), actions)
+    return run_acting(scene, "x", config, VirtualRobot(scene, timelines, "full", 0.04, None), actions)
 
 
 def test_a_robot_that_waits_stands_for_every_whole_answer(timelines: Timelines) -> None:
@@ -73,14 +60,6 @@ def test_a_robot_that_acts_early_moves_once_the_kind_is_committed(timelines: Tim
 def test_a_question_asked_in_motion_saves_more(timelines: Timelines) -> None:
     early, ahead = run(timelines, look_ahead=False), run(timelines)
     assert ahead.used_ahead > 0 and ahead.standing_s < early.standing_s
-
-
-def test_in_a_blackout_the_robot_holds_or_its_draft_model_decides(timelines: Timelines) -> None:
-    dark = Blackouts(8.0, 5.0)
-    hold = run(timelines, dark, 8, link=LinkLimits(degraded_s=0.0))
-    alone = run(timelines, dark, 8, link=LinkLimits(degraded_s=20.0))
-    assert hold.alone == 0 and hold.held_s > 1.0
-    assert alone.alone > 0 and alone.held_s < hold.held_s
 
 
 SEARCHED = (
@@ -126,30 +105,6 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
     assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
 
 
-@given(st.floats(1.0, 30.0), st.floats(0.05, 0.95), st.floats(0.0, 200.0), st.floats(0.0, 50.0))
-def test_time_is_lit_or_dark(period: float, share: float, start: float, lasts: float) -> None:
-    dark = Blackouts(period, share * period)
-    lit = dark.lit(start, start + lasts)
-    assert -1e-9 <= lit <= lasts + 1e-9
-    whole = lit + dark.lit(start + lasts, start + 2 * lasts)
-    assert whole == pytest.approx(dark.lit(start, start + 2 * lasts), abs=1e-6)
-    since = dark.dark_since(start)
-    assert since is None or (since <= start and dark.lit(since, start) == pytest.approx(0.0, abs=1e-6))
-
-
-def test_without_blackouts_all_time_is_lit() -> None:
-    assert Blackouts().lit(3.0, 10.0) == 7.0 and Blackouts().dark_since(5.0) is None
-
-
-def test_the_link_counts_as_silent_some_time_into_a_blackout() -> None:
-    link = VirtualLink(Blackouts(10.0, 4.0))
-    states = {}
-    for now in (5.0, 6.5, 8.0, 9.9, 10.1):
-        link.now = now
-        states[now] = link.state
-    assert states == {5.0: "nominal", 6.5: "nominal", 8.0: "silent", 9.9: "silent", 10.1: "nominal"}
-
-
 def test_committed_text_never_runs_ahead_of_its_time() -> None:
     timeline = Scripted().answer("", b"\xff\xd8", "full", 0.0)
     assert timeline.committed(0.0) == "" and timeline.committed(KIND_S) == "Action: turn left"
@@ -167,14 +122,3 @@ def test_standing_is_compared_in_the_same_rooms() -> None:
     assert [row["behaviour"] for row in rows] == ["wait", "ahead"]
     assert rows[0]["standing_share"] == 1.0 and rows[1]["standing_share"] == pytest.approx(0.2)
     assert rows[1]["found"] == 2 and rows[1]["spl"] == 1.0
-
-
-@pytest.mark.parametrize("text", ["15", "3:15", "a:b", "15:0", "-1:-2"])
-def test_a_blackout_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="write PERIOD:LENGTH"):
-        Blackouts.read(text)
-
-
-def test_a_blackout_is_read_and_written() -> None:
-    assert Blackouts.read("15:3") == Blackouts(15.0, 3.0) and str(Blackouts(15.0, 3.0)) == "15:3"
-    assert str(Blackouts()) == ""

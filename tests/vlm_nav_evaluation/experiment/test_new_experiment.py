@@ -52,12 +52,6 @@ def test_a_new_experiment_is_one_declaration(
     assert capsys.readouterr().out == first, "virtual time is the same every time"
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_it_runs_in_every_mode_that_drafts(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main_of(parser, run, ["--steps", "1", "--mode", mode]) == 0
-    assert "gamma 4" in capsys.readouterr().out
-
-
 def test_what_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_of(parser, run, ["--steps", "0"]) == 2
     assert capsys.readouterr().err == "toy: --steps 0: give at least 1\n"

@@ -15,7 +15,7 @@ from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model
 from vlm_nav_evaluation.experiment.command import result_name
-from vlm_nav_evaluation.experiment.prompts import SAMPLE, TextPrompt, in_words, load_prompts, pick
+from vlm_nav_evaluation.experiment.prompts import SAMPLE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.questions import (
     add_questions,
     asked_as,
@@ -45,50 +45,32 @@ def written(path: Path, *lines: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("line", "category", "text"),
+    ("line", "text"),
     [
-        (GSM8K, "gsm8k", GSM8K["question"]),
-        (HUMAN_EVAL, "human_eval", HUMAN_EVAL["prompt"]),
-        (MT_BENCH, "writing", "Write a line."),
-        (SPEC_BENCH, "rag", "Is it\u2028open?"),
+        (GSM8K, GSM8K["question"]),
+        (HUMAN_EVAL, HUMAN_EVAL["prompt"]),
+        (MT_BENCH, "Write a line."),
+        (SPEC_BENCH, "Is it\u2028open?"),
     ],
 )
 @pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz"])
-def test_every_form_is_read_word_for_word(
-    tmp_path: Path, name: str, line: dict[str, object], category: str, text: str
-) -> None:
-    path = written(tmp_path / name, line, "", line, "")
-    assert load_prompts(path) == [
-        TextPrompt(category, text, f"{path} line 1"),
-        TextPrompt(category, text, f"{path} line 3"),
-    ]
+def test_every_form_is_read_word_for_word(tmp_path: Path, name: str, line: dict[str, object], text: str) -> None:
+    assert load_prompts(written(tmp_path / name, line, "", line, "")) == [text, text]
 
 
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ((), "holds no prompts; give one JSON object a line with question and answer"),
-        (("\n", " "), "holds no prompts"),
+        (("\n", " "), "holds no prompts; give one JSON object a line with question"),
         ((GSM8K, "{"), "line 2: .*truncated"),
         (("[" * 100_000,), "line 1: "),
         (([1],), "line 1: Expected `object`, got `array`"),
-        (({"id": 1, "ask": "what"},), "line 1 has the fields ask, id; it needs question and answer"),
-        (({},), "line 1 has the fields none"),
-        (({"prompt": "no task"},), "line 1 has the fields prompt; it needs"),
-        ((GSM8K, HUMAN_EVAL), "line 2: Object missing required field `(answer|question)`"),
-        ((GSM8K, {"answer": "8"}), "line 2: Object missing required field `question`"),
-        ((HUMAN_EVAL, {"task_id": "Own/1", "prompt": 3}), r"line 2: Expected `str`, got `int` - at `\$.prompt`"),
-        ((HUMAN_EVAL, {"task_id": 1, "prompt": "def a"}), r"line 2: Expected `str`, got `int` - at `\$.task_id`"),
+        (({"id": 1, "ask": "what"},), "line 1 asks nothing; it needs question"),
+        ((HUMAN_EVAL, {"prompt": 3}), r"line 2: Expected `str \| null`, got `int` - at `\$.prompt`"),
         (({**GSM8K, "question": " "},), r"line 1: Expected `str` matching .* at `\$.question`"),
-        (
-            ({**GSM8K, "question": "x" * (MAX_PROMPT_CHARS + 1)},),
-            r"length <= 12000 - at `\$.question`",
-        ),
+        (({**GSM8K, "question": "x" * (MAX_PROMPT_CHARS + 1)},), r"length <= 12000 - at `\$.question`"),
         (({**MT_BENCH, "turns": []},), "line 1: Expected `array` of length >= 1"),
-        (({**MT_BENCH, "turns": "one"},), "line 1: Expected `array`, got `str`"),
         (({**MT_BENCH, "turns": [None]},), r"line 1: Expected `str`, got `null` - at `\$.turns\[0\]`"),
-        (({**MT_BENCH, "category": 4},), r"line 1: Expected `str`, got `int` - at `\$.category`"),
-        ((MT_BENCH, {"category": "rag"}), "line 2: Object missing required field `turns`"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence: str) -> None:
@@ -110,25 +92,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_prompts_are_picked_over_the_whole_file() -> None:
-    prompts = [TextPrompt(kind, f"{kind} {number}", "") for kind in "abc" for number in range(4)]
+    prompts = [f"{kind} {number}" for kind in "abc" for number in range(4)]
     assert pick(prompts, 12) == prompts
-    assert Counter(each.category for each in pick(prompts, 6)) == {"a": 2, "b": 2, "c": 2}
+    assert Counter(each[0] for each in pick(prompts, 6)) == {"a": 2, "b": 2, "c": 2}
     assert len(set(pick(prompts, 7, seed=5))) == 7 and pick(prompts, 3, seed=1) != pick(prompts, 3)
     with pytest.raises(ValueError, match="13 prompts were asked for, .* and the file holds 12"):
         pick(prompts, 13)
 
 
 def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
-    known = {prompt.text for prompt in load_prompts(SAMPLE)}
+    known = set(load_prompts(SAMPLE))
     asked = questions("text", 5)
     assert len({question.prompt for question in asked} & known) == 5 and not any(question.jpeg for question in asked)
     assert questions(f"text:{written(tmp_path / 'one.jsonl', GSM8K)}", 1) == [Question(GSM8K["question"], b"")]
     assert in_words("text") and in_words("text:some") and not in_words("random")
     assert read_source("text:some file") == "text:some file" and read_source("random") == "random"
     for source in ("camera", "text:", ""):
-        with pytest.raises(
-            argparse.ArgumentTypeError, match="choose simulation, random, text, text:PATH or mmspec:PATH"
-        ):
+        with pytest.raises(argparse.ArgumentTypeError, match="choose simulation, random, text or text:PATH"):
             read_source(source)
 
 
@@ -162,14 +142,6 @@ def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> 
         check_prompts(vlm, [Question("short", b""), Question("abc " * 600, b"")], 128)
     with pytest.raises(ValueError, match="prompt 'say <|im_end|>': the instruction contains the special token"):
         check_prompts(vlm, [Question("say <|im_end|>", b"")], 128)
-
-
-def test_questions_are_the_same_for_the_same_seed() -> None:
-    first, again, other = questions("random", 3), questions("random", 3), questions("random", 3, seed=1)
-    assert first == again and first != other and len(first) == 3
-    assert all(question.jpeg.startswith(b"\xff\xd8") for question in first)
-    with pytest.raises(ValueError, match="choose simulation, random"):
-        questions("camera", 1)
 
 
 def test_questions_of_rooms_have_the_walk_so_far() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import ANY
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.pass_cost import PassCost
 from vlm_nav_evaluation.fleet.figures import Window, capacity, run
 from vlm_nav_evaluation.fleet.systems import Setting, Times
-from vlm_nav_evaluation.fleet.wisp import CLASSES, LEAST_S, REQUESTS, systems, times_of, window_of
+from vlm_nav_evaluation.fleet.wisp import CLASSES, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
 
 
@@ -54,14 +53,3 @@ def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
         setting = Setting(systems()[name], times, workload, CLASSES)
         kept[name] = run(setting, 64, 0, Window(3.0, 5.0))
     assert kept["full_budget"].violations < 0.5 * kept["fcfs, ahead"].violations
-
-
-def test_a_window_is_as_long_as_so_many_requests_take() -> None:
-    few, many = (window_of(robots, CLASSES[-1:], Workload(answer=(200, 300))) for robots in (10, 1000))
-    assert few.end - few.begin == pytest.approx(REQUESTS * 250 / (10 * 8.0))
-    assert many.end - many.begin == LEAST_S
-
-
-def test_an_empty_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="window"):
-        Window(5.0, 5.0)

@@ -12,8 +12,8 @@ from cloud_verifier.policies import POLICIES
 from speculation.pass_cost import PassCost
 from speculation.wire import ROOT, Idle
 from vlm_nav_evaluation.fleet import fleet as module
-from vlm_nav_evaluation.fleet.fleet import Asked, Fleet, blocks_of, verdict
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
+from vlm_nav_evaluation.fleet.fleet import Asked, Fleet, verdict
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
 from vlm_nav_evaluation.fleet.wisp import CLASSES, COSTS, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
 
@@ -56,16 +56,6 @@ def test_every_answer_is_the_targets_whole(policy: str, drafting: str) -> None:
     assert 0 <= committed - sum(len(asked.committed) for asked in fleet.log.asked) <= 13 * len(fleet.robots)
 
 
-def test_only_who_finds_room_starts_in_the_midst_of_an_answer() -> None:
-    setting = Setting(system("fcfs", Drafting(4)), times_of("appendix C"), SHORT, CLASSES)
-    needed = [blocks_of(SHORT.request(robot, 1)) for robot in range(12)]
-    free, half = Fleet(setting, 12), Fleet(setting, 12, blocks=sum(needed) // 2)
-    begun = [robot for robot in range(12) if half.phases[robot] < 1.0]
-    assert [half.phases[robot] for robot in begun] == [free.phases[robot] for robot in begun]
-    assert sum(needed) // 2 - max(needed) < sum(needed[robot] for robot in begun) <= sum(needed) // 2
-    assert Fleet(setting, 12, blocks=sum(needed)).phases == free.phases
-
-
 @pytest.mark.parametrize(
     ("chance", "drafting", "ended"),
     [
@@ -99,19 +89,6 @@ def test_equal_seeds_give_equal_runs() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_under_overload_memory_is_kept_and_who_is_refused_comes_back(policy: str) -> None:
-    setting = Setting(system(policy, Drafting(3)), times_of("appendix C"), SHORT, CLASSES)
-    fleet = Fleet(setting, 40, seed=2, blocks=40)
-    for _ in range(60):
-        fleet.timeline.advance(fleet.timeline.now + 0.25)
-        held = [step for index in range(40) if (step := fleet.scheduler.step(index)) and not step.done]
-        running = [step for step in held if step.prefill.prompt_tokens]
-        assert sum(blocks_of(fleet.robots[step.index].request) for step in running) <= 40
-    assert fleet.log.refused_s and min(fleet.log.refused_s) > 0.0
-    assert len({asked.robot for asked in fleet.log.asked if asked.ended is not None}) >= 30
-
-
 def test_a_verdict_is_the_longest_right_path() -> None:
     row = Row(0, (7, 8, 9, 5), (ROOT, ROOT, 1, 2))
     assert verdict(row, 1, (1, 8, 9, 6)).path == (1, 2)
@@ -137,4 +114,3 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
         system("fcfs", Drafting(), server_draft=4, server_depth=2)
     with pytest.raises(ValueError, match="draft_s = -1"):
         Times("wrong", COSTS["main text"], draft_s=-1.0)
-    assert scaled(COSTS["main text"], 0.5, 0.25).token_s == COSTS["main text"].token_s / 2

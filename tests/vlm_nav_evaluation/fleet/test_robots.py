@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cloud_verifier.config import Scheduling
 from speculation.wire import EarlyTokens
-from vlm_nav_evaluation.fleet.robots import TreeDrafter, shares_of, widths_to
+from vlm_nav_evaluation.fleet.robots import TreeDrafter, shares_of
 from vlm_nav_evaluation.fleet.systems import Drafting, Exit, System
-from vlm_nav_evaluation.fleet.workload import EOS, Workload
+from vlm_nav_evaluation.fleet.workload import Workload
 
 T_P = 0.01
 WORKLOAD = Workload(((0.6, 0.2, 0.1),), (1.0,), answer=(64, 64), seed=3)
@@ -36,10 +36,6 @@ def test_nodes_go_where_they_bring_most(chances: list[float], steps: list[float]
 
     best = max(gain(each) for each in itertools.product(widths, repeat=len(chances)) if sum(each) <= 8)
     assert gain(tuple(given_nodes)) >= 0.5 * best - 1e-9
-
-
-def test_widths_end_with_all_nodes() -> None:
-    assert widths_to(32) == (0, 1, 2, 4, 8, 16, 32) and widths_to(48)[-2:] == (32, 48) and widths_to(1) == (0, 1)
 
 
 def drafter(heads: int = 0) -> TreeDrafter:
@@ -69,16 +65,6 @@ def test_what_an_exit_names_rightly_is_drafted_on() -> None:
             levels[index] = 1 + (levels[parent] if parent >= 0 else 0)
         depths.append(max(levels))
     assert depths[1] >= depths[2] >= depths[0] and depths[1] > 3
-
-
-def test_an_exit_that_is_wrong_leaves_what_was_drafted_before() -> None:
-    request = WORKLOAD.request(0, 1)
-    robot = drafter(1)
-    robot.begin(request, 0.0)
-    robot.draft(0.03)
-    robot.early(EarlyTokens(1, 1, 0, -1, (request.answer[0] + 5) % EOS, 2, 0.9), 0.05)
-    robot.commit(request.answer[:1], 0.2)
-    assert robot.due(0.2) == pytest.approx(0.23)
 
 
 def test_exits_out_of_order_are_refused() -> None:

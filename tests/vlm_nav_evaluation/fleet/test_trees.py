@@ -57,10 +57,3 @@ def test_what_was_drafted_ahead_is_never_worse_than_to_begin_again(
     wide = expected_tokens(widened_tree(levels, size, forwards, widths=(size,) * ahead), levels)
     assert fresh <= narrow + 1e-9 and narrow <= wide + 1e-9
     assert wide == pytest.approx(expected_tokens(best_tree(levels, size, forwards + ahead), levels))
-
-
-@given(LEVELS, st.lists(st.integers(0, 3), max_size=5))
-def test_accepted_is_the_longest_path(levels: tuple[tuple[float, ...], ...], ranks: list[int]) -> None:
-    shape = best_tree(levels, 6, len(levels))
-    longest = max((len(node) for node in shape.nodes if node == tuple(ranks[: len(node)])), default=0)
-    assert shape.accepted(ranks) == longest

@@ -50,22 +50,6 @@ def test_right_and_predicted_count_token_by_token(number: int, position: int, mo
     assert request.predicted(position, most) == length
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 50), st.floats(0.0, 1.0), st.integers(0, 12))
-def test_who_starts_in_the_midst_of_an_answer_has_its_first_part_behind_it(
-    number: int, share: float, most: int
-) -> None:
-    whole = Workload(KINDS, (0.25, 0.75), answer=(32, 64)).request(0, number)
-    rest = whole.beginning(share)
-    behind = rest.prompt - whole.prompt
-    assert len(rest.answer) == max(1, round(share * len(whole.answer)))
-    assert rest.prompt + len(rest.answer) == whole.prompt + len(whole.answer)
-    for name in ("answer", "firsts", "ranks", "kinds", "stops", "strays"):
-        assert getattr(rest, name) == getattr(whole, name)[behind:]
-    assert rest.right(0, most) == whole.right(behind, most)
-    assert rest.predicted(0, most) == whole.predicted(behind, most)
-
-
 def _right(request: Request, position: int, most: int) -> int:
     count = 0
     for rank in request.ranks[position : position + most]:

@@ -1,4 +1,4 @@
-"""Replay of small bags through a real verifier process, with the tiny random pair in float64; reports compared."""
+"""Replay of small bags through a real verifier process, with the tiny random pair in float64."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spec_vlm_nav.messages import AskedPrompt
 from speculation.language.prompts import STOP, VOCABULARY_FILE, compose
 from tests import bags
 from tests.cloud_verifier.process import Verifier, start
-from vlm_nav_evaluation.__main__ import main, parser
+from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.frames import FrameSource, OracleLabel, Selection
-from vlm_nav_evaluation.replay.command import arms_of, fingerprint, name_bags
+from vlm_nav_evaluation.replay.command import fingerprint, name_bags
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"
@@ -66,7 +66,7 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert replay(one, both, tiny_draft, verifier, *modes, "--check", "--target-model", str(tiny_target)) == 0
     said = capsys.readouterr().out
     data = report(one)
-    assert data["frames"] == FRAMES - 1 and "Early Exits, Table 8" in said and "left out: " in said
+    assert data["frames"] == FRAMES - 1 and "Where the time goes" in said and "left out: " in said
     reasons = [(entry["bag"], entry["frame"]) for entry in data["left_out"]]
     assert reasons == [("walk", 2), ("lost.mcap", None)]
     assert set(data["arms"]) == {"cloud", "sd", "fsd", "edge", "cloud +20 ms", "sd +20 ms", "fsd +20 ms"}
@@ -80,10 +80,9 @@ def test_two_runs_agree_and_a_third_goes_on(
         assert label == "edge" or arm["target"]["identical_tokens"] == 1.0
     slow, fast = (data["arms"][label]["figures"]["total_s"]["min"] for label in ("cloud +20 ms", "cloud"))
     assert slow > 0.02 and fast > 0.0
-    for name in ("latency", "stages", "agreement"):
-        picture = cv2.imread(str(one / f"{name}.png"))
-        assert picture is not None and picture.std() > 5.0
-        assert f"{name}.png" in (one / "report.html").read_text()
+    picture = cv2.imread(str(one / "latency.png"))
+    assert picture is not None and picture.std() > 5.0
+    assert "latency.png" in (one / "report.html").read_text()
 
     modes = ("--modes", "fsd,edge", "--rtt-ms", "0")
     assert replay(two, [bag], tiny_draft, verifier, *modes) == 0
@@ -106,10 +105,6 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert "gamma was 4 and is 2" in capsys.readouterr().err
     assert replay(two, [bag], tiny_draft, verifier, *modes, "--response-order", "action_first") == 2
     assert "response_order was reason_first and is action_first" in capsys.readouterr().err
-    assert main(["compare", str(one), str(two / "report.json")]) == 0
-    compared = capsys.readouterr().out
-    assert "check differs: True against False" in compared and "B / A" in compared
-    assert "fsd: tokens differ on 0 of 3 frames, actions on 0 (100.0% agree)" in compared
 
 
 def test_a_question_holds_the_last_frames_of_the_bag(
@@ -173,16 +168,6 @@ def test_what_cannot_be_replayed_is_one_sentence(
     assert status == 2 and complaint in said
 
 
-def test_a_bag_may_follow_a_flag_without_a_value() -> None:
-    found = parser().parse_args(["replay", "--anew", "walk"])
-    assert found.anew is True and found.bags == [Path("walk")]
-
-
-def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:
-    arms = arms_of(["edge", "fsd"], [0.0, 40.0])
-    assert [arm.label for arm in arms] == ["edge", "fsd", "fsd +40 ms"]
-
-
 def test_a_thousand_frames_are_read_without_holding_them(tmp_path: Path) -> None:
     """What is held while reading does not grow with the number of frames: a chunk of the file, not the bag."""
     peaks = []
@@ -208,11 +193,3 @@ def test_bags_are_told_apart_and_named_by_what_is_in_them(tmp_path: Path) -> Non
     file.write_bytes(file.read_bytes()[:-1])
     assert fingerprint(one) != before
     assert fingerprint(tmp_path / "nowhere") == "-"
-
-
-def test_what_is_no_report_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "report.json").write_text("[]")
-    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "is no report of a replay: it has no settings" in capsys.readouterr().err
-    assert main(["compare", str(tmp_path / "b"), str(tmp_path)]) == 2
-    assert "is no report" in capsys.readouterr().err

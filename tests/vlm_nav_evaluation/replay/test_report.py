@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 
 from edge_drafter import DecodingStats
-from speculation.language.prompts import ACTIONS
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.replay.agreement import agreement
-from vlm_nav_evaluation.replay.compare import changed_answers, differences, side_by_side
-from vlm_nav_evaluation.replay.plots import plot_agreement
 from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_out_lines, overruns, text
 
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
@@ -31,15 +27,15 @@ def answer(index: int, mode: str, action: str = "stop", verify_s: float = 0.06, 
     return Answer((index, 2), stats, {**notes, **more})
 
 
-def report(settings: dict[str, Any] = SETTINGS, machine: str = "here", **answers: list[Answer]) -> dict[str, Any]:
+def report(settings: dict[str, Any] = SETTINGS, **answers: list[Answer]) -> dict[str, Any]:
     frames = len(next(iter(answers.values())))
     run = Run(answers, [f"walk:{index}" for index in range(frames)])
-    return build(run, [ReplayArm(mode) for mode in answers], settings, [], machine)
+    return build(run, [ReplayArm(mode) for mode in answers], settings, [], "here")
 
 
 def test_a_report_says_when_a_declared_time_was_not_kept() -> None:
     kept = report(cloud=[answer(0, "cloud")], sd=[answer(0, "sd")])
-    assert overruns(kept) == [] and kept["table8"]["0"]["ar_to_sd"] == 2.0
+    assert overruns(kept) == []
     slow = report(cloud=[answer(0, "cloud")], sd=[answer(0, "sd", verify_s=0.2, interruptions=1)])
     (sentence,) = overruns(slow)
     assert "a target forward took 200 ms where 60 ms are declared" in sentence
@@ -56,12 +52,6 @@ def test_an_emulated_link_is_named_and_its_queues_are_no_overrun() -> None:
     assert overruns(data) == [] and "link lte (declared, not measured)" in headlines(data)
 
 
-def test_staleness_counts_the_frames_that_a_live_robot_would_skip() -> None:
-    cloud = report(cloud=[answer(index, "cloud") for index in range(21)])["arms"]["cloud"]
-    # Ten frames a second, a second an answer: every tenth is looked at, at once.
-    assert cloud["looked_at"] == pytest.approx(3 / 21) and cloud["stale_s"]["p50"] == pytest.approx(1.0)
-
-
 def test_answers_are_compared_with_the_targets_and_the_oracles() -> None:
     own = [answer(0, "sd"), answer(0, "sd", "")]
     data = report(cloud=[answer(0, "cloud"), answer(1, "cloud", "forward small")], sd=own)
@@ -74,18 +64,6 @@ def test_answers_are_compared_with_the_targets_and_the_oracles() -> None:
     assert checked["target_alone_oracle"]["unreadable"] == 1 and TARGET not in checked["arms"]
 
 
-def test_reports_are_compared_frame_by_frame() -> None:
-    one = report(cloud=[answer(0, "cloud"), answer(1, "cloud")], machine="a box, load 1.0 at the end")
-    other = report({**SETTINGS, "target": "u"}, "a box, load 2.0", cloud=[answer(0, "cloud"), answer(1, "cloud", "")])
-    assert differences(one, other) == ["target differs: 't' against 'u'"]
-    changed = changed_answers(one, other)["cloud"]
-    assert (changed["frames"], changed["other_tokens"]) == (2, 0)
-    assert changed["other_action"] == {"walk:1": ["stop", "unreadable"]}
-    rows = side_by_side(one, other, "cloud").splitlines()
-    assert rows[1].split()[-3:] == ["1000", "1000", "1.00"]
-    assert any(row.split()[:2] == ["oracle:", "exact"] and row.split()[-1] == "0.50" for row in rows)
-
-
 def test_what_was_left_out_is_listed_by_reason() -> None:
     left_out = [{"bag": "walk", "frame": index, "reason": "no image"} for index in range(10)]
     left_out.append({"bag": "other", "frame": None, "reason": "no bag"})
@@ -95,10 +73,3 @@ def test_what_was_left_out_is_listed_by_reason() -> None:
     assert data["reference"] is None and "Agreement with the oracle" in text(data)
     with pytest.raises(ValueError, match="no frame was evaluated: no image"):
         build(Run({"fsd": []}), [ReplayArm("fsd")], SETTINGS, left_out, "here")
-
-
-def test_answers_without_any_action_have_no_plot_of_agreement() -> None:
-    forward = ACTIONS[0]
-    for pairs, drawn in (((), False), (((forward, forward),), True)):
-        data = {"arms": {"sd": {"oracle": None, "target": agreement(pairs)}}}
-        assert (plot_agreement(data) is not None) == drawn

@@ -1,4 +1,4 @@
-"""The movie of a run: what it shows when, and how large it may be."""
+"""The movie of a run: what it shows when."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_decisions_are_shown_long_enough_to_read_and_standing_is_left_out(run: R
     assert shots(Run(run.bag)) == []
 
 
-def test_the_movie_is_a_gif_that_stays_under_its_limit(run: Run, tmp_path: Path) -> None:
+def test_the_movie_is_a_gif_of_the_run(run: Run, tmp_path: Path) -> None:
     assert write_movie(tmp_path / "run.gif", run, None) == tmp_path / "run.gif"
     with Image.open(tmp_path / "run.gif") as movie:
         count = getattr(movie, "n_frames", 0)
@@ -44,9 +44,6 @@ def test_the_movie_is_a_gif_that_stays_under_its_limit(run: Run, tmp_path: Path)
     assert first.shape[1] > 2 * PANEL and not np.array_equal(first, last)
     assert abs(int(first[PANEL // 2, PANEL // 2, 0]) - 0) < 30, "the frame of second 0 is black"
     assert abs(int(last[PANEL // 2, PANEL // 2, 0]) - 120) < 30, "the frame of second 3 is grey"
-    size = (tmp_path / "run.gif").stat().st_size
-    write_movie(tmp_path / "small.gif", run, None, limit_bytes=size // 2)
-    assert (tmp_path / "small.gif").stat().st_size <= size // 2
 
 
 def test_no_run_makes_no_movie(run: Run, tmp_path: Path) -> None:

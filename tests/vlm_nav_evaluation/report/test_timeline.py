@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from speculation.trace import Kind, Lane, Trace
 from vlm_nav_evaluation.html_page import png
-from vlm_nav_evaluation.report.timeline import hidden_s, most_useful_step, plot_step, steps
+from vlm_nav_evaluation.report.timeline import most_useful_step, plot_step, steps
 
 
 def traced_step(
@@ -67,13 +67,6 @@ def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
     assert most_useful_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
 
 
-def test_what_a_verification_hides_is_measured() -> None:
-    trace = Trace()
-    traced_step(trace, 1, 0.0, 4)
-    away, hidden = hidden_s(steps(trace.spans)[0])
-    assert away == pytest.approx(0.4) and hidden == pytest.approx(0.24)
-
-
 def test_the_plot_names_exits_commits_hits_and_misses() -> None:
     trace = Trace()
     traced_step(trace, 101, 0.0, 2, "stop")
@@ -94,27 +87,3 @@ def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:
     assert sum(text.get_text().startswith("+3") for text in whole.texts) == 12
     assert 4 <= sum(text.get_text().startswith("+3") for text in part.texts) <= 5
     assert sum(text.get_text() == "exit 2" for text in part.texts) == 4
-
-
-def test_labels_of_exits_at_one_time_stand_above_one_another() -> None:
-    trace = Trace()
-    traced_step(trace, 1, 0.0, 2)
-    for number in range(3):
-        trace.mark(Kind.EARLY.value, Lane.LINK, 0.112 + 0.001 * number, step=1, round=1, layer=4 + number, used=False)
-    (axes,) = plot_step(steps(trace.spans)[0]).axes
-    places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text().startswith("exit")}
-    heights = [places[f"exit {layer}"][1] for layer in (2, 4, 5, 6)]
-    assert len(set(heights)) == 4
-
-
-def test_modes_without_a_cloud_or_a_draft_are_plotted_too() -> None:
-    trace = Trace()
-    trace.add(Kind.DRAFT.value, Lane.EDGE, 0.0, 0.1, step=1, round=0)
-    trace.add(Kind.STEP.value, Lane.EDGE, 0.0, 0.1, step=1, tokens=1)
-    trace.add(Kind.ROUND.value, Lane.LINK, 1.0, 1.5, step=2, round=0, tokens=1)
-    trace.add(Kind.DECODE.value, Lane.CLOUD, 1.1, 1.4, step=2, round=0)
-    trace.mark(Kind.COMMIT.value, Lane.EDGE, 1.5, step=2, round=0, tokens=1, landing="neither")
-    trace.add(Kind.STEP.value, Lane.EDGE, 1.0, 1.5, step=2, tokens=1)
-    alone, cloud = steps(trace.spans)
-    assert [label.get_text() for label in plot_step(alone).axes[0].get_yticklabels()] == ["edge"]
-    assert "decode" in labels(plot_step(cloud)) and "+1" in labels(plot_step(cloud))

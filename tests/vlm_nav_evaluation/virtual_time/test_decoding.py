@@ -14,7 +14,6 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import QueuePolicy
 from edge_drafter import Mode, StepResult
 from speculation.pass_cost import Load
-from speculation.trace import Kind, Trace
 from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, decode, drafting
 from vlm_nav_evaluation.virtual_time.decoding import run_mode
 
@@ -93,18 +92,6 @@ def test_server_sd_takes_what_drafting_and_verifying_take_and_one_round_trip(gam
         assert result.stats.draft_forwards == 0 and result.stats.cloud_passes < 60
 
 
-def test_server_sds_tree_takes_a_draft_forward_a_level_and_brings_more() -> None:
-    """Second choices are in a tree and not in a chain; the last passes of an answer have room for fewer levels."""
-    recording = Synthetic(tokens=61, acceptance=0.6, second=0.6, seed=1).draw(4)
-    timings = replace(GO2, server_draft_s=0.011)
-    settings = [drafting("server_sd", recording, gamma=5, draft_tokens=size) for size in (32, 0)]
-    tree, chain = ([each.stats for each in decode(recording, timings, how)] for how in settings)
-    for stats in tree:
-        whole = 2 * timings.one_way_s + stats.cloud_passes * (5 * 0.011 + 0.62)
-        assert whole - 2 * 5 * 0.011 <= stats.total_s <= whole + 1e-9
-    assert sum(each.cloud_passes for each in tree) < 0.8 * sum(each.cloud_passes for each in chain)
-
-
 @pytest.mark.parametrize(("one_way_s", "useless"), [(0.0, True), (0.0, False), (0.2, False)])
 def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s: float, useless: bool) -> None:
     """At SpecEdge's times, whatever the edge's drafts are worth, and with an edge that drafts ahead without the model.
@@ -129,24 +116,6 @@ def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s
         without = seconds("full")
         assert full < without / 0.99
         assert (without > 1.2 * best) is (one_way_s > 0.0)
-
-
-def test_every_exit_costs_its_time_wherever_one_is_asked() -> None:
-    recording = Synthetic(tokens=20, layers=8, exits=(2, 5), mean_exit=3.0).draw(1)
-    asking = drafting("sd", recording, early_tokens=True, branches=0)
-    plain, costly = (decode(recording, replace(GO2, exit_s=s), asking)[0] for s in (0.0, 0.01))
-    rounds = plain.stats.rounds
-    assert costly.stats.total_s - plain.stats.total_s == pytest.approx(rounds * 2 * 0.01, abs=1e-9)
-
-
-def test_prefill_of_both_sides_overlaps() -> None:
-    recording = Synthetic(tokens=20).draw(1)
-    base = decode(recording, GO2, drafting("sd", recording))[0].stats.total_s
-    slow = replace(GO2, edge_prefill_s=1.0, cloud_prefill_s=0.4)
-    result = decode(recording, slow, drafting("sd", recording))[0].stats
-    assert result.total_s - base == pytest.approx(1.0, abs=1e-9)
-    assert result.prefill_s == pytest.approx(1.0)
-    assert result.server_prefill_s == pytest.approx(0.4)
 
 
 def test_a_slow_link_makes_image_bytes_count() -> None:
@@ -190,15 +159,6 @@ def test_robots_that_share_a_verifier_do_not_drive_each_others_depth_down(mode: 
     assert sum(each.stats.server_queue_s for each in fixed) > 0.0
     assert [each.stats.gamma for each in balanced] == [4] * 4
     assert [each.stats.total_s for each in balanced] == [each.stats.total_s for each in fixed]
-
-
-def test_the_trace_is_on_virtual_time() -> None:
-    recording = Synthetic(tokens=12).draw(1)
-    trace = Trace()
-    result = decode(recording, GO2, drafting("fsd", recording), trace=trace)[0]
-    steps = [span for span in trace.spans if span.name == Kind.STEP.value]
-    assert len(steps) == 1
-    assert steps[0].end - steps[0].start == pytest.approx(result.stats.total_s)
 
 
 times = st.floats(0.0, 0.3)
@@ -245,16 +205,3 @@ def test_every_mode_answers_as_the_target(
     config = drafting(mode, recording, gamma=gamma, stop_below=0.2)
     results = decode(recording, timings, config, edges=edges, server=server)
     assert [result.tokens for result in results] == answers(recording)
-
-
-def test_processor_time_is_that_of_the_declared_forwards() -> None:
-    recording = Synthetic(tokens=12, acceptance=0.7).draw(2)
-    timings = Timings(draft_s=0.02, verify_s=0.1, one_way_s=0.03, edge_prefill_s=0.5)
-    for result in decode(recording, timings, drafting("full", recording, effort=1.0)):
-        stats = result.stats
-        assert stats.draft_forwards > 0
-        assert stats.cpu_s == pytest.approx(stats.prefill_s + stats.draft_s + stats.predraft_s)
-    assert all(
-        each.stats.cpu_s == 0.0
-        for each in decode(recording, replace(timings, edge_prefill_s=0.0), drafting("cloud", recording))
-    )

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from edge_drafter import Mode
 from edge_drafter.protocols import FedModel
-from speculation.cancellation import Abandoned
 from speculation.fed.session import FedSession
 from speculation.wire import ROOT
 from tests.speculation.fed.heads import random_head, tiny_config
@@ -44,65 +43,6 @@ def begun(recording: Recording) -> tuple[RecordedFedModel, list[float], tuple[in
 def feed(model: FedModel, answer: tuple[int, ...], count: int, prompt: int = 4) -> None:
     """Feed the prompt's end and `count` tokens of the answer."""
     model.feed([7] * prompt + list(answer[:count]), count, bytes(256 * (prompt + count)))
-
-
-def test_outputs_are_those_of_the_chain_that_they_continue() -> None:
-    """Three tokens drafted and two of them committed: only the root is computed again, and goes on at depth 1."""
-    model, slept, answer = begun(by_depth())
-    feed(model, answer, 0)
-    rows = [model.root_logits(), *(model.extend([token], [n - 1])[0] for n, token in enumerate(answer[:3]))]
-    assert np.exp([row.max() for row in rows]) == pytest.approx([0.9, 0.8, 0.7, 0.6])
-    assert [int(row.argmax()) for row in rows] == list(answer[:4])
-    assert model.commit([0], answer[1]) == {1: ROOT, 2: 0} and not model.root_is_new
-    assert np.exp(model.root_logits().max()) == pytest.approx(0.7), "as it was drafted"
-    model.feed(answer[:2], 2, bytes(512))
-    assert model.root_is_new and np.exp(model.root_logits().max()) == pytest.approx(0.9)
-    assert np.exp(model.extend([answer[3]], [0]).max()) == pytest.approx(0.5), "behind what was drafted before"
-    assert np.exp(model.extend([answer[2]], [ROOT]).max()) == pytest.approx(0.8), "behind the root"
-    assert slept == pytest.approx([0.007] * 7)
-
-
-def test_a_miss_is_computed_at_the_depth_of_its_feature() -> None:
-    model, _, answer = begun(by_depth())
-    feed(model, answer, 0)
-    model.root_logits()
-    assert model.commit([], answer[0]) == {} and model.root_is_new
-    assert np.exp(model.root_logits().max()) == pytest.approx(0.8), "its feature is not there"
-    model.feed(answer[:1], 1, bytes(256))
-    assert np.exp(model.root_logits().max()) == pytest.approx(0.9)
-
-
-def test_depths_beyond_the_recorded_ones_are_the_deepest() -> None:
-    model, _, answer = begun(by_depth(depths=2))
-    feed(model, answer, 0)
-    rows = [model.extend([token], [n - 1])[0] for n, token in enumerate(answer[:4])]
-    assert np.exp([row.max() for row in rows]) == pytest.approx([0.8] * 4)
-
-
-def test_nothing_is_known_off_the_answers_path() -> None:
-    model, _, answer = begun(by_depth())
-    feed(model, answer, 0)
-    row = model.extend([answer[0] + 1], [ROOT])[0]
-    assert int(row.argmax()) != answer[1] and np.exp(row.max()) == pytest.approx(0.8)
-    assert np.exp(row).sum() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("tokens", "end", "size", "named"), [
-    ([1, 2], 0, 512, "do not reach"),
-    ([300], 0, 255, "bytes"),
-    ([300, 9], 3, 512, "other tokens"),
-    ([300], 9, 256, "do not reach"),
-])  # fmt: skip
-def test_features_that_do_not_fit_are_refused(tokens: list[int], end: int, size: int, named: str) -> None:
-    model, _, answer = begun(by_depth())
-    if named != "do not reach" or end:
-        feed(model, answer, 0)
-        for token in answer[:3]:
-            model.commit([], token)
-    else:
-        end = 2
-    with pytest.raises(ValueError, match=named):
-        model.feed(tokens, end, bytes(size))
 
 
 @settings(max_examples=40)
@@ -140,15 +80,6 @@ def test_forwards_and_nodes_are_counted_as_the_session_counts_them(data: st.Data
             nodes, place = len([node for node in renamed.values() if node != ROOT]), place + 1
         assert session.root_is_new == model.root_is_new
         assert len(levels) == len(slept)
-
-
-def test_a_forward_that_is_given_up_leaves_nothing() -> None:
-    model, slept, answer = begun(by_depth())
-    feed(model, answer, 0)
-    with pytest.raises(Abandoned):
-        model.extend([answer[0]], [ROOT], lambda: bool(slept))
-    assert len(slept) == 1, "the root's level ran"
-    assert np.exp(model.extend([answer[0]], [ROOT]).max()) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("mode", DRAFTING)
@@ -203,16 +134,3 @@ def test_a_head_and_its_time_are_needed() -> None:
         run_mode("sd", Synthetic(tokens=4).draw(1), ORIN, fed=True)
     with pytest.raises(ValueError, match="fed_s"):
         decode(FED.draw(1), replace(ORIN, fed_s=0.0), drafting("sd", FED.draw(1)), fed=True)
-
-
-def test_a_synthetic_head_is_right_as_often_as_asked_and_changes_nothing_else() -> None:
-    plain, fed = (replace(FED, tokens=400, fed=rates).draw(2) for rates in ((), FED.fed))
-    right = []
-    for one, other in zip(plain.steps, fed.steps, strict=True):
-        assert one.tokens == other.tokens and other.fed_tokens is not None
-        np.testing.assert_array_equal(one.draft_tokens, other.draft_tokens)
-        right.append(other.fed_tokens[:, :, 0] == np.array(other.tokens)[:, None])
-    shares = np.concatenate(right).mean(axis=0)
-    assert shares == pytest.approx(FED.fed, abs=0.05) and (np.diff(shares) <= 0.0).all()
-    with pytest.raises(ValueError, match="fed"):
-        Synthetic(fed=(0.5, 0.6))

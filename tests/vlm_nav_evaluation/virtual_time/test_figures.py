@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, decode, drafting, load_timings
+from vlm_nav_evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
 
 GO2_RUN = Synthetic(tokens=200, acceptance=0.727, miss=0.556, mean_exit=8.0, layers=28)
@@ -31,17 +31,6 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
     assert found["sd"]["target_busy"] == pytest.approx(0.62 / (4 * 0.072 + 0.24 + 0.62), rel=0.01)
 
 
-def test_the_backend_gives_what_the_policies_give() -> None:
-    recording, timings = Synthetic(tokens=20).draw(3), load_timings("go2")
-    arms = [Arm("four", "fsd", {"gamma": 4}), Arm("seven", "fsd", {"gamma": 7, "text": "branches=2"})]
-    run = VirtualTime(recording, timings).run(arms)
-    for name, config in (
-        ("four", drafting("fsd", recording, gamma=4)), ("seven", drafting("fsd", recording, "branches=2", gamma=7))
-    ):  # fmt: skip
-        assert run.stats(name) == [each.stats for each in decode(recording, timings, config)]
-    assert run.different == 0 and run.times_faster("four", "four") == (1.0, 1.0, 1.0)
-
-
 def test_what_warms_up_is_not_counted_and_changes_what_follows() -> None:
     """Earlier answers outlive a step: the second time an answer is known."""
     recording, timings = Synthetic(tokens=30, acceptance=0.3).draw(2), load_timings("go2")
@@ -49,17 +38,6 @@ def test_what_warms_up_is_not_counted_and_changes_what_follows() -> None:
     cold, warm = (backend.run([arm], recording.steps, before) for before in ((), recording.steps))
     assert len(warm.answers["sd"]) == 2
     assert sum(warm.seconds("sd")) < sum(cold.seconds("sd"))
-
-
-def test_busy_over_passes_a_token_is_the_time_of_a_token() -> None:
-    """Whatever is drafted, chains or trees: busy is the share of a step in which the target runs."""
-    recording, timings = Synthetic(tokens=24, acceptance=0.8).draw(2), load_timings("go2", "0")
-    for mode in ("cloud", "sd", "full"):
-        run = VirtualTime(recording, timings).run([Arm(mode, mode)])
-        found = figures_of(run.answers[mode], timings)
-        assert 0.0 < found["target_busy"] <= 1.0
-        per_token = sum(run.seconds(mode)) / found["tokens"]
-        assert found["passes_per_token"] * timings.verify_s / found["target_busy"] == pytest.approx(per_token)
 
 
 @pytest.mark.parametrize("mode", ["cloud", "full"])

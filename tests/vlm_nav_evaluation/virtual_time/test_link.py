@@ -11,29 +11,6 @@ from vlm_nav_evaluation.virtual_time.timeline import Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
-def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
-    timeline, seen = Timeline(), list[tuple[float, int]]()
-    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.5, up_bits_per_s=800.0).conditions)
-
-    def send() -> None:
-        for number, size in enumerate((100, 50, 1)):
-            channel.send(bytes(size), lambda number=number: seen.append((timeline.now, number)))  # type: ignore[misc]
-        timeline.sleep(3.0)
-        channel.send(bytes(10), lambda: seen.append((timeline.now, 3)))
-        timeline.sleep(1.0)
-
-    timeline.run([send])
-    assert [number for _, number in seen] == [0, 1, 2, 3]
-    assert [at for at, _ in seen] == pytest.approx([1.5, 2.0, 2.01, 3.6])
-    assert channel.bytes == 161
-
-
-def test_without_a_limit_size_does_not_matter() -> None:
-    timeline = Timeline()
-    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.25).conditions)
-    assert [channel.send(bytes(size), lambda: None) for size in (1, 10**6)] == [0.25, 0.25]
-
-
 def test_a_named_link_is_the_one_that_real_sockets_have() -> None:
     """Its random delays, its rate, and the profile's delay on top; a rate of the timings replaces the link's."""
     timeline = Timeline()

@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.interfaces import Row
-from edge_drafter.sources.model import propose
-from speculation.cancellation import Abandoned
-from speculation.distributions import Distributions
 from speculation.pass_cost import Load, PassCost
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
@@ -21,8 +18,7 @@ from tests.cloud_verifier.prefills import prefill_at_once
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from vlm_nav_evaluation.virtual_time.record import compact
 from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
-from vlm_nav_evaluation.virtual_time.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
-from vlm_nav_evaluation.virtual_time.timeline import Inbox, Timeline
+from vlm_nav_evaluation.virtual_time.synthetic import EOS, VOCABULARY, Synthetic
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
@@ -111,21 +107,6 @@ def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
         Synthetic(tokens=3).draw(1).save(tmp_path / "synthetic.npz")
 
 
-def test_the_drafts_rows_have_the_recorded_probabilities() -> None:
-    recording = recorded()
-    step = recording.steps[1]
-    model = RecordedDraftModel(recording, Timings(), nothing)
-    model.begin(step.prompt, recording.image(1))
-    rows = [model.root_logits(), *model.extend(step.tokens[:-1], range(-1, len(step.tokens) - 2))]
-    for place, row in enumerate(rows):
-        softmax = np.exp(row) / np.exp(row).sum()
-        np.testing.assert_allclose(softmax[step.draft_tokens[place]], step.draft_probabilities[place], rtol=1e-5)
-        assert softmax[-1] < 1e-20
-        ((predicted,),) = propose(Distributions(row[None]), [2], [()], model.predictor)  # type: ignore[arg-type]
-        assert predicted == (step.draft_tokens[place, 0], pytest.approx(float(step.acceptance[place, 1])))
-        assert model.predictor.chance(row, 9) == pytest.approx(float(step.acceptance[place, 2]))
-
-
 def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
     recording = recorded()
     tokens = recording.steps[0].tokens
@@ -140,60 +121,6 @@ def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
     assert model.commit((), tokens[2]) == {}
     model.extend([9, 8], (ROOT, ROOT))  # the root rides in front
     assert spent == [5.0, 1.0, 1.25, 1.5]
-
-
-def test_a_useless_forward_ends_with_the_layer_in_which_the_message_came() -> None:
-    """Checked after every layer, or only where a message came: the same moment."""
-    ends = []
-    for waits in (False, True):
-        timeline = Timeline()
-        inbox: Inbox[str] = Inbox(timeline)
-        recording = recorded()
-
-        def wait(seconds: float, timeline: Timeline = timeline, inbox: Inbox[str] = inbox) -> float:
-            before = timeline.now
-            inbox.wait(seconds)
-            return timeline.now - before
-
-        model = RecordedDraftModel(recording, Timings(draft_s=2.8), timeline.sleep, *([wait] if waits else []))
-        timeline.at(0.25, lambda inbox=inbox: inbox.put("nothing"))  # type: ignore[misc]
-        timeline.at(1.23, lambda inbox=inbox: inbox.put("stop"))  # type: ignore[misc]
-
-        def draft(model: RecordedDraftModel = model, inbox: Inbox[str] = inbox, source: Recording = recording) -> None:
-            model.begin("prompt 0", source.image(0))
-            with pytest.raises(Abandoned):
-                model.root_logits(lambda: inbox.take() == "stop")
-
-        timeline.run([draft])
-        ends.append(timeline.now)
-    assert ends == pytest.approx([1.3, 1.3])
-
-
-def test_survivors_are_renamed_as_a_session_does_it() -> None:
-    recording = recorded()
-    tokens = recording.steps[0].tokens
-    model = RecordedDraftModel(recording, Timings(), nothing)
-    model.begin("prompt 0", recording.image(0))
-    model.extend([tokens[0], 3, tokens[1], 5, tokens[2]], (ROOT, 0, 0, 1, 2))
-    assert model.commit((0,), tokens[1]) == {2: ROOT, 4: 0}
-    row = model.extend([tokens[3]], (0,))[0]
-    assert int(row.argmax()) == recording.steps[0].draft_tokens[4, 0]
-
-
-def test_off_the_answers_path_the_confidence_stays_and_the_tokens_are_noise() -> None:
-    recording = recorded(n=12)
-    step = recording.steps[0]
-    wrong = next(token for token in range(2, 40) if token != step.tokens[0])
-    rows = []
-    for _ in range(2):
-        model = RecordedDraftModel(recording, Timings(), nothing)
-        model.begin("prompt 0", recording.image(0))
-        rows.append(model.extend([wrong, step.tokens[1]], (ROOT, 0)))
-    np.testing.assert_array_equal(rows[0], rows[1])
-    for place, row in enumerate(rows[0], start=1):
-        softmax = np.exp(row) / np.exp(row).sum()
-        assert softmax.max() == pytest.approx(float(step.draft_probabilities[place, 0]), rel=1e-5)
-        assert model.predictor.chance(row, 1) == pytest.approx(float(step.acceptance[place, 0]))
 
 
 @given(data=st.data(), seed=st.integers(0, 50))
@@ -259,34 +186,6 @@ def test_the_chunks_of_a_prefill_take_its_time_together(
     assert sum(spent) == pytest.approx(expected)
 
 
-def test_an_exit_is_calibrated_and_gives_no_verdict_as_in_production() -> None:
-    recording = recorded()
-    step = recording.steps[0]
-    assert step.exit_probabilities is not None
-    engine = RecordedEngine(recording, Timings(), nothing)
-    prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), (), 20)
-    outside = Row(0, (35,), (ROOT,))
-    without = [output.verdicts for output in engine.verify([outside])]
-    assert [bool(verdicts) for verdicts in without] == [False, False, False, True]
-    verdict = next(iter(engine.verify([Row(0, (), ())]))).verdicts[0]
-    assert verdict.confidence == step.exit_probabilities[0, 0]
-    measured = engine.model.reliability[0].rate(verdict.confidence)
-    assert measured == (0.8 if step.exit_probabilities[0, 0] >= 0.5 else 0.1)
-    assert all(not output.verdicts for output in list(engine.verify([Row(0, (), (), exits=False)]))[:-1])
-
-
-def test_few_of_many_tokens_are_kept_under_new_numbers() -> None:
-    recording = recorded(vocabulary=40)
-    small = compact(recording)
-    assert small.vocabulary < 600
-    for one, other in zip(recording.steps, small.steps, strict=True):
-        same = [token == first for token, first in zip(one.tokens, one.draft_tokens[:, 0].tolist(), strict=True)]
-        also = [token == first for token, first in zip(other.tokens, other.draft_tokens[:, 0].tolist(), strict=True)]
-        assert same == also
-        assert min(other.tokens) >= FIRST_WORD
-    assert len(small.eos) == 1
-
-
 def test_a_synthetic_recording_matches_its_settings() -> None:
     source = Synthetic(tokens=500, second=0.5, sharpness=0.7)
     recording = source.draw(20)
@@ -309,31 +208,6 @@ def test_a_synthetic_recording_matches_its_settings() -> None:
     for level in np.unique(chances):
         assert hits[chances == level].mean() == pytest.approx(level, abs=0.03)
     assert recording.vocabulary == VOCABULARY
-
-
-def test_exits_of_a_synthetic_recording_are_calibrated() -> None:
-    recording = Synthetic(tokens=500, layers=10, exits=(2, 5, 6), mean_exit=4.0, exit_sharpness=0.8).draw(20)
-    agrees = np.concatenate([step.agrees for step in recording.steps if step.agrees is not None])
-    confidences = np.concatenate([step.confidences for step in recording.steps if step.confidences is not None])
-    for exit in range(3):
-        for level in np.unique(confidences[:, exit]):
-            chosen = confidences[:, exit] == level
-            assert agrees[chosen, exit].mean() == pytest.approx(level, abs=0.03)
-
-
-def test_per_place_acceptance_and_the_same_draw_twice() -> None:
-    source = Synthetic(tokens=6, acceptance=(1.0, 0.0))
-    one, other = source.draw(3), source.draw(3)
-    for step, again in zip(one.steps, other.steps, strict=True):
-        assert (step.draft_tokens[:, 0] == np.array(step.tokens)).tolist() == [True, False] * 3
-        np.testing.assert_array_equal(step.draft_tokens, again.draft_tokens)
-
-
-@pytest.mark.parametrize(("layers", "mean"), [(tuple(range(27)), 8.0), ((2, 5, 6), 5.5), ((3,), 3.0), ((0, 26), 1.0)])
-def test_the_tilt_finds_the_mean(layers: tuple[int, ...], mean: float) -> None:
-    weights = tilted(layers, mean)
-    assert weights.sum() == pytest.approx(1.0)
-    assert float(weights @ np.array(layers)) == pytest.approx(mean, abs=1e-6)
 
 
 @pytest.mark.parametrize(

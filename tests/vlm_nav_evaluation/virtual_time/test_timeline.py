@@ -23,13 +23,6 @@ def test_tasks_wake_in_the_order_of_time_and_ties_in_the_order_of_planning() -> 
     assert seen == [(1.0, "a"), (2.0, "b"), (2.0, "a"), (2.5, "b"), (4.0, "a")]
 
 
-def test_time_goes_on_from_run_to_run() -> None:
-    timeline = Timeline()
-    for end in (3.0, 6.0):
-        timeline.run([lambda: timeline.sleep(3.0)])
-        assert timeline.now == end
-
-
 def test_a_wait_ends_with_a_message_or_with_its_time() -> None:
     timeline, seen = Timeline(), list[tuple[float, str | None]]()
     inbox: Inbox[str] = Inbox(timeline)
@@ -81,17 +74,6 @@ def test_a_task_that_is_killed_ends_where_it_waits_and_ends_no_other() -> None:
 
     timeline.run([killer])
     assert seen == [(1.0, "ended")] * 2 and timeline.now == 2.0
-
-
-def test_actions_alone_run_up_to_a_moment_or_until_enough_is_known() -> None:
-    timeline, seen = Timeline(), list[float]()
-    for when in (3.0, 1.0, 2.0, 4.0):
-        timeline.at(when, lambda: seen.append(timeline.now))
-    timeline.cancel(timeline.at(1.5, lambda: seen.append(timeline.now)))
-    timeline.advance(2.5)
-    assert seen == [1.0, 2.0]
-    timeline.advance(9.0, lambda: len(seen) < 3)
-    assert seen == [1.0, 2.0, 3.0] and timeline.now == 3.0
 
 
 def test_services_end_with_the_last_task() -> None:

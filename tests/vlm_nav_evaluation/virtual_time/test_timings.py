@@ -16,18 +16,6 @@ def test_papers_and_profiles_are_known_by_name() -> None:
         load_timings("orin")
 
 
-def test_eight_leaves_take_as_much_longer_as_measured() -> None:
-    go2 = PAPERS["go2"]
-    assert go2.draft_forward_s(1) == go2.draft_s
-    assert go2.draft_forward_s(8) / go2.draft_s == pytest.approx(8.97 / 7.76, abs=0.002)
-
-
-def test_a_target_forward_grows_with_its_tokens() -> None:
-    timings = Timings(verify_s=1.0, verify_token_s=0.1)
-    assert timings.target_forward_s(Load(1, 1)) == 1.0
-    assert timings.target_forward_s(Load(2, 6)) == pytest.approx(1.5)
-
-
 @pytest.mark.parametrize("wrong", [{"draft_s": -1.0}, {"verify_s": float("nan")}])
 def test_times_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -42,20 +30,6 @@ def test_a_cost_has_the_shape_of_its_profile_and_the_declared_time_of_one_token(
     assert ratio == pytest.approx(cost.seconds(draft) / cost.seconds(one))
     behind = Timings(verify_s=0.1, prompt_tokens=500).with_cost("wisp-32b")
     assert behind.target_forward_s(Load.row(1, 500)) == pytest.approx(0.1)
-
-
-def test_a_cost_keeps_to_times_that_change_after_it() -> None:
-    """The shape is the profile's; T_q and the prompt may be declared before or after it."""
-    early = replace(Timings("t", verify_s=0.3).with_cost("wisp-32b"), verify_s=0.6, prompt_tokens=90)
-    late = Timings("t", verify_s=0.6, prompt_tokens=90).with_cost("wisp-32b")
-    assert early == late and early.pass_cost == late.pass_cost
-    assert early.target_forward_s(Load.row(1, 90)) == pytest.approx(0.6)
-
-
-def test_a_cost_without_a_declared_time_is_as_it_was_measured() -> None:
-    timings = load_timings("raw+wisp-32b")
-    assert timings.pass_cost == PAPER_COSTS["wisp-32b"]
-    assert load_timings("raw").pass_cost is None, "nothing is declared, so nothing is scaled"
 
 
 def test_the_default_cost_is_a_measured_one_and_0_is_the_declared_times_alone() -> None:
@@ -78,11 +52,3 @@ def test_an_unknown_cost_is_refused() -> None:
         load_timings("go2", "0.175")
     with pytest.raises(ValueError, match="'go3' are unknown"):
         load_timings("go3+wisp-32b")
-
-
-def test_timings_say_what_a_load_costs() -> None:
-    assert "each further token 0 of it" in str(load_timings("go2+0"))
-    assert load_timings("go2+0").cost_words == "each further token of a pass takes 0.00% of it (0)"
-    assert load_timings("go2").cost_words == "each further token of a pass takes 0.22% of it (wisp-32b)"
-    assert "each further token 0.175 of it" in str(Timings(verify_s=2.0, verify_token_s=0.35))
-    assert "takes 620 ms; of that each further token 0.00223" in str(load_timings("go2+wisp-32b"))

@@ -26,10 +26,6 @@ from vlm_nav_evaluation.virtual_time.tuning import (
 DRAFTING = [mode.value for mode in Mode if is_tuned(mode.value)]
 
 
-def test_what_drafts_is_tuned() -> None:
-    assert set(DRAFTING) == {mode.value for mode in Mode} - {"cloud", "edge"}
-
-
 @pytest.mark.parametrize("mode", DRAFTING)
 def test_every_mode_has_as_many_candidates_and_is_among_them_as_shipped(mode: str) -> None:
     found = candidates(mode)
@@ -42,15 +38,8 @@ def test_every_mode_has_as_many_candidates_and_is_among_them_as_shipped(mode: st
     assert {each.gamma for each in settings} >= {1, 12} and {each.draft_tokens for each in settings} >= {0, 16}
 
 
-def test_candidates_keep_what_all_have_and_trees_are_alone_on_sockets() -> None:
+def test_candidates_keep_what_all_have() -> None:
     assert all(text.startswith("ngrams=off") for text in candidates("full", "ngrams=off"))
-    sizes = {read_changes(text).get("draft_tokens", tuning.TREE) for text in candidates("server_sd", trees_alone=True)}
-    assert sizes == {tuning.TREE}
-
-
-def test_server_sd_takes_changes_though_it_drafts_nothing_on_the_edge() -> None:
-    assert changes_of("sd", "gamma=2") == {"text": "gamma=2"}
-    assert changes_of("server_sd", "gamma=2,draft_tokens=0") == {"gamma": 2, "draft_tokens": 0}
 
 
 def test_what_is_tuned_on_is_not_reported() -> None:
@@ -105,5 +94,3 @@ def test_arms_have_names_changes_and_earlier_answers_off(few: None) -> None:
         own = DraftingConfig.of("full", by_name[name].changes["text"])
         assert not own.ngrams and not own.interrupt
     assert set(drafting) == {f"full, {TUNED}", f"full, {NO_NGRAMS}, {TUNED}"}
-    plain, nothing = arms_at_best(["cloud", "full"], None, timings)
-    assert [arm.name for arm in plain] == ["cloud", "full", f"full, {NO_NGRAMS}"] and not nothing

@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.config import FED_HEAD_FILE
 from edge_drafter.question import VerifierLost
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
@@ -21,7 +20,7 @@ from speculation.language.instructions import understand
 from speculation.language.prompts import Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
-from vlm_nav_evaluation.demo.gain import measure, questions
+from vlm_nav_evaluation.drafting_gain import measure, questions
 from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
 from vlm_nav_evaluation.html_page import Section
 from vlm_nav_evaluation.report.run import load_run
@@ -30,16 +29,13 @@ from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 READY_LIMIT_S = 120.0
-MODEL, FED = "model", "fed"
 PROMPT = "vlm_nav/prompt"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `demo`."""
     line = commands.add_parser("demo", help="a simulated Go2 finds an object", description=__doc__)
-    add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", *DECODING, seed="3")
-    shown = "who drafts: the draft model, or the fed head beside the target (default: %(default)s)"
-    line.add_argument("--draft", default=MODEL, choices=(MODEL, FED), help=shown)
+    add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", "fed_head", *DECODING, seed="3")
     asked = line.add_mutually_exclusive_group()
     asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
     asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
@@ -95,17 +91,6 @@ class StepPrinter:
             print(f"         {line}", flush=True)
 
 
-def head_beside(target: str) -> Path:
-    """Return the folder of the fed head beside a target. Raises ValueError, in one sentence, where there is none."""
-    folder = Path(target).resolve().parent / "fed_head"
-    if not (folder / FED_HEAD_FILE).is_file():
-        raise ValueError(
-            f"--draft {FED}: no fed head in {folder} ({FED_HEAD_FILE} is missing); train one with "
-            "`python -m adapters_training fed-head` (docs/training.md), or leave the option out"
-        )
-    return folder
-
-
 def target_of(sentence: str, vocabulary: Vocabulary | None, seed: int) -> str:
     """Return the object that a room must hold so that a sentence can be followed in it.
 
@@ -137,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
         options.target = target_of(options.say, Vocabulary.load(Path(options.target_model)), options.seed)
     scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
     trace = options.out / "trace.json"
-    head = {"fed_head": str(head_beside(options.target_model))} if options.draft == FED else {}
+    head = {"fed_head": str(Path(options.fed_head).resolve())} if options.fed_head else {}
     arguments = prepare(SIM_GRAPH, options, trace=str(trace.resolve()), **head)
     # rclpy and OpenGL start only once the ROS domain is chosen and the options are known to be good.
     from vlm_nav_evaluation.nodes.observer import Observer

@@ -10,8 +10,8 @@ import pytest
 
 from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
-from vlm_nav_evaluation.demo import gain
-from vlm_nav_evaluation.demo.gain import FORGETFUL, PROFILE, measure, questions
+from vlm_nav_evaluation import drafting_gain as gain
+from vlm_nav_evaluation.drafting_gain import FORGETFUL, PROFILE, measure, questions
 from vlm_nav_evaluation.experiment.questions import questions as rooms
 from vlm_nav_evaluation.html_page import write_page
 from vlm_nav_evaluation.report.run import Decision
