@@ -31,8 +31,6 @@ PROFILE = "go2_a100_scaled"
 """Declared times of a run that declares none itself."""
 BUDGET_S, LEAST = 24.0, 2
 """No question more is asked after so many seconds, once so many are answered."""
-SPANS = 4_000
-"""Spans of an edge that are kept: some answers."""
 FORGETFUL = "full, earlier answers off"
 """Frames of one run are alike, and `full` proposes what it has answered before: a row of its own shows it without."""
 ARMS = (
@@ -114,7 +112,7 @@ def measure(asked: Sequence[Question], options: argparse.Namespace) -> Gain:
         target_model=options.target_model, draft_model=options.draft_model, profile=profile.name, link=options.link
     )
     kept: dict[tuple[str, str], Step] = {}
-    with sockets(own, [arm.mode for arm in ARMS], trace=SPANS) as edges:
+    with sockets(own, [arm.mode for arm in ARMS]) as edges:
         arms = [_traced(arm, edges, kept) for arm in ARMS]
         run = take_turns(arms, _in_time(asked[:-1]), warm_up=asked[-1:])
     ratios = dict(zip(run.ratios(Mode.CLOUD.value, Mode.FULL.value), run.names, strict=True))

@@ -136,7 +136,7 @@ def plot_steps(found: Mapping[str, Step]) -> Figure:
     return figure
 
 
-def _finish(figure: Figure, axes: Sequence[Any]) -> None:
+def _finish(figure: Figure, axes: Any) -> None:
     """Name the time axis, and all that is shown in one legend."""
     axes[-1].set_xlabel("ms since the question")
     found: dict[str, Any] = {}
