@@ -1,18 +1,20 @@
 """A decoder layer in few operations: queries, keys and values are one matrix product, gate and up are one.
 
 transformers' layer starts some fifty kernels, most of them tiny. Here it is four products with a few operations between
-them, which take any device and dtype.
+them, which take any device and dtype. Attention is two products with a softmax between them, not torch's kernel of one
+piece: that one walks along the keys, which for a few queries leaves a GPU idle (an H100 took 41 us a layer by it, and
+4 us for each of the products).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.model import Vlm
@@ -30,8 +32,8 @@ class FusedLayer:
     qkv: Tensor
     """[(heads + 2 kv_heads) head_dim, hidden]; the layer's own projections are views of it."""
     qkv_bias: Tensor | None
-    head_norms: tuple[Tensor, Tensor] | None
-    """Weights of the norms of each head's queries and keys [head_dim]; None in models without them."""
+    head_norms: Tensor | None
+    """Weights of the norms of each head's queries and keys [heads + kv_heads, head_dim]; None in models without."""
     out: Tensor
     mlp_norm: Tensor
     gate_up: Tensor
@@ -48,12 +50,26 @@ class Read:
     slots: Tensor
     """Slots of the pool that the tokens' keys and values go to [B width]."""
     blocks: Tensor
-    """The rows' tables of blocks [B, n]."""
-    unseen: Tensor
-    """Which slots of its row each token does not see [B, width, n BLOCK]."""
+    """The rows' tables of blocks, one behind the other [B n]."""
+    bias: Tensor
+    """What is added to the scores of a row's slots [B, width, n BLOCK]: 0, or so little that nothing is seen."""
     cos: Tensor
-    """Rotary cosines [B width, head_dim]; `sin` has the same shape."""
+    """Rotary cosines [B width, 1, head_dim]."""
     sin: Tensor
+    """Rotary sines of the same shape, those of the first half of a head with the other sign."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor], rotary: tuple[Tensor, Tensor]) -> Read:
+        """Return what follows from the parts of a `TreePlan` on the device, and from its tokens' cosines and sines."""
+        lengths, tree, blocks = given["lengths"], given["tree"], given["blocks"]
+        unseen = unseen_slots(lengths, tree, blocks.shape[1] * BLOCK)
+        cos, sin = (each.reshape(-1, 1, each.shape[-1]) for each in rotary)
+        wide = torch.promote_types(cos.dtype, torch.float32)
+        # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
+        bias = torch.zeros_like(unseen, dtype=wide).masked_fill_(unseen, torch.finfo(wide).min)
+        half = sin.shape[-1] // 2
+        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        return cls(given["slots"].flatten(), blocks.flatten(), bias, cos, sin)
 
 
 def fuse(vlm: Vlm) -> list[FusedLayer]:
@@ -66,17 +82,17 @@ def fuse(vlm: Vlm) -> list[FusedLayer]:
     return [_fused(layer, config.rms_norm_eps) for layer in layers]
 
 
-def run_layer(layer: FusedLayer, hidden: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
-    """Return a layer's output [B width, hidden] of its input.
+def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read) -> Tensor:
+    """Return a layer's output [B width, hidden]; it is written where the input was.
 
-    `kv`: the layer's keys and values in the pool, each [kv_heads, slots, head_dim], to which the tokens' own are
-    written.
+    `kv`: the layer's keys and values in the pool [2, kv_heads, slots, head_dim], to which the tokens' own are written.
     """
-    qkv = linear(_rms(hidden, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
+    qkv = linear(rms_norm(hidden, layer.norm.shape, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
     queries = _rotate_and_store(layer, qkv, kv, read)
-    hidden = hidden + linear(_attend(queries, kv, read), layer.out)
-    gate, up = linear(_rms(hidden, layer.mlp_norm, layer.eps), layer.gate_up).chunk(2, dim=-1)
-    return hidden + linear(silu(gate) * up, layer.down)
+    hidden.addmm_(_attend(queries, kv, read), layer.out.t())
+    normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
+    gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
+    return hidden.addmm_(silu(gate).mul_(up), layer.down.t())
 
 
 def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
@@ -90,52 +106,34 @@ def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
     return (behind >= 0)[:, None] & ~(own & inside[:, None])
 
 
-def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
+def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: Tensor, read: Read) -> Tensor:
     """Store keys and values of `qkv` [n, (heads + 2 kv_heads) head_dim]; return its queries [n, heads, head_dim]."""
-    (keys, values), (kv_heads, _, size) = kv, kv[0].shape
+    kv_heads, size = kv.shape[1], kv.shape[3]
     whole = qkv.view(len(qkv), -1, size)
-    queries, fresh, stored = torch.split(whole, [whole.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    heads = whole.shape[1] - 2 * kv_heads
+    turned, half = whole[:, : heads + kv_heads], size // 2
     if layer.head_norms is not None:
-        queries, fresh = (_rms(each, weight, layer.eps)
-                          for each, weight in zip((queries, fresh), layer.head_norms, strict=True))  # fmt: skip
-    keys.index_copy_(1, read.slots, _rotated(fresh, read.cos, read.sin).transpose(0, 1))
-    values.index_copy_(1, read.slots, stored.transpose(0, 1))
-    return _rotated(queries, read.cos, read.sin)
+        torch.mul(rms_norm(turned, (size,), eps=layer.eps), layer.head_norms, out=turned)
+    swapped = torch.cat((turned[..., half:], turned[..., :half]), dim=-1)
+    turned.mul_(read.cos).addcmul_(swapped, read.sin)
+    kv.view(2 * kv_heads, -1, size).index_copy_(1, read.slots, whole[:, heads:].transpose(0, 1))
+    return whole[:, :heads]
 
 
-def _attend(queries: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
+def _attend(queries: Tensor, kv: Tensor, read: Read) -> Tensor:
     """Return what queries [n, heads, head_dim] attend to [n, heads head_dim].
 
     Heads that share keys are more queries of the same keys, which are so never copied.
     """
-    (rows, width, view), (kv_heads, _, size) = read.unseen.shape, kv[0].shape
-    table = read.blocks.flatten()
-
-    def seen(pool: Tensor) -> Tensor:
-        return pool.view(kv_heads, -1, BLOCK * size).index_select(1, table).view(kv_heads, rows, view, size)
-
-    keys, values = map(seen, kv)
-    asked = queries.view(rows, width, kv_heads, -1, size).permute(2, 0, 3, 1, 4).reshape(kv_heads, rows, -1, size)
-    scores = asked @ keys.transpose(2, 3)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * size**-0.5
-    scores = scores.view(kv_heads, rows, -1, width, view)
-    # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
-    scores = scores.masked_fill(read.unseen[None, :, None], torch.finfo(torch.float32).min)
-    shares = scores.softmax(-1).to(queries.dtype).view(kv_heads, rows, -1, view)
-    found = (shares @ values).view(kv_heads, rows, -1, width, size)
-    attended: Tensor = found.permute(1, 3, 0, 2, 4).reshape(len(queries), -1)
-    return attended
-
-
-def _rms(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(hidden.dtype)
-
-
-def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = heads.shape[-1] // 2
-    turned = torch.cat((-heads[..., half:], heads[..., :half]), dim=-1)
-    return heads * cos[:, None] + turned * sin[:, None]
+    (rows, width, view), (_, kv_heads, _, size) = read.bias.shape, kv.shape
+    seen = kv.view(2 * kv_heads, -1, BLOCK * size).index_select(1, read.blocks)
+    keys, values = seen.view(2, kv_heads * rows, view, size)
+    asked = queries.view(rows, width, kv_heads, -1, size).permute(2, 0, 3, 1, 4).reshape(len(keys), -1, size)
+    scores = torch.bmm(asked, keys.transpose(1, 2)).view(kv_heads, rows, -1, width, view)
+    scores = torch.add(read.bias[None, :, None], scores, alpha=size**-0.5)
+    shares = scores.softmax(-1).to(queries.dtype).view(len(keys), -1, view)
+    found = torch.bmm(shares, values).view(kv_heads, rows, -1, width, size)
+    return found.permute(1, 3, 0, 2, 4).reshape(len(queries), -1)
 
 
 _PARTS = {
@@ -167,13 +165,18 @@ def _fused(layer: Any, eps: float) -> FusedLayer:
         norm=layer.input_layernorm.weight,
         qkv=_joined(projections, "weight"),
         qkv_bias=_joined(projections, "bias") if attend.q_proj.bias is not None else None,
-        head_norms=(attend.q_norm.weight, attend.k_norm.weight) if hasattr(attend, "q_norm") else None,
+        head_norms=_head_norms(attend) if hasattr(attend, "q_norm") else None,
         out=attend.o_proj.weight,
         mlp_norm=layer.post_attention_layernorm.weight,
         gate_up=_joined([mlp.gate_proj, mlp.up_proj], "weight"),
         down=mlp.down_proj.weight,
         eps=eps,
     )
+
+
+def _head_norms(attend: Any) -> Tensor:
+    norms = ((attend.q_proj, attend.q_norm), (attend.k_proj, attend.k_norm))
+    return torch.cat([norm.weight.expand(len(proj.weight) // len(norm.weight), -1) for proj, norm in norms])
 
 
 def _joined(modules: Sequence[nn.Module], name: str) -> Tensor:

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
-from speculation.vlm.fused import NotFusable, Read, fuse, run_layer, unseen_slots
+from speculation.vlm.fused import NotFusable, Read, fuse, run_layer
 from speculation.vlm.model import Vlm
 from speculation.vlm.plan import TreePlan
+from speculation.vlm.transfer import pack, views
 
 _log = logging.getLogger(__name__)
 
@@ -46,14 +48,11 @@ def next_step(count: int) -> int:
 class Graph:
     """One shape's forward: what it reads, and its stretches."""
 
-    host: Tensor
-    """What a pass reads besides weights and cache, in page-locked memory, bytes; `given` are views of it."""
     device: Tensor
+    """What a pass reads besides weights and cache, bytes; `given` are views of it."""
     given: dict[str, Tensor]
-    read: dict[str, Tensor]
-    """Views of `device`, as `given` are of `host`."""
-    copied: Any = None
-    """The event after the last copy: before it, `host` must not be written."""
+    read: Read | None = None
+    """What all layers read, once the first stretch has run."""
     stretches: list[tuple[int, Callable[[], object], Tensor]] = field(default_factory=list)
     """The last layer of a stretch, what runs it, and what that layer then has made [B, width, hidden]."""
 
@@ -61,8 +60,9 @@ class Graph:
 class PassGraphs:
     """The captured forwards of one model over one cache, for whoever reads what the layers `ends` have made.
 
-    On a CPU nothing is captured, and the same functions run one by one, which is what tests compare. Raises NotFusable
-    for a decoder with other layers, or one on several devices.
+    On a CPU nothing is captured, and the same functions run one by one, which is what tests compare. So they do on a GPU
+    from the first capture on that fails, as where memory is short. Raises NotFusable for a decoder with other layers,
+    or one on several devices.
     """
 
     def __init__(self, vlm: Vlm, cache: KVCache, ends: Sequence[int]) -> None:
@@ -74,6 +74,7 @@ class PassGraphs:
         self._kv = [cache.layer(index) for index in range(vlm.num_layers)]
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self._pool: Any = None
+        self._captures = vlm.device.type == "cuda"
 
     def takes(self, counts: Sequence[int]) -> bool:
         """Whether rows that feed so many tokens make a forward that is captured."""
@@ -92,7 +93,11 @@ class PassGraphs:
         What is yielded is overwritten by the next forward of the same shape.
         """
         graph = self._graph(*plan.slots.shape, plan.blocks.shape[1], plan.tree.shape[2])
-        _fill(graph, plan, tokens)
+        ids = np.zeros_like(plan.slots)
+        for row, each in enumerate(tokens):
+            ids[row, : len(each)] = each
+        parts = {"ids": ids, **{name: getattr(plan, name) for name in graph.given if name != "ids"}}
+        graph.device.copy_(pack(parts, self._vlm.device), non_blocking=True)
         for layer, run, hidden in graph.stretches:
             run()
             yield layer, hidden
@@ -112,23 +117,43 @@ class PassGraphs:
 
     @torch.no_grad()
     def _made(self, rows: int, width: int, blocks: int, scratch: int) -> Graph:
-        graph = _buffers(self._vlm, rows, width, blocks, scratch)
-        # What the first runs write, nobody reads.
-        graph.read["slots"].fill_(self._cache.blocks * BLOCK)
-        graph.read["lengths"].fill_(1)
+        graph = self._buffers(rows, width, blocks, scratch)
         first, hidden = 0, torch.empty(0)
         for end in self._ends:
-            run = partial(self._stretch, graph.read, first, end, hidden)
-            if self._vlm.device.type == "cuda":
-                hidden, replay = self._captured(run)
-            else:
-                hidden = run()
-                replay = partial(_into, hidden, run)
+            run = partial(self._stretch, graph, first, end, hidden)
+            hidden, replay = self._captured(run) or _kept(run)
             graph.stretches.append((end, replay, hidden.view(rows, width, -1)))
             first = end + 1
         return graph
 
-    def _captured(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
+    def _buffers(self, rows: int, width: int, blocks: int, scratch: int) -> Graph:
+        parts = {
+            "ids": np.zeros((rows, width), dtype=np.int64),
+            # What the first runs write, nobody reads.
+            "slots": np.full((rows, width), self._cache.blocks * BLOCK),
+            "positions": np.zeros((3, rows, width), dtype=np.int64),
+            "blocks": np.zeros((rows, blocks), dtype=np.int64),
+            "lengths": np.ones(rows, dtype=np.int64),
+            "tree": np.zeros((rows, width, scratch), dtype=np.bool_),
+        }
+        device = pack(parts, self._vlm.device).to(self._vlm.device)
+        return Graph(device, views(device, parts))
+
+    def _captured(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]] | None:
+        """Return what a stretch makes, and what runs it once more; None where it is not captured."""
+        if not self._captures:
+            return None
+        try:
+            return self._capture(run)
+        except Exception as error:  # CUDA raises many types
+            self._captures = False
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            _log.warning(
+                "passes of %s are not captured as CUDA graphs any more, they take longer: %s", self._vlm.name, reason
+            )
+            return None
+
+    def _capture(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
         make: Any = torch.cuda.Stream
         stream = make()
         stream.wait_stream(torch.cuda.current_stream())
@@ -141,75 +166,38 @@ class PassGraphs:
         self._pool = self._pool or graph.pool()
         return hidden, graph.replay
 
-    def _stretch(self, read: dict[str, Tensor], first: int, end: int, hidden: Tensor) -> Tensor:
-        """Run layers `first` to `end` and return what the last has made [B width, hidden]."""
+    def _stretch(self, graph: Graph, first: int, end: int, before: Tensor) -> Tensor:
+        """Run layers `first` to `end` on what those before have made; return what the last makes [B width, hidden]."""
         if not first:
-            text, places = self._vlm.text, read["positions"]
-            hidden = text.embed_tokens(read["ids"])
-            cos, sin = self._vlm.rotary(hidden, places)
-            read["cos"], read["sin"] = (each.reshape(-1, each.shape[-1]) for each in (cos, sin))
-            read["unseen"] = unseen_slots(read["lengths"], read["tree"], read["blocks"].shape[1] * BLOCK)
-            hidden = hidden.flatten(0, 1)
-        known = Read(read["slots"].flatten(), *(read[name] for name in ("blocks", "unseen", "cos", "sin")))
+            given, text = graph.given, self._vlm.text
+            embeds = text.embed_tokens(given["ids"])
+            graph.read = Read.of(given, self._vlm.rotary(embeds, given["positions"]))
+            hidden = embeds.flatten(0, 1)
+        else:
+            hidden = before.clone()  # an exit may still read it
+        assert graph.read is not None, "the first stretch runs first"
         for layer, kv in zip(self._layers[first : end + 1], self._kv[first : end + 1], strict=True):
-            hidden = run_layer(layer, hidden, kv, known)
+            hidden = run_layer(layer, hidden, kv, graph.read)
         return hidden
 
 
 def graphs_of(vlm: Vlm, cache: KVCache, ends: Sequence[int]) -> PassGraphs | None:
     """Return captured forwards where the model is on one GPU and its layers are known.
 
-    One is captured to see that it can be. None, with a line in the log that says why, where it cannot.
+    None, with a line in the log that says why, where it cannot.
     """
     if vlm.device.type != "cuda":
         return None
     try:
         graphs = PassGraphs(vlm, cache, ends)
-        graphs.capture(1, 1, 1)
-    except Exception as error:  # CUDA raises many types
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _log.warning("passes of %s are not captured as CUDA graphs, they take longer: %s", vlm.name, reason)
+    except NotFusable as error:
+        _log.warning("passes of %s are not captured as CUDA graphs, they take longer: %s", vlm.name, error)
         return None
+    graphs.capture(1, 1, 1)
     return graphs
 
 
-def _buffers(vlm: Vlm, rows: int, width: int, blocks: int, scratch: int) -> Graph:
-    """Return what a shape's passes read, on the host and on the device, each in one piece."""
-    parts: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-        "ids": ((rows, width), torch.int64),
-        "slots": ((rows, width), torch.int64),
-        "positions": ((3, rows, width), torch.int64),
-        "blocks": ((rows, blocks), torch.int64),
-        "lengths": ((rows,), torch.int64),
-        "tree": ((rows, width, scratch), torch.bool),
-    }
-    sizes = {name: torch.Size(shape).numel() * dtype.itemsize for name, (shape, dtype) in parts.items()}
-    host = torch.zeros(sum(sizes.values()), dtype=torch.uint8, pin_memory=vlm.device.type == "cuda")
-    device = torch.zeros_like(host, device=vlm.device)
-
-    def views(whole: Tensor) -> dict[str, Tensor]:
-        pieces = torch.split(whole, list(sizes.values()))
-        return {name: piece.view(dtype).view(shape)
-                for piece, (name, (shape, dtype)) in zip(pieces, parts.items(), strict=True)}  # fmt: skip
-
-    return Graph(host, device, views(host), views(device))
-
-
-def _fill(graph: Graph, plan: TreePlan, tokens: Sequence[Sequence[int]]) -> None:
-    if graph.copied is not None:
-        graph.copied.synchronize()
-    given = {name: view.numpy() for name, view in graph.given.items()}
-    for name in ("slots", "positions", "blocks", "lengths", "tree"):
-        given[name][...] = getattr(plan, name)
-    given["ids"].fill(0)
-    for row, each in enumerate(tokens):
-        given["ids"][row, : len(each)] = each
-    graph.device.copy_(graph.host, non_blocking=True)
-    if graph.device.device.type == "cuda":
-        event: Any = torch.cuda.Event
-        graph.copied = event()
-        graph.copied.record()
-
-
-def _into(kept: Tensor, run: Callable[[], Tensor]) -> None:
-    kept.copy_(run())
+def _kept(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
+    """Return what a stretch makes, and what makes it once more in the same place."""
+    kept = run()
+    return kept, lambda: kept.copy_(run())
