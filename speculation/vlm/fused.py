@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -72,14 +73,22 @@ class Read:
         return cls(given["slots"].flatten(), blocks.flatten(), bias, cos, sin)
 
 
+_known: WeakKeyDictionary[nn.Module, list[FusedLayer]] = WeakKeyDictionary()
+"""Decoders that were fused before."""
+
+
 def fuse(vlm: Vlm) -> list[FusedLayer]:
     """Return a decoder's layers fused, without a copy that stays. Raises NotFusable where a layer has other parts."""
+    known = _known.get(vlm.text)
+    if known is not None:
+        return known
     config, layers = vlm.text.config, list(vlm.text.layers)
     if getattr(config, "hidden_act", "silu") != "silu":
         raise NotFusable(f"its activation is {config.hidden_act}")
     for layer in layers:
         _check(layer)
-    return [_fused(layer, config.rms_norm_eps) for layer in layers]
+    _known[vlm.text] = [_fused(layer, config.rms_norm_eps) for layer in layers]
+    return _known[vlm.text]
 
 
 def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read) -> Tensor:
@@ -182,13 +191,6 @@ def _head_norms(attend: Any) -> Tensor:
 def _joined(modules: Sequence[nn.Module], name: str) -> Tensor:
     """Return the modules' parameters one below the other; each becomes a view of its part, so nothing is held twice."""
     own = [getattr(module, name).detach() for module in modules]
-    first, ends = own[0], [0]
-    for each in own:
-        ends.append(ends[-1] + each.numel())
-    places = [(each.untyped_storage().data_ptr(), each.storage_offset() - first.storage_offset()) for each in own]
-    if places == [(first.untyped_storage().data_ptr(), end) for end in ends[:-1]]:  # they were joined before
-        joined: Tensor = first.as_strided((sum(map(len, own)), *first.shape[1:]), first.stride())
-        return joined
     whole = torch.cat(own)
     for module, part in zip(modules, torch.split(whole, [len(each) for each in own]), strict=True):
         getattr(module, name).data = part

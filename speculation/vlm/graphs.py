@@ -60,9 +60,9 @@ class Graph:
 class PassGraphs:
     """The captured forwards of one model over one cache, for whoever reads what the layers `ends` have made.
 
-    On a CPU nothing is captured, and the same functions run one by one, which is what tests compare. So they do on a GPU
-    from the first capture on that fails, as where memory is short. Raises NotFusable for a decoder with other layers,
-    or one on several devices.
+    On a CPU nothing is captured, and the same functions run one by one, which is what tests compare. So they do on a
+    GPU from the first capture on that fails, as where memory is short. Raises NotFusable for a decoder with other
+    layers, or one on several devices.
     """
 
     def __init__(self, vlm: Vlm, cache: KVCache, ends: Sequence[int]) -> None:
