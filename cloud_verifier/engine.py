@@ -438,8 +438,8 @@ class _Judging:
         for row, (processors, contexts), there in zip(rows, processing, self._there, strict=False):
             if there:
                 depths = depths_of(row.parents)
-                drawn += [Place(row.sampling, row.draws.ahead(depth), processors, context)
-                          for depth, context in zip(depths, contexts or [START] * len(depths), strict=True)]  # fmt: skip
+                for depth, context in zip(depths, contexts or [START] * len(depths), strict=True):
+                    drawn.append(Place(row.sampling, row.draws.ahead(depth), processors, context))
         self._choices = Choices(drawn, vocabulary, device) if drawn and device is not None else None
 
     def hidden(self, output: LayerOutput) -> Tensor:

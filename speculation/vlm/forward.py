@@ -224,7 +224,12 @@ def _given(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> dict
     width = plan.slots.shape[1]
     rows = [list(chunk.tokens) for chunk in chunks]
     ids = [list(chain.from_iterable(rows))] if plan.packed else [[*row, *[0] * (width - len(row))] for row in rows]
-    parts = {"ids": np.array(ids, dtype=np.int64), "slots": plan.slots, "blocks": plan.blocks, "positions": plan.positions}
+    parts = {
+        "ids": np.array(ids, dtype=np.int64),
+        "slots": plan.slots,
+        "blocks": plan.blocks,
+        "positions": plan.positions,
+    }
     start = 0
     for number, chunk in enumerate(chunks):
         if isinstance(chunk, PrefillChunk) and chunk.seen is not None:
@@ -233,7 +238,9 @@ def _given(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> dict
     return upload(parts if plan.mask is None else parts | {"mask": plan.mask}, vlm.device)
 
 
-def _embeds(vlm: Vlm, given: Mapping[str, Tensor], chunks: Sequence[Chunk | PrefillChunk]) -> tuple[Tensor, list[Added]]:
+def _embeds(
+    vlm: Vlm, given: Mapping[str, Tensor], chunks: Sequence[Chunk | PrefillChunk]
+) -> tuple[Tensor, list[Added]]:
     """Return what the first layer is fed, and by layer what is added to its output."""
     embeds: Tensor = vlm.text.embed_tokens(given["ids"])
     added = []

@@ -8,7 +8,7 @@ piece: that one walks along the keys, which for a few queries leaves a GPU idle 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -51,26 +51,49 @@ class Read:
     slots: Tensor
     """Slots of the pool that the tokens' keys and values go to [B width]."""
     blocks: Tensor
-    """The rows' tables of blocks, one behind the other [B n]."""
-    bias: Tensor
-    """What is added to the scores of a row's slots [B, width, n BLOCK]: 0, or so little that nothing is seen."""
+    """The rows' tables of blocks [B, n]."""
+    lengths: Tensor
+    """Slots of the rows' prefixes [B]."""
+    tree: Tensor
+    """Which of the S slots behind its row's prefix each token sees [B, width, S]."""
     cos: Tensor
     """Rotary cosines [B width, 1, head_dim]."""
     sin: Tensor
     """Rotary sines of the same shape, those of the first half of a head with the other sign."""
+    bias: Tensor
+    """What is added to the scores of a row's slots [B, width, n BLOCK]: 0, or so little that nothing is seen. Of no
+    slots where the operations read none."""
 
     @classmethod
-    def of(cls, given: Mapping[str, Tensor], rotary: tuple[Tensor, Tensor]) -> Read:
+    def of(cls, given: Mapping[str, Tensor], rotary: tuple[Tensor, Tensor], biased: bool = True) -> Read:
         """Return what follows from the parts of a `TreePlan` on the device, and from its tokens' cosines and sines."""
         lengths, tree, blocks = given["lengths"], given["tree"], given["blocks"]
-        unseen = unseen_slots(lengths, tree, blocks.shape[1] * BLOCK)
         cos, sin = (each.reshape(-1, 1, each.shape[-1]) for each in rotary)
-        wide = torch.promote_types(cos.dtype, torch.float32)
-        # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
-        bias = torch.zeros_like(unseen, dtype=wide).masked_fill_(unseen, torch.finfo(wide).min)
         half = sin.shape[-1] // 2
         sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
-        return cls(given["slots"].flatten(), blocks.flatten(), bias, cos, sin)
+        wide = torch.promote_types(cos.dtype, torch.float32)
+        unseen = unseen_slots(lengths, tree, blocks.shape[1] * BLOCK if biased else 0)
+        # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
+        bias = torch.zeros_like(unseen, dtype=wide).masked_fill_(unseen, torch.finfo(wide).min)
+        return cls(given["slots"].flatten(), blocks, lengths, tree, cos, sin, bias)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What a layer computes between its products: by torch's own operations, `PLAIN`, or by `speculation.vlm.kernels`.
+
+    `kv` are a layer's keys and values in the pool [2, kv_heads, slots, head_dim].
+    """
+
+    rotate_and_store: Callable[[FusedLayer, Tensor, Tensor, Read], Tensor]
+    """Stores keys and values of a layer, its `qkv` [n, (heads + 2 kv_heads) head_dim], `kv` and what it reads; returns
+    its queries [n, heads, head_dim]. `qkv` may be overwritten."""
+    attend: Callable[[Tensor, Tensor, Read], Tensor]
+    """Returns what queries, of `kv`, attend to [n, heads head_dim]."""
+    gate: Callable[[Tensor], Tensor]
+    """Returns silu(gate) up [n, intermediate] of both, side by side [n, 2 intermediate], which may be overwritten."""
+    reads_bias: bool
+    """Whether attention goes by `Read.bias`; else by lengths and tree."""
 
 
 _known: WeakKeyDictionary[nn.Module, list[FusedLayer]] = WeakKeyDictionary()
@@ -91,17 +114,16 @@ def fuse(vlm: Vlm) -> list[FusedLayer]:
     return _known[vlm.text]
 
 
-def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read) -> Tensor:
+def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read, operations: Operations) -> Tensor:
     """Return a layer's output [B width, hidden]; it is written where the input was.
 
     `kv`: the layer's keys and values in the pool [2, kv_heads, slots, head_dim], to which the tokens' own are written.
     """
     qkv = linear(rms_norm(hidden, layer.norm.shape, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
-    queries = _rotate_and_store(layer, qkv, kv, read)
-    hidden.addmm_(_attend(queries, kv, read), layer.out.t())
+    queries = operations.rotate_and_store(layer, qkv, kv, read)
+    hidden.addmm_(operations.attend(queries, kv, read), layer.out.t())
     normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
-    gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
-    return hidden.addmm_(silu(gate).mul_(up), layer.down.t())
+    return hidden.addmm_(operations.gate(linear(normed, layer.gate_up)), layer.down.t())
 
 
 def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
@@ -116,7 +138,6 @@ def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
 
 
 def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: Tensor, read: Read) -> Tensor:
-    """Store keys and values of `qkv` [n, (heads + 2 kv_heads) head_dim]; return its queries [n, heads, head_dim]."""
     kv_heads, size = kv.shape[1], kv.shape[3]
     whole = qkv.view(len(qkv), -1, size)
     heads = whole.shape[1] - 2 * kv_heads
@@ -130,12 +151,9 @@ def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: Tensor, read: Read) ->
 
 
 def _attend(queries: Tensor, kv: Tensor, read: Read) -> Tensor:
-    """Return what queries [n, heads, head_dim] attend to [n, heads head_dim].
-
-    Heads that share keys are more queries of the same keys, which are so never copied.
-    """
+    # Heads that share keys are more queries of the same keys, which are so never copied.
     (rows, width, view), (_, kv_heads, _, size) = read.bias.shape, kv.shape
-    seen = kv.view(2 * kv_heads, -1, BLOCK * size).index_select(1, read.blocks)
+    seen = kv.view(2 * kv_heads, -1, BLOCK * size).index_select(1, read.blocks.flatten())
     keys, values = seen.view(2, kv_heads * rows, view, size)
     asked = queries.view(rows, width, kv_heads, -1, size).permute(2, 0, 3, 1, 4).reshape(len(keys), -1, size)
     scores = torch.bmm(asked, keys.transpose(1, 2)).view(kv_heads, rows, -1, width, view)
@@ -143,6 +161,14 @@ def _attend(queries: Tensor, kv: Tensor, read: Read) -> Tensor:
     shares = scores.softmax(-1).to(queries.dtype).view(len(keys), -1, view)
     found = torch.bmm(shares, values).view(kv_heads, rows, -1, width, size)
     return found.permute(1, 3, 0, 2, 4).reshape(len(queries), -1)
+
+
+def _gate(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return silu(gate).mul_(up)
+
+
+PLAIN = Operations(_rotate_and_store, _attend, _gate, reads_bias=True)
 
 
 _PARTS = {

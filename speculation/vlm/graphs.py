@@ -22,10 +22,10 @@ from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
-from speculation.vlm.fused import NotFusable, Read, fuse, run_layer
+from speculation.vlm.fused import PLAIN, FusedLayer, NotFusable, Operations, Read, fuse, run_layer
 from speculation.vlm.model import Vlm
 from speculation.vlm.plan import TreePlan
-from speculation.vlm.transfer import pack, views
+from speculation.vlm.transfer import beside, pack, views
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +37,10 @@ MOST_TOKENS = 256
 """Of a forward that is captured. More tokens take long enough for their kernels to be started one by one."""
 MOST_GRAPHS = 64
 """Shapes that are kept; the one that was used least recently goes first."""
+
+
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""How far a layer's output by own kernels may be from that by torch's operations, of its largest number."""
 
 
 def next_step(count: int) -> int:
@@ -71,6 +75,7 @@ class PassGraphs:
         self._vlm, self._cache = vlm, cache
         self._ends = sorted({*ends, vlm.num_layers - 1})
         self._layers = fuse(vlm)
+        self._operations = operations_for(vlm, self._layers[0])
         self._kv = [cache.layer(index) for index in range(vlm.num_layers)]
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self._pool: Any = None
@@ -154,30 +159,33 @@ class PassGraphs:
             return None
 
     def _capture(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-        make: Any = torch.cuda.Stream
-        stream = make()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with beside(self._vlm.device):
             run()  # lets the libraries choose their kernels
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize(self._vlm.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.device(self._vlm.device),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
             hidden = run()
         self._pool = self._pool or graph.pool()
         return hidden, graph.replay
 
+    @torch.no_grad()
     def _stretch(self, graph: Graph, first: int, end: int, before: Tensor) -> Tensor:
         """Run layers `first` to `end` on what those before have made; return what the last makes [B width, hidden]."""
         if not first:
             given, text = graph.given, self._vlm.text
             embeds = text.embed_tokens(given["ids"])
-            graph.read = Read.of(given, self._vlm.rotary(embeds, given["positions"]))
+            rotary = self._vlm.rotary(embeds, given["positions"])
+            graph.read = Read.of(given, rotary, biased=self._operations.reads_bias)
             hidden = embeds.flatten(0, 1)
         else:
             hidden = before.clone()  # an exit may still read it
         assert graph.read is not None, "the first stretch runs first"
-        for layer, kv in zip(self._layers[first : end + 1], self._kv[first : end + 1], strict=True):
-            hidden = run_layer(layer, hidden, kv, graph.read)
+        with torch.cuda.device_of(hidden):  # own kernels run on whatever device is current
+            for layer, kv in zip(self._layers[first : end + 1], self._kv[first : end + 1], strict=True):
+                hidden = run_layer(layer, hidden, kv, graph.read, self._operations)
         return hidden
 
 
@@ -195,6 +203,49 @@ def graphs_of(vlm: Vlm, cache: KVCache, ends: Sequence[int]) -> PassGraphs | Non
         return None
     graphs.capture(1, 1, 1)
     return graphs
+
+
+def operations_for(vlm: Vlm, layer: FusedLayer) -> Operations:
+    """Return the kernels of `speculation.vlm.kernels` on a GPU, where a layer comes out by them as by `PLAIN`.
+
+    Else those, with a line in the log that says why. The kernels know no float64.
+    """
+    if vlm.device.type != "cuda" or vlm.dtype == torch.float64:
+        return PLAIN
+    try:
+        from speculation.vlm.kernels import KERNELS  # late: torch brings Triton for GPUs alone
+
+        error = difference(vlm, layer, KERNELS)
+        if error <= TOLERANCE[vlm.dtype]:
+            return KERNELS
+        reason = f"they are {error:.1g} away from torch's operations"
+    except Exception as failure:  # compilers raise many types
+        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0]
+    _log.warning("passes of %s use no kernels of their own, they take longer: %s", vlm.name, reason)
+    return PLAIN
+
+
+@torch.no_grad()
+def difference(vlm: Vlm, layer: FusedLayer, operations: Operations) -> float:
+    """Return how far a layer is from what it is by torch's operations, on random numbers, of the largest of its own."""
+    rows, width, blocks, like = 2, 3, 10, {"device": vlm.device, "dtype": vlm.dtype}
+    dice = torch.Generator(vlm.device).manual_seed(0)
+    hidden = torch.randn((rows * width, vlm.hidden_size), generator=dice, **like)
+    kv = torch.randn((2, vlm.kv_heads, rows * blocks * BLOCK, vlm.head_dim), generator=dice, **like)
+    given = {
+        "slots": torch.arange(rows * width, device=vlm.device) * 7,
+        "blocks": torch.arange(rows * blocks, device=vlm.device).view(rows, blocks).flip(1),
+        "lengths": torch.tensor([5, blocks * BLOCK - width], device=vlm.device),
+        "tree": torch.eye(width, dtype=torch.bool, device=vlm.device).repeat(rows, 1, 1),
+    }
+    positions = torch.arange(rows * width, device=vlm.device).view(1, rows, width).expand(3, -1, -1)
+    read = Read.of(given, vlm.rotary(hidden.view(rows, width, -1), positions))
+    found = []
+    with torch.cuda.device_of(hidden):
+        for each in (PLAIN, operations):
+            pool = kv.clone()
+            found.append((run_layer(layer, hidden.clone(), pool, read, each), pool))
+    return max(float((own - other).abs().max() / own.abs().max()) for own, other in zip(*found, strict=True))
 
 
 def _kept(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:

@@ -95,7 +95,9 @@ def watched(vlm: Vlm) -> Iterator[Watch]:
 
 def built(folder: Path, family: str) -> Path:
     if family in TEXT_FAMILIES:
-        return tiny_text_model(folder, family=family, layers=4, **({"attention_bias": False} if family == "llama" else {}))
+        return tiny_text_model(
+            folder, family=family, layers=4, **({"attention_bias": False} if family == "llama" else {})
+        )
     return tiny_model(folder, family=family, layers=4)
 
 
