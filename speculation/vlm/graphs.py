@@ -174,6 +174,7 @@ class PassGraphs:
     @torch.no_grad()
     def _stretch(self, graph: Graph, first: int, end: int, before: Tensor) -> Tensor:
         """Run layers `first` to `end` on what those before have made; return what the last makes [B width, hidden]."""
+        hidden: Tensor
         if not first:
             given, text = graph.given, self._vlm.text
             embeds = text.embed_tokens(given["ids"])
@@ -183,7 +184,7 @@ class PassGraphs:
         else:
             hidden = before.clone()  # an exit may still read it
         assert graph.read is not None, "the first stretch runs first"
-        with torch.cuda.device_of(hidden):  # own kernels run on whatever device is current
+        with _current(hidden):
             for layer, kv in zip(self._layers[first : end + 1], self._kv[first : end + 1], strict=True):
                 hidden = run_layer(layer, hidden, kv, graph.read, self._operations)
         return hidden
@@ -228,10 +229,11 @@ def operations_for(vlm: Vlm, layer: FusedLayer) -> Operations:
 @torch.no_grad()
 def difference(vlm: Vlm, layer: FusedLayer, operations: Operations) -> float:
     """Return how far a layer is from what it is by torch's operations, on random numbers, of the largest of its own."""
-    rows, width, blocks, like = 2, 3, 10, {"device": vlm.device, "dtype": vlm.dtype}
+    rows, width, blocks = 2, 3, 10
     dice = torch.Generator(vlm.device).manual_seed(0)
-    hidden = torch.randn((rows * width, vlm.hidden_size), generator=dice, **like)
-    kv = torch.randn((2, vlm.kv_heads, rows * blocks * BLOCK, vlm.head_dim), generator=dice, **like)
+    normal = partial(torch.randn, generator=dice, device=vlm.device, dtype=vlm.dtype)
+    hidden = normal((rows * width, vlm.hidden_size))
+    kv = normal((2, vlm.kv_heads, rows * blocks * BLOCK, vlm.head_dim))
     given = {
         "slots": torch.arange(rows * width, device=vlm.device) * 7,
         "blocks": torch.arange(rows * blocks, device=vlm.device).view(rows, blocks).flip(1),
@@ -241,11 +243,17 @@ def difference(vlm: Vlm, layer: FusedLayer, operations: Operations) -> float:
     positions = torch.arange(rows * width, device=vlm.device).view(1, rows, width).expand(3, -1, -1)
     read = Read.of(given, vlm.rotary(hidden.view(rows, width, -1), positions))
     found = []
-    with torch.cuda.device_of(hidden):
+    with _current(hidden):
         for each in (PLAIN, operations):
             pool = kv.clone()
             found.append((run_layer(layer, hidden.clone(), pool, read, each), pool))
     return max(float((own - other).abs().max() / own.abs().max()) for own, other in zip(*found, strict=True))
+
+
+def _current(tensor: Tensor) -> Any:
+    """Return a context in which a tensor's GPU is the current one: own kernels run on whatever is."""
+    context: Any = torch.cuda.device_of
+    return context(tensor)
 
 
 def _kept(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
