@@ -40,7 +40,7 @@ def rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: Tensor, read: Read) -> 
 
 
 def attend(queries: Tensor, kv: Tensor, read: Read) -> Tensor:
-    """See `Operations.attend`."""
+    """See `Operations.attend`; the queries are those of `rotate_and_store`, contiguous."""
     (count, heads, size), (_, kv_heads, slots, _) = queries.shape, kv.shape
     (rows, width, scratch), number = read.tree.shape, read.blocks.shape[1]
     asked = width * heads // kv_heads

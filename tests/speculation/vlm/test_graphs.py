@@ -129,6 +129,7 @@ def test_own_kernels_are_used_where_they_compute_the_same(target: Vlm) -> None:
     assert operations_for(target, layer) is PLAIN, "on a CPU there are none"
     assert difference(target, layer, PLAIN) == 0.0
     assert difference(target, layer, replace(PLAIN, gate=lambda both: both.chunk(2, dim=-1)[0])) > 0.1
+    assert np.isnan(difference(target, layer, replace(PLAIN, gate=lambda both: both.chunk(2, dim=-1)[0] / 0.0)))
 
 
 def test_an_answer_grows_as_without_graphs(target: Vlm) -> None:
