@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import load_encoder
 from speculation.language.grammar import Grammars
 from speculation.language.prompts import Vocabulary
-from speculation.logits_processors import Context, LogitsProcessors, RepetitionPenalty
+from speculation.logits_processors import START, Context, LogitsProcessors, RepetitionPenalty
 from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
@@ -30,12 +31,12 @@ from speculation.vlm.forward import (
     Chunk,
     LayerOutput,
     PrefillChunk,
+    downloaded,
     draft_chunk,
     encode_image,
     final_logits,
     forward_layers,
     image_places,
-    to_numpy,
     words_before_image,
 )
 from speculation.vlm.graphs import graphs_of
@@ -44,8 +45,9 @@ from speculation.vlm.load import ModelFolderError
 from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints
-from speculation.vlm.sampling import choose_rows, process_rows
+from speculation.vlm.sampling import Choices, Place
 from speculation.vlm.speed import synchronise
+from speculation.vlm.transfer import Download, beside
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAME_PIXELS, MAX_FRAMES, Jpegs, Sight
 
 _log = logging.getLogger("cloud_verifier")
@@ -183,7 +185,8 @@ class VlmEngine(ReadsPrompts):
         self._objects = Vocabulary.load(vlm.folder)
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
-        self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
+        self._is_asynchronous = vlm.device.type != "cpu"
+        self._draws_on_device = self._is_asynchronous if draws_on_device is None else draws_on_device
         self._cache = KVCache(vlm, rows, capacity, blocks)
         read = {*self._exit_layers, *(encoder.config.layers if encoder is not None else ())}
         self._graphs = graphs_of(vlm, self._cache, sorted(read)) if captured else None
@@ -255,29 +258,36 @@ class VlmEngine(ReadsPrompts):
 
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """See `Engine.verify`; one copy to the host per exit, for all rows together."""
+        """See `Engine.verify`; one copy to the host per exit, for all rows together.
+
+        On a GPU an exit's verdicts come once layers behind it were started: as soon as they are there, at the next exit
+        at the latest. Nobody waits for them while the GPU has nothing to do.
+        """
         self._recompute([row for row in rows if row.recompute])
         chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
-        judged = [place for place, row in enumerate(rows) if not row.chunk]
-        asking = [place for place in judged if rows[place].exits]
+        judging = self._judging([place for place, row in enumerate(rows) if not row.chunk], rows)
+        early = self._judging([place for place in judging.places if rows[place].exits], rows, early=True)
         collected = _Collected(self._encoder, rows)
+        pending: _Pending | None = None
         for output in forward_layers(self._vlm, self._cache, chunks, self._graphs):
             collected.take(output)
-            if output.layer == last and judged:
-                hidden = torch.cat([output.hidden[place] for place in judged])
-                verdicts = self._judge([rows[place] for place in judged], final_logits(self._vlm, hidden), last)
-                yield replace(verdicts, features=collected.features(verdicts.verdicts, self._following))
-            elif self._exits is not None and asking and output.layer in self._exit_layers:
-                hidden = torch.cat([output.hidden[place] for place in asking])
-                yield self._judge_early(self._exits, output.layer, [rows[place] for place in asking], hidden)
+            started: _Pending | None = None
+            if output.layer == last and judging.places:
+                started = judging.start(last, final_logits(self._vlm, judging.hidden(output)))
+            elif early.places and output.layer in self._exit_layers:
+                started = self._start_early(early, output)
+            if pending is not None and (pending.is_ready or started is not None or output.layer == last):
+                yield self._judged_early(pending)
+                pending = None
+            if output.layer == last:
+                yield self._judged(started, collected)
+            elif started is None:
+                yield LayerVerdicts(output.layer, {})
+            elif self._is_asynchronous:
+                pending = started
             else:
-                found: Mapping[int, RowFeatures] = {}
-                if output.layer == last:
-                    found = collected.features({}, self._following)
-                    # What no verdict waits for would be measured as part of the next forward.
-                    synchronise(*self._vlm.devices)
-                yield LayerVerdicts(output.layer, {}, features=found)
+                yield self._judged_early(started)
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
         """See `Engine.keep`."""
@@ -316,52 +326,51 @@ class VlmEngine(ReadsPrompts):
             self._roots[row.index] = row.root
         return draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents)
 
-    def _judge_early(self, exits: ExitHeads, layer: int, rows: Sequence[Row], hidden: Tensor) -> LayerVerdicts:
-        """Return an exit's verdicts; none for a row about which it knows nothing, or that it fails on."""
-        logits = exits.logits(layer, hidden)
-        if exits.head is Head.FULL:
-            found = self._judge(rows, logits, layer)
-            for error in found.failures.values():
-                _log.warning("the exit after layer %d failed on a row: %s", layer, error)
-            return LayerVerdicts(layer, found.verdicts)
-        verdicts = {}
-        for row, part in _by_row(rows, to_numpy(logits)):
-            try:
-                verdict = exits.judge(
-                    row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws,
-                    processors=self._processors(row), root=row.context,
-                )  # fmt: skip
-            except Exception as error:
-                _log.warning("the exit after layer %d failed on a row: %s", layer, error)
-                continue
-            if verdict is not None:
-                verdicts[row.index] = verdict
-        return LayerVerdicts(layer, verdicts)
+    def _judging(self, places: Sequence[int], rows: Sequence[Row], early: bool = False) -> _Judging:
+        """Return how those of a pass's rows are judged that are at some `places`; `early`: by exits."""
+        if early and (self._exits is None or self._exits.head is not Head.FULL):
+            return _Judging(places, [rows[place] for place in places])
+        chosen = [rows[place] for place in places]
+        processing = [self._processing(row) for row in chosen]
+        device = self._vlm.head_device if self._draws_on_device else None
+        return _Judging(places, chosen, processing, device, self._vlm.vocabulary)
 
-    def _judge(self, rows: Sequence[Row], logits: Tensor, layer: int) -> LayerVerdicts:
-        """Return the verdicts by the logits behind a layer, an exit's or the last."""
-        early = layer < self._vlm.num_layers - 1
-        # Where a verdict takes more than one sampled token a row, its logits come to the host in any case.
-        parts = list(zip(rows, torch.split(logits, [1 + len(row.tokens) for row in rows]), strict=True))
-        there = [(row, part) for row, part in parts if self._draws_on_device and row.sampling.on_device]
-        here = [(row, part) for row, part in parts if not (self._draws_on_device and row.sampling.on_device)]
-        judges: list[tuple[Row, Callable[[], Verdict]]] = []
-        if there:
-            processed = [process_rows(part, *self._processing(row)) for row, part in there]
-            judges += _on_device([row for row, _ in there], torch.cat(processed))
-        if here:
-            host = to_numpy(torch.cat([part for _, part in here]))
-            for row, part in _by_row([row for row, _ in here], host):
-                processors, contexts = self._processing(row)
-                part = processors.process(part, contexts)
-                judges.append((row, partial(row.rule(early).judge, row.tokens, row.parents, part, row.draws)))
-        verdicts, failures = {}, {}
-        for row, judge in judges:
-            try:
-                verdicts[row.index] = judge()
-            except Exception as error:
-                failures[row.index] = error
-        return LayerVerdicts(layer, verdicts, failures)
+    def _start_early(self, judging: _Judging, output: LayerOutput) -> _Pending:
+        """Start an exit on rows of a layer's output."""
+        exits, layer = self._exits, output.layer
+        assert exits is not None, "only layers with an exit have one started"
+        with beside(output.hidden[0].device):
+            logits = exits.logits(layer, judging.hidden(output))
+            if exits.head is Head.FULL:
+                return judging.start(layer, logits, early=True)
+            coming = downloaded(logits)
+        return _Pending(layer, [coming], lambda: self._judge_short(exits, judging.rows, coming))
+
+    def _judge_short(self, exits: ExitHeads, rows: Sequence[Row], coming: Download) -> _Judges:
+        """Yield how an exit with a short list judges each row."""
+        for row, part in _by_row(rows, coming.numpy()):
+            judge = partial(
+                exits.judge, row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws,
+                processors=self._processors(row), root=row.context,
+            )  # fmt: skip
+            yield row, judge
+
+    def _judged_early(self, pending: _Pending) -> LayerVerdicts:
+        """Return an exit's verdicts; none for a row about which it knows nothing, or that it fails on."""
+        found = pending.verdicts()
+        for error in found.failures.values():
+            _log.warning("the exit after layer %d failed on a row: %s", pending.layer, error)
+        return LayerVerdicts(pending.layer, found.verdicts)
+
+    def _judged(self, pending: _Pending | None, collected: _Collected) -> LayerVerdicts:
+        """Return the last layer's verdicts, if rows are judged, and the features of those that asked for them."""
+        if pending is not None:
+            found = pending.verdicts()
+            return replace(found, features=collected.features(found.verdicts, self._following))
+        features = collected.features({}, self._following)
+        # What no verdict waits for would be measured as part of the next forward.
+        synchronise(*self._vlm.devices)
+        return LayerVerdicts(self._vlm.num_layers - 1, {}, features=features)
 
     def _processors(self, row: Row) -> LogitsProcessors:
         """Return what is done to a row's logits."""
@@ -372,6 +381,94 @@ class VlmEngine(ReadsPrompts):
         """Return what is done to a row's logits, behind its root and behind each of its draft's tokens."""
         processors = self._processors(row)
         return processors, processors.along(row.context, row.tokens, row.parents) if processors else []
+
+
+_Judges: TypeAlias = Iterator[tuple[Row, Callable[[], Verdict | None]]]
+"""Rows, and what judges each of them."""
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Verdicts of a layer whose numbers are on their way to the host."""
+
+    layer: int
+    coming: list[Download]
+    judges: Callable[[], _Judges]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether they wait for nothing."""
+        return all(each.is_ready for each in self.coming)
+
+    def verdicts(self) -> LayerVerdicts:
+        """Return the verdicts, and why a row could not be judged."""
+        verdicts: dict[int, Verdict] = {}
+        failures: dict[int, Exception] = {}
+        for row, judge in self.judges():
+            try:
+                verdict = judge()
+            except Exception as error:
+                failures[row.index] = error
+                continue
+            if verdict is not None:
+                verdicts[row.index] = verdict
+        return LayerVerdicts(self.layer, verdicts, failures)
+
+
+class _Judging:
+    """How rows of a pass are judged by logits over the whole vocabulary: all that a device needs for it is there first.
+
+    Where a verdict takes more than one sampled token a row, its logits come to the host in any case.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[int],
+        rows: Sequence[Row],
+        processing: Sequence[tuple[LogitsProcessors, list[Context]]] = (),
+        device: torch.device | None = None,
+        vocabulary: int = 0,
+    ) -> None:
+        """places: of the rows in the pass; processing: of each row's logits, behind its root and each token of its
+        draft; device: where tokens are drawn, None for the host."""
+        self.places, self.rows = places, rows
+        self._processing = processing
+        self._there = [device is not None and row.sampling.on_device for row in rows]
+        drawn: list[Place] = []
+        for row, (processors, contexts), there in zip(rows, processing, self._there, strict=False):
+            if there:
+                depths = depths_of(row.parents)
+                for depth, context in zip(depths, contexts or [START] * len(depths), strict=True):
+                    drawn.append(Place(row.sampling, row.draws.ahead(depth), processors, context))
+        self._choices = Choices(drawn, vocabulary, device) if drawn and device is not None else None
+
+    def hidden(self, output: LayerOutput) -> Tensor:
+        """Return what a layer has made of the rows' tokens [n, hidden]."""
+        return torch.cat([output.hidden[place] for place in self.places])
+
+    def start(self, layer: int, logits: Tensor, early: bool = False) -> _Pending:
+        """Start judging by the logits [n, vocabulary] behind a layer, an exit's (`early`) or the last."""
+        parts = torch.split(logits, [1 + len(row.tokens) for row in self.rows])
+        there = [part for part, is_there in zip(parts, self._there, strict=True) if is_there]
+        here = [part for part, is_there in zip(parts, self._there, strict=True) if not is_there]
+        picks = Download(self._choices.choose(torch.cat(there))) if self._choices is not None else None
+        host = downloaded(torch.cat(here)) if here else None
+        return _Pending(layer, [each for each in (picks, host) if each is not None],
+                        lambda: self._judges(picks, host, early))  # fmt: skip
+
+    def _judges(self, picks: Download | None, host: Download | None, early: bool) -> _Judges:
+        if picks is not None:
+            there = [row for row, is_there in zip(self.rows, self._there, strict=True) if is_there]
+            for row, part in _by_row(there, picks.numpy()):
+                chosen = [(int(token), float(chance)) for token, chance in part]
+                yield row, partial(judge_picks, row.tokens, row.parents, chosen)
+        if host is not None:
+            here = [(row, how) for row, how, is_there in zip(self.rows, self._processing, self._there, strict=True)
+                    if not is_there]  # fmt: skip
+            parts = _by_row([row for row, _ in here], host.numpy())
+            for (row, part), (_, (processors, contexts)) in zip(parts, here, strict=True):
+                processed = processors.process(part, contexts)
+                yield row, partial(row.rule(early).judge, row.tokens, row.parents, processed, row.draws)
 
 
 @dataclass
@@ -472,16 +569,6 @@ class _Collected:
             except ValueError as error:
                 _log.warning("a row gets no features: %s", error)
         return found
-
-
-def _on_device(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Callable[[], Verdict]]]:
-    nodes = [(row, depth) for row in rows for depth in depths_of(row.parents)]
-    picks = choose_rows(logits, [row.sampling for row, _ in nodes], [row.draws.ahead(depth) for row, depth in nodes])
-    start = 0
-    for row in rows:
-        end = start + 1 + len(row.tokens)
-        yield row, partial(judge_picks, row.tokens, row.parents, picks[start:end])
-        start = end
 
 
 def _by_row(rows: Sequence[Row], logits: Logits) -> Iterator[tuple[Row, Logits]]:

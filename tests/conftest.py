@@ -8,6 +8,8 @@ import shutil
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if shutil.which("nvidia-smi") is None:  # whoever imports Triton first
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from collections.abc import Callable
 from pathlib import Path

@@ -45,7 +45,7 @@ class Placed(Tensor):
 
     def tolist(self) -> Any:
         """Return the numbers; torch itself has this for its own tensors alone."""
-        return self.held.tolist()
+        return self.cpu().tolist()
 
     def data_ptr(self) -> int:
         """Return where the numbers are, by which accelerate tells weights apart; torch has no address for wrappers."""
@@ -61,8 +61,9 @@ class Placed(Tensor):
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._schema.name
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-    # A GPU takes lone numbers of the CPU, too.
-    places = list(dict.fromkeys(each.device for each in given if isinstance(each, Placed) or each.dim()))
+    # A GPU takes lone numbers of the CPU, too, and numbers of rows or columns.
+    own = tree_leaves(args[:1]) if name.startswith("aten::index") else given
+    places = list(dict.fromkeys(each.device for each in own if isinstance(each, Placed) or each.dim()))
     if len(places) > 1 and name not in COPIES:
         raise WrongDevice(f"{name} was given tensors of {' and '.join(map(str, places))}")
     if name == "aten::_fused_sdp_choice":
@@ -72,7 +73,9 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name in COPIES and {*places, device} != {device}:
         copies.append((places[-1], device))
     args, kwargs = tree_map_only(Placed, lambda each: each.held, (args, kwargs))
-    found = func(*args, **kwargs)
+    # A GPU counts integers, too.
+    counts = name == "aten::histc" and not args[0].is_floating_point()
+    found = func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype) if counts else func(*args, **kwargs)
     assert all(each.shape == each.held.shape for each in given if isinstance(each, Placed)), f"{name} resizes"
     if device.type != KIND:
         return found

@@ -156,6 +156,12 @@ def test_llama_cpp_is_imported_by_its_draft_engine_only() -> None:
             assert "llama_cpp" not in tops(path), name_of(path)
 
 
+def test_triton_is_imported_by_its_kernels_only() -> None:
+    for path in files():
+        if name_of(path) != "speculation/vlm/kernels.py":
+            assert "triton" not in tops(path), name_of(path)
+
+
 @pytest.mark.parametrize("package", MONITORING_HOMES)
 def test_packages_for_operators_are_imported_in_their_homes_only(package: str) -> None:
     for path in files():

@@ -71,14 +71,13 @@ class KVCache:
         self._pool = BlockPool(blocks, self._wipe)
         self._tables: list[list[int]] = [[] for _ in range(rows)]
         self.spans = vlm.spans
-        self._device = vlm.device
         # The spare block behind the others takes what padding tokens write; no table has it.
         slots = (blocks + 1) * BLOCK
         self._kv = tuple(
-            torch.zeros((2, len(span.layers), vlm.kv_heads, slots, vlm.head_dim), dtype=vlm.dtype, device=span.device)
+            torch.zeros((len(span.layers), 2, vlm.kv_heads, slots, vlm.head_dim), dtype=vlm.dtype, device=span.device)
             for span in self.spans
         )
-        """A span's keys and values, on its device: [2, layers of the span, heads, slots, head_dim]."""
+        """A span's keys and values, on its device: [layers of the span, 2, heads, slots, head_dim]."""
 
     @staticmethod
     def block_bytes_by_device(vlm: Vlm) -> dict[torch.device, int]:
@@ -198,15 +197,14 @@ class KVCache:
         slots, blocks, positions, visible = (
             self._packed(rows, fed.counts, prefixes) if fed.packed else self._padded(rows, fed.counts)
         )
-        device = self._device
         return Plan(
             **vars(fed),
-            slots=torch.from_numpy(slots).to(device),
+            slots=slots,
             start=self._start(rows[0]) if len(rows) == 1 else None,
-            blocks=torch.from_numpy(blocks).to(device),
+            blocks=blocks,
             view=blocks.size * BLOCK if fed.packed and len(rows) > 1 else max(fed.ends),
-            positions=torch.from_numpy(positions).to(device),
-            mask=None if visible is None else torch.from_numpy(visible[:, None]).to(device),
+            positions=positions,
+            mask=None if visible is None else visible[:, None],
         )
 
     def plan_trees(self, rows: Sequence[int], parents: Sequence[Sequence[int]], pad: Pad) -> TreePlan:
@@ -285,15 +283,17 @@ class KVCache:
                 self.length[row] = self.used[row]
             self._epoch[row] += 1
 
-    def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and the values of a decoder layer, each [heads, slots, head_dim], to read and to write to."""
+    def layer(self, index: int) -> Tensor:
+        """Return the keys and values of a decoder layer [2, heads, slots, head_dim], to read and to write to."""
         place = next(number for number, span in enumerate(self.spans) if index in span.layers)
-        keys, values = self._kv[place][:, index - self.spans[place].first]
-        return keys, values
+        return self._kv[place][index - self.spans[place].first]
 
-    def writer(self, plan: Plan) -> CacheWriter:
-        """Return what the model's attention layers write to and read from during one forward."""
-        return CacheWriter(self._kv, self.spans, plan)
+    def writer(self, plan: Plan, slots: Tensor, blocks: Tensor) -> CacheWriter:
+        """Return what the model's attention layers write to and read from during one forward.
+
+        `slots` and `blocks` are those of the plan, on the model's device.
+        """
+        return CacheWriter(self._kv, self.spans, plan, slots, blocks)
 
     def _padded(self, rows: Sequence[int], counts: Sequence[int]) -> _Layout:
         starts = np.array([self.used[row] for row in rows], dtype=np.int64)
@@ -368,7 +368,7 @@ class KVCache:
             raise CacheFull(f"row {row} holds {used} tokens and cannot take {count} more: {error}") from None
 
     def _slots(self, block: int) -> list[Tensor]:
-        """Return a block's keys and values by span [2, layers, heads, BLOCK, head_dim], to write to."""
+        """Return a block's keys and values by span [layers, 2, heads, BLOCK, head_dim], to write to."""
         return [part[:, :, :, block * BLOCK : (block + 1) * BLOCK] for part in self._kv]
 
     def _wipe(self, block: int) -> None:
@@ -427,10 +427,10 @@ class KVCache:
 class CacheWriter:
     """The `past_key_values` of one forward: stores a layer's new keys and values, returns all that its rows can see."""
 
-    def __init__(self, kv: Sequence[Tensor], spans: Sequence[Span], plan: Plan) -> None:
-        """kv: by span, as `KVCache` holds it."""
+    def __init__(self, kv: Sequence[Tensor], spans: Sequence[Span], plan: Plan, slots: Tensor, blocks: Tensor) -> None:
+        """kv: by span, as `KVCache` holds it; slots, blocks: the plan's."""
         self._kv, self._spans, self._plan = kv, spans, plan
-        self._slots, self._blocks = plan.slots.flatten(), plan.blocks.flatten()
+        self._slots, self._blocks = slots.flatten(), blocks.flatten()
         self._part, self._first = kv[0], 0
 
     def enter(self, span: int) -> None:
@@ -444,7 +444,7 @@ class CacheWriter:
         Returns those in view: [B, heads, view, head_dim], packed [1, heads, all views, head_dim].
         """
         place = layer - self._first
-        return self._update(self._part[0, place], keys), self._update(self._part[1, place], values)
+        return self._update(self._part[place, 0], keys), self._update(self._part[place, 1], values)
 
     def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
         plan = self._plan

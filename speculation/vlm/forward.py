@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -25,6 +25,7 @@ from speculation.vlm.inputs import Inputs
 from speculation.vlm.model import Vlm
 from speculation.vlm.plan import Fed, Plan
 from speculation.vlm.positions import Ints
+from speculation.vlm.transfer import Download, upload
 
 Logits = npt.NDArray[np.floating]
 NO_PLACES: Ints = np.empty(0, dtype=np.int64)
@@ -175,7 +176,7 @@ def forward_layers(
         outputs = graphs.layers(trees, [list(chunk.tokens) for chunk in chunks])
     else:
         fed = plan = cache.plan(rows, parents, prefixes)
-        outputs = _layers(vlm, cache, plan, *_embeds(vlm, plan, chunks))
+        outputs = _layers(vlm, cache, plan, chunks)
     for layer, hidden in outputs:
         if layer == vlm.num_layers - 1:
             cache.advance(fed)
@@ -209,24 +210,45 @@ def final_logits(vlm: Vlm, hidden: Tensor) -> Tensor:
 
 def to_numpy(logits: Tensor) -> Logits:
     """Return logits as numpy, float64 where they are, else float32."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    array: Logits = wide.cpu().numpy()
-    return array
+    return downloaded(logits).numpy()
 
 
-def _embeds(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> tuple[Tensor, list[Added]]:
-    """Return what the first layer is fed, and by layer what is added to its output."""
-    width = int(plan.slots.shape[1])
+def downloaded(logits: Tensor) -> Download:
+    """Return logits on their way to the host, float64 where they are, else float32."""
+    return Download(logits if logits.dtype == torch.float64 else logits.float())
+
+
+def _given(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> dict[str, Tensor]:
+    """Return what a pass reads besides weights, cache and images: `ids`, `slots`, `blocks`, `positions`, where it needs
+    one a `mask`, and of each chunk by its number the places that stand for parts of an image."""
+    width = plan.slots.shape[1]
     rows = [list(chunk.tokens) for chunk in chunks]
     ids = [list(chain.from_iterable(rows))] if plan.packed else [[*row, *[0] * (width - len(row))] for row in rows]
-    embeds: Tensor = vlm.text.embed_tokens(torch.tensor(ids, device=vlm.device))
-    start, added = 0, []
-    for chunk in chunks:
+    parts = {
+        "ids": np.array(ids, dtype=np.int64),
+        "slots": plan.slots,
+        "blocks": plan.blocks,
+        "positions": plan.positions,
+    }
+    start = 0
+    for number, chunk in enumerate(chunks):
         if isinstance(chunk, PrefillChunk) and chunk.seen is not None:
-            places = torch.from_numpy(start + chunk.places).to(vlm.device)
+            parts[str(number)] = start + chunk.places
+        start += len(chunk.tokens)
+    return upload(parts if plan.mask is None else parts | {"mask": plan.mask}, vlm.device)
+
+
+def _embeds(
+    vlm: Vlm, given: Mapping[str, Tensor], chunks: Sequence[Chunk | PrefillChunk]
+) -> tuple[Tensor, list[Added]]:
+    """Return what the first layer is fed, and by layer what is added to its output."""
+    embeds: Tensor = vlm.text.embed_tokens(given["ids"])
+    added = []
+    for number, chunk in enumerate(chunks):
+        if isinstance(chunk, PrefillChunk) and chunk.seen is not None:
+            places = given[str(number)]
             embeds[0, places] = chunk.seen.features.to(embeds.dtype)
             added += [Added(layer, places, level) for layer, level in enumerate(chunk.seen.added)]
-        start += len(chunk.tokens)
     return embeds, added
 
 
@@ -237,12 +259,14 @@ def _cache_argument(layer: type[Module]) -> str:
 
 
 def _layers(
-    vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor, added: Sequence[Added]
+    vlm: Vlm, cache: KVCache, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]
 ) -> Iterator[tuple[int, Tensor]]:
-    writer = cache.writer(plan)
-    mask = plan.mask
-    rotary = vlm.rotary(embeds, plan.positions)
-    hidden, layers = embeds, list(vlm.text.layers)
+    given = _given(vlm, plan, chunks)
+    hidden, added = _embeds(vlm, given, chunks)
+    writer = cache.writer(plan, given["slots"], given["blocks"])
+    mask = _bias(given["mask"], hidden.dtype) if "mask" in given else None
+    rotary = vlm.rotary(hidden, given["positions"])
+    layers = list(vlm.text.layers)
     kind: Any = type(layers[0])
     cached = {_cache_argument(kind): writer}
     for number, span in enumerate(cache.spans):
@@ -263,6 +287,11 @@ def _layers(
             for each in (each for each in added if each.layer == index):
                 hidden[0, each.places.to(hidden.device)] += each.values.to(hidden)
             yield index, hidden
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to scores by a mask of what is seen: each layer's attention would make it anew."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
 def _check_tokens(vlm: Vlm, chunk: Chunk) -> None:

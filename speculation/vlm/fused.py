@@ -1,18 +1,21 @@
 """A decoder layer in few operations: queries, keys and values are one matrix product, gate and up are one.
 
 transformers' layer starts some fifty kernels, most of them tiny. Here it is four products with a few operations between
-them, which take any device and dtype.
+them, which take any device and dtype. Attention is two products with a softmax between them, not torch's kernel of one
+piece: that one walks along the keys, which for a few queries leaves a GPU idle (an H100 took 41 us a layer by it, and
+4 us for the second of the products: `benchmarks/results/gpu/passes.json`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.model import Vlm
@@ -30,8 +33,8 @@ class FusedLayer:
     qkv: Tensor
     """[(heads + 2 kv_heads) head_dim, hidden]; the layer's own projections are views of it."""
     qkv_bias: Tensor | None
-    head_norms: tuple[Tensor, Tensor] | None
-    """Weights of the norms of each head's queries and keys [head_dim]; None in models without them."""
+    head_norms: Tensor | None
+    """Weights of the norms of each head's queries and keys [heads + kv_heads, head_dim]; None in models without."""
     out: Tensor
     mlp_norm: Tensor
     gate_up: Tensor
@@ -49,34 +52,78 @@ class Read:
     """Slots of the pool that the tokens' keys and values go to [B width]."""
     blocks: Tensor
     """The rows' tables of blocks [B, n]."""
-    unseen: Tensor
-    """Which slots of its row each token does not see [B, width, n BLOCK]."""
+    lengths: Tensor
+    """Slots of the rows' prefixes [B]."""
+    tree: Tensor
+    """Which of the S slots behind its row's prefix each token sees [B, width, S]."""
     cos: Tensor
-    """Rotary cosines [B width, head_dim]; `sin` has the same shape."""
+    """Rotary cosines [B width, 1, head_dim]."""
     sin: Tensor
+    """Rotary sines of the same shape, those of the first half of a head with the other sign."""
+    bias: Tensor
+    """What is added to the scores of a row's slots [B, width, n BLOCK]: 0, or so little that nothing is seen. Of no
+    slots where the operations read none."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor], rotary: tuple[Tensor, Tensor], biased: bool = True) -> Read:
+        """Return what follows from the parts of a `TreePlan` on the device, and from its tokens' cosines and sines."""
+        lengths, tree, blocks = given["lengths"], given["tree"], given["blocks"]
+        cos, sin = (each.reshape(-1, 1, each.shape[-1]) for each in rotary)
+        half = sin.shape[-1] // 2
+        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        wide = torch.promote_types(cos.dtype, torch.float32)
+        unseen = unseen_slots(lengths, tree, blocks.shape[1] * BLOCK if biased else 0)
+        # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
+        bias = torch.zeros_like(unseen, dtype=wide).masked_fill_(unseen, torch.finfo(wide).min)
+        return cls(given["slots"].flatten(), blocks, lengths, tree, cos, sin, bias)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What a layer computes between its products: by torch's own operations, `PLAIN`, or by `speculation.vlm.kernels`.
+
+    `kv` are a layer's keys and values in the pool [2, kv_heads, slots, head_dim].
+    """
+
+    rotate_and_store: Callable[[FusedLayer, Tensor, Tensor, Read], Tensor]
+    """Stores keys and values of a layer, its `qkv` [n, (heads + 2 kv_heads) head_dim], `kv` and what it reads; returns
+    its queries [n, heads, head_dim]. `qkv` may be overwritten."""
+    attend: Callable[[Tensor, Tensor, Read], Tensor]
+    """Returns what queries, of `kv`, attend to [n, heads head_dim]."""
+    gate: Callable[[Tensor], Tensor]
+    """Returns silu(gate) up [n, intermediate] of both, side by side [n, 2 intermediate], which may be overwritten."""
+    reads_bias: bool
+    """Whether attention goes by `Read.bias`; else by lengths and tree."""
+
+
+_known: WeakKeyDictionary[nn.Module, list[FusedLayer]] = WeakKeyDictionary()
+"""Decoders that were fused before."""
 
 
 def fuse(vlm: Vlm) -> list[FusedLayer]:
     """Return a decoder's layers fused, without a copy that stays. Raises NotFusable where a layer has other parts."""
+    known = _known.get(vlm.text)
+    if known is not None:
+        return known
     config, layers = vlm.text.config, list(vlm.text.layers)
     if getattr(config, "hidden_act", "silu") != "silu":
         raise NotFusable(f"its activation is {config.hidden_act}")
     for layer in layers:
         _check(layer)
-    return [_fused(layer, config.rms_norm_eps) for layer in layers]
+    _known[vlm.text] = [_fused(layer, config.rms_norm_eps) for layer in layers]
+    return _known[vlm.text]
 
 
-def run_layer(layer: FusedLayer, hidden: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
-    """Return a layer's output [B width, hidden] of its input.
+def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read, operations: Operations) -> Tensor:
+    """Return a layer's output [B width, hidden]; it is written where the input was.
 
-    `kv`: the layer's keys and values in the pool, each [kv_heads, slots, head_dim], to which the tokens' own are
-    written.
+    `kv`: the layer's keys and values in the pool [2, kv_heads, slots, head_dim], to which the tokens' own are written.
     """
-    qkv = linear(_rms(hidden, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
-    queries = _rotate_and_store(layer, qkv, kv, read)
-    hidden = hidden + linear(_attend(queries, kv, read), layer.out)
-    gate, up = linear(_rms(hidden, layer.mlp_norm, layer.eps), layer.gate_up).chunk(2, dim=-1)
-    return hidden + linear(silu(gate) * up, layer.down)
+    qkv = linear(rms_norm(hidden, layer.norm.shape, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
+    queries = operations.rotate_and_store(layer, qkv, kv, read)
+    hidden.addmm_(operations.attend(queries, kv, read), layer.out.t())
+    normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
+    return hidden.addmm_(operations.gate(linear(normed, layer.gate_up)), layer.down.t())
 
 
 def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
@@ -90,52 +137,38 @@ def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
     return (behind >= 0)[:, None] & ~(own & inside[:, None])
 
 
-def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
-    """Store keys and values of `qkv` [n, (heads + 2 kv_heads) head_dim]; return its queries [n, heads, head_dim]."""
-    (keys, values), (kv_heads, _, size) = kv, kv[0].shape
+def _rotate_and_store(layer: FusedLayer, qkv: Tensor, kv: Tensor, read: Read) -> Tensor:
+    kv_heads, size = kv.shape[1], kv.shape[3]
     whole = qkv.view(len(qkv), -1, size)
-    queries, fresh, stored = torch.split(whole, [whole.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    heads = whole.shape[1] - 2 * kv_heads
+    turned, half = whole[:, : heads + kv_heads], size // 2
     if layer.head_norms is not None:
-        queries, fresh = (_rms(each, weight, layer.eps)
-                          for each, weight in zip((queries, fresh), layer.head_norms, strict=True))  # fmt: skip
-    keys.index_copy_(1, read.slots, _rotated(fresh, read.cos, read.sin).transpose(0, 1))
-    values.index_copy_(1, read.slots, stored.transpose(0, 1))
-    return _rotated(queries, read.cos, read.sin)
+        torch.mul(rms_norm(turned, (size,), eps=layer.eps), layer.head_norms, out=turned)
+    swapped = torch.cat((turned[..., half:], turned[..., :half]), dim=-1)
+    turned.mul_(read.cos).addcmul_(swapped, read.sin)
+    kv.view(2 * kv_heads, -1, size).index_copy_(1, read.slots, whole[:, heads:].transpose(0, 1))
+    return whole[:, :heads]
 
 
-def _attend(queries: Tensor, kv: tuple[Tensor, Tensor], read: Read) -> Tensor:
-    """Return what queries [n, heads, head_dim] attend to [n, heads head_dim].
-
-    Heads that share keys are more queries of the same keys, which are so never copied.
-    """
-    (rows, width, view), (kv_heads, _, size) = read.unseen.shape, kv[0].shape
-    table = read.blocks.flatten()
-
-    def seen(pool: Tensor) -> Tensor:
-        return pool.view(kv_heads, -1, BLOCK * size).index_select(1, table).view(kv_heads, rows, view, size)
-
-    keys, values = map(seen, kv)
-    asked = queries.view(rows, width, kv_heads, -1, size).permute(2, 0, 3, 1, 4).reshape(kv_heads, rows, -1, size)
-    scores = asked @ keys.transpose(2, 3)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * size**-0.5
-    scores = scores.view(kv_heads, rows, -1, width, view)
-    # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
-    scores = scores.masked_fill(read.unseen[None, :, None], torch.finfo(torch.float32).min)
-    shares = scores.softmax(-1).to(queries.dtype).view(kv_heads, rows, -1, view)
-    found = (shares @ values).view(kv_heads, rows, -1, width, size)
-    attended: Tensor = found.permute(1, 3, 0, 2, 4).reshape(len(queries), -1)
-    return attended
+def _attend(queries: Tensor, kv: Tensor, read: Read) -> Tensor:
+    # Heads that share keys are more queries of the same keys, which are so never copied.
+    (rows, width, view), (_, kv_heads, _, size) = read.bias.shape, kv.shape
+    seen = kv.view(2 * kv_heads, -1, BLOCK * size).index_select(1, read.blocks.flatten())
+    keys, values = seen.view(2, kv_heads * rows, view, size)
+    asked = queries.view(rows, width, kv_heads, -1, size).permute(2, 0, 3, 1, 4).reshape(len(keys), -1, size)
+    scores = torch.bmm(asked, keys.transpose(1, 2)).view(kv_heads, rows, -1, width, view)
+    scores = torch.add(read.bias[None, :, None], scores, alpha=size**-0.5)
+    shares = scores.softmax(-1).to(queries.dtype).view(len(keys), -1, view)
+    found = torch.bmm(shares, values).view(kv_heads, rows, -1, width, size)
+    return found.permute(1, 3, 0, 2, 4).reshape(len(queries), -1)
 
 
-def _rms(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(hidden.dtype)
+def _gate(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return silu(gate).mul_(up)
 
 
-def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = heads.shape[-1] // 2
-    turned = torch.cat((-heads[..., half:], heads[..., :half]), dim=-1)
-    return heads * cos[:, None] + turned * sin[:, None]
+PLAIN = Operations(_rotate_and_store, _attend, _gate, reads_bias=True)
 
 
 _PARTS = {
@@ -167,7 +200,7 @@ def _fused(layer: Any, eps: float) -> FusedLayer:
         norm=layer.input_layernorm.weight,
         qkv=_joined(projections, "weight"),
         qkv_bias=_joined(projections, "bias") if attend.q_proj.bias is not None else None,
-        head_norms=(attend.q_norm.weight, attend.k_norm.weight) if hasattr(attend, "q_norm") else None,
+        head_norms=_head_norms(attend) if hasattr(attend, "q_norm") else None,
         out=attend.o_proj.weight,
         mlp_norm=layer.post_attention_layernorm.weight,
         gate_up=_joined([mlp.gate_proj, mlp.up_proj], "weight"),
@@ -176,16 +209,14 @@ def _fused(layer: Any, eps: float) -> FusedLayer:
     )
 
 
+def _head_norms(attend: Any) -> Tensor:
+    norms = ((attend.q_proj, attend.q_norm), (attend.k_proj, attend.k_norm))
+    return torch.cat([norm.weight.expand(len(proj.weight) // len(norm.weight), -1) for proj, norm in norms])
+
+
 def _joined(modules: Sequence[nn.Module], name: str) -> Tensor:
     """Return the modules' parameters one below the other; each becomes a view of its part, so nothing is held twice."""
     own = [getattr(module, name).detach() for module in modules]
-    first, ends = own[0], [0]
-    for each in own:
-        ends.append(ends[-1] + each.numel())
-    places = [(each.untyped_storage().data_ptr(), each.storage_offset() - first.storage_offset()) for each in own]
-    if places == [(first.untyped_storage().data_ptr(), end) for end in ends[:-1]]:  # they were joined before
-        joined: Tensor = first.as_strided((sum(map(len, own)), *first.shape[1:]), first.stride())
-        return joined
     whole = torch.cat(own)
     for module, part in zip(modules, torch.split(whole, [len(each) for each in own]), strict=True):
         getattr(module, name).data = part

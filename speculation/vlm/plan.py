@@ -33,24 +33,24 @@ class Fed:
 
 @dataclass(frozen=True)
 class Plan(Fed):
-    """Where one forward writes and what it may see.
+    """Where one forward writes and what it may see, on the host.
 
     Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
     sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
     packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
     """
 
-    slots: Tensor
+    slots: npt.NDArray[np.int64]
     """Where the tokens go in the pool, [B, width], packed [1, width]; padding goes to the spare block."""
     start: int | None
     """Where the one row begins in the pool, which is read in place; None: rows are gathered."""
-    blocks: Tensor
+    blocks: npt.NDArray[np.int64]
     """What is gathered otherwise, [B, blocks of the longest row], packed [1, blocks of all rows]."""
     view: int
     """Slots that are read of what is gathered: those of the longest row or, of several packed rows, whole blocks."""
-    positions: Tensor
+    positions: npt.NDArray[np.int64]
     """M-RoPE positions [3, B, width], packed [3, 1, width]."""
-    mask: Tensor | None
+    mask: npt.NDArray[np.bool_] | None
     """bool [B, 1, width, view], packed [1, 1, width, view]; None where plain causal attention is right."""
 
 

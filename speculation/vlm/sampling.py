@@ -4,14 +4,60 @@ host (torch)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from speculation.logits_processors import Context, LogitsProcessors
+from speculation.logits_processors import START, UNPROCESSED, Context, LogitsProcessors
 from speculation.sampling import SamplingScheme, StepDraws
 from speculation.sampling.noise import BITS, blocks, key_words
+from speculation.vlm.transfer import Array, upload
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the token at one place of an answer is chosen by its row of logits."""
+
+    sampling: SamplingScheme
+    draws: StepDraws
+    processors: LogitsProcessors = UNPROCESSED
+    context: Context = START
+
+
+class Choices:
+    """How the tokens at n places are chosen: made before the pass whose logits it is for, it needs no more of the host.
+
+    Whatever it goes by is uploaded when it is made.
+    """
+
+    def __init__(self, places: Sequence[Place], vocabulary: int, device: torch.device) -> None:
+        parts = _processing([(place.processors, place.context) for place in places], vocabulary)
+        self._schemes = list(dict.fromkeys(place.sampling for place in places))
+        for number, scheme in enumerate(self._schemes):
+            rows = [row for row, place in enumerate(places) if place.sampling == scheme]
+            parts[f"rows {number}"] = np.array(rows, dtype=np.int64)
+            if not scheme.greedy:
+                parts[f"words {number}"] = draw_words([places[row].draws for row in rows])
+        self._given = upload(parts, device)
+
+    @torch.no_grad()
+    def choose(self, logits: Tensor) -> Tensor:
+        """Return what `speculation.sampling.choose` returns of every row of logits [n, vocabulary]: [n, 2], float64.
+
+        The random bits are those of numpy; the logarithms may differ in their last bits, as may top-p's sums. A row
+        that is not finite gets the probability nan.
+        """
+        logits = _processed(logits, self._given)
+        if len(self._schemes) == 1:
+            return _chosen(logits, self._schemes[0], self._given.get("words 0"))
+        found = torch.empty((len(logits), 2), dtype=torch.float64, device=logits.device)
+        for number, scheme in enumerate(self._schemes):
+            rows = self._given[f"rows {number}"]
+            chosen = _chosen(logits.index_select(0, rows), scheme, self._given.get(f"words {number}"))
+            found.index_copy_(0, rows, chosen)
+        return found
 
 
 @torch.no_grad()
@@ -20,56 +66,71 @@ def process_rows(logits: Tensor, processors: LogitsProcessors, contexts: Sequenc
 
     As transformers does, a penalty is computed in float32 where they are rounded further; in float64 where they are.
     """
-    penalty = processors.penalty
-    if penalty is not None:
-        seen = [penalty.seen(context.answer) for context in contexts]
-        places = np.stack([np.repeat(np.arange(len(seen)), [len(each) for each in seen]), np.concatenate(seen)])
-        where = tuple(torch.from_numpy(places).to(logits.device))
-        logits = logits.clone() if logits.dtype == torch.float64 else logits.to(torch.float32, copy=True)
-        values = logits[where]
-        logits[where] = torch.where(values < 0.0, values * penalty.factor, values / penalty.factor)
-    if processors.grammar is not None:
-        masks = processors.masks(contexts)
-        left_out = [np.zeros(logits.shape[1], dtype=np.bool_) if mask is None else ~mask for mask in masks]
-        logits = logits.masked_fill(torch.from_numpy(np.stack(left_out)).to(logits.device), -torch.inf)
-    return logits
+    if not processors:
+        return logits
+    parts = _processing([(processors, context) for context in contexts], logits.shape[1])
+    return _processed(logits, upload(parts, logits.device))
 
 
-@torch.no_grad()
-def choose_rows(
-    logits: Tensor, settings: Sequence[SamplingScheme], draws: Sequence[StepDraws]
-) -> list[tuple[int, float]]:
-    """Return what `speculation.sampling.choose` returns of every row of logits [n, vocabulary], in float64.
-
-    The random bits are those of numpy; the logarithms may differ in their last bits, as may top-p's sums. A row that is
-    not finite gets the probability nan.
-    """
-    found: list[tuple[int, float]] = [(0, 0.0)] * len(logits)
-    for each in dict.fromkeys(settings):
-        rows = [index for index, own in enumerate(settings) if own == each]
-        values = (logits if len(rows) == len(logits) else logits[rows]).double()
-        if not each.greedy:
-            outside = _outside(values / each.temperature, each)
-            noise = gumbel_rows([draws[index] for index in rows], values.shape[1], values.device)
-            values = (values + each.temperature * noise).masked_fill(outside, -torch.inf)
-        peaks = values.amax(-1, keepdim=True)
-        # argmax may return any of several equals on a GPU.
-        places = torch.arange(values.shape[1], device=values.device)
-        first = torch.where(values == peaks, places, values.shape[1]).amin(-1)
-        chances = 1.0 / (values - peaks).exp().sum(-1)
-        # In one copy to the host: float64 holds every column.
-        for index, (column, chance) in zip(rows, torch.stack([first.double(), chances], -1).tolist(), strict=True):
-            found[index] = (int(column), chance)
-    return found
+def draw_words(draws: Sequence[StepDraws]) -> Array:
+    """Return what names draws on a device [n, 3]: the words of their keys, and their positions."""
+    return np.array([(*key_words(each.key), each.position) for each in draws], dtype=np.int64).reshape(-1, 3)
 
 
-def gumbel_rows(draws: Sequence[StepDraws], vocabulary: int, device: torch.device) -> Tensor:
-    """Return the standard Gumbel noise of all tokens [n, vocabulary] at several draws, float64."""
-    words = [(*key_words(each.key), each.position) for each in draws]
-    low, high, position = torch.tensor(words, device=device).T[:, :, None]
-    pairs = torch.arange((vocabulary + 1) // 2, device=device)[None]
+def gumbel_rows(words: Tensor, vocabulary: int) -> Tensor:
+    """Return the standard Gumbel noise of all tokens [n, vocabulary] at draws of these `draw_words`, float64."""
+    low, high, position = words.T[:, :, None]
+    pairs = torch.arange((vocabulary + 1) // 2, device=words.device)[None]
     bits = torch.stack(blocks(pairs, position, low, high), -1).flatten(1)[:, :vocabulary]
     return -torch.log(-torch.log((bits.double() + 0.5) * 2.0**-BITS))
+
+
+def _processing(rows: Sequence[tuple[LogitsProcessors, Context]], vocabulary: int) -> dict[str, Array]:
+    """Return what is done to rows of logits: `penalised` rows and tokens [2, m] and by what `factors`, and which tokens
+    are `left_out` [n, vocabulary]; without what nobody asks for."""
+    parts: dict[str, Array] = {}
+    penalised, tokens, factors = list[Array](), list[Array](), list[Array]()
+    for row, (processors, context) in enumerate(rows):
+        if processors.penalty is not None:
+            seen = processors.penalty.seen(context.answer)
+            penalised.append(np.full(len(seen), row))
+            tokens.append(seen)
+            factors.append(np.full(len(seen), processors.penalty.factor))
+    if tokens:
+        parts["penalised"] = np.stack([np.concatenate(penalised), np.concatenate(tokens)])
+        parts["factors"] = np.concatenate(factors)
+    if any(processors.grammar is not None for processors, _ in rows):
+        parts["left_out"] = np.zeros((len(rows), vocabulary), dtype=np.bool_)
+        for left_out, (processors, context) in zip(parts["left_out"], rows, strict=True):
+            (mask,) = processors.masks([context])
+            if mask is not None:
+                left_out[...] = ~mask
+    return parts
+
+
+def _processed(logits: Tensor, given: dict[str, Tensor]) -> Tensor:
+    if "penalised" in given:
+        logits = logits.clone() if logits.dtype == torch.float64 else logits.to(torch.float32, copy=True)
+        where, factors = given["penalised"].unbind(), given["factors"].to(logits.dtype)
+        values = logits[where]
+        logits[where] = torch.where(values < 0.0, values * factors, values / factors)
+    return logits.masked_fill(given["left_out"], -torch.inf) if "left_out" in given else logits
+
+
+def _chosen(logits: Tensor, scheme: SamplingScheme, words: Tensor | None) -> Tensor:
+    """Return the token and its probability of each row [n, 2]; `words` where tokens are drawn at random."""
+    values = logits.double()
+    if words is not None:
+        outside = _outside(values / scheme.temperature, scheme)
+        noise = gumbel_rows(words, values.shape[1])
+        values = (values + scheme.temperature * noise).masked_fill(outside, -torch.inf)
+    peaks = values.amax(-1, keepdim=True)
+    # argmax may return any of several equals on a GPU.
+    places = torch.arange(values.shape[1], device=values.device)
+    first = torch.where(values == peaks, places, values.shape[1]).amin(-1)
+    chances = 1.0 / (values - peaks).exp().sum(-1)
+    # One tensor, as it is one copy to the host: float64 holds every column.
+    return torch.stack([first.double(), chances], -1)
 
 
 def _outside(scaled: Tensor, settings: SamplingScheme) -> Tensor:

@@ -113,7 +113,8 @@ class Use:
         keys = torch.full((*plan.slots.shape, 1), -1.0, dtype=torch.float64)
         for part, row in zip(plan.split(keys), plan.rows, strict=True):
             part[:, 0] = torch.tensor([self.whole.number(path) for path in new[row]])
-        seen, same = self.cache.writer(plan).update(keys[:, None], keys[:, None], 0)
+        slots, blocks = torch.from_numpy(plan.slots), torch.from_numpy(plan.blocks)
+        seen, same = self.cache.writer(plan, slots, blocks).update(keys[:, None], keys[:, None], 0)
         assert torch.equal(seen, same)
         widths = [blocks_for(end) * BLOCK for end in plan.ends] if len(plan.rows) > 1 else list(plan.ends)
         views = torch.split(seen[0, 0], widths) if plan.packed else seen[:, 0]

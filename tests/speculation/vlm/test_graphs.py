@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, forward_layers, prefill
-from speculation.vlm.fused import NotFusable, fuse
-from speculation.vlm.graphs import MOST_TOKENS, PassGraphs, graphs_of
+from speculation.vlm.fused import PLAIN, NotFusable, fuse
+from speculation.vlm.graphs import MOST_TOKENS, PassGraphs, difference, graphs_of, operations_for
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
@@ -58,6 +62,74 @@ def test_padded_forwards_of_trees_equal_those_of_their_own_shape(
             cache.truncate(row, cache.length[row])
     for expected, got in zip(*found, strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=EXACT)
+
+
+class ByRows(TorchDispatchMode):
+    """Sums up each number of a product in the same order. A library takes another one for other numbers of rows."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        if name in ("mm", "bmm"):
+            return self.product(*args)
+        if name == "addmm":
+            return args[0] + self.product(*args[1:])
+        if name == "addmm_":
+            return args[0].add_(self.product(*args[1:]))
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return (left[..., None] * right[..., None, :, :]).cumsum(-2)[..., -1, :]
+
+
+class Unpadded(PassGraphs):
+    """Forwards of their own shape."""
+
+    def pad(self, rows: int, width: int, blocks: int, scratch: int) -> tuple[int, int, int, int]:
+        return rows, width, blocks, scratch
+
+
+@settings(max_examples=30)
+@given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
+def test_what_is_padded_changes_no_bit(
+    target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
+) -> None:
+    plain, padded, graphs = caches
+    found = []
+    for cache, own in ((plain, Unpadded(target, plain, [1])), (padded, graphs)):
+        chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in batch.items()]
+        with ByRows():
+            found.append(forward(target, cache, chunks, graphs=own))
+        for row in batch:
+            cache.truncate(row, cache.length[row])
+    for expected, got in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_what_cannot_be_captured_runs_all_the_same(target: Vlm, caplog: pytest.LogCaptureFixture) -> None:
+    """The first shape is tried, and says why; later ones are not."""
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, prepare(target, "stop", frame(1)))
+    graphs = PassGraphs(target, cache, [1])
+    graphs._captures = True  # as on a GPU; here it fails
+    for tokens in ([], [5, 6]):
+        chunk = draft_chunk(cache, 0, root, tokens, range(-1, len(tokens) - 1))
+        (got,) = forward(target, cache, [chunk], graphs=graphs)
+        cache.truncate(0, cache.length[0])
+        (expected,) = forward(target, cache, [chunk])
+        cache.truncate(0, cache.length[0])
+        np.testing.assert_allclose(got, expected, rtol=0, atol=EXACT)
+    assert caplog.text.count("are not captured as CUDA graphs any more, they take longer: ") == 1
+
+
+def test_own_kernels_are_used_where_they_compute_the_same(target: Vlm) -> None:
+    layer = fuse(target)[0]
+    assert operations_for(target, layer) is PLAIN, "on a CPU there are none"
+    assert difference(target, layer, PLAIN) == 0.0
+    assert difference(target, layer, replace(PLAIN, gate=lambda both: both.chunk(2, dim=-1)[0])) > 0.1
+    assert np.isnan(difference(target, layer, replace(PLAIN, gate=lambda both: both.chunk(2, dim=-1)[0] / 0.0)))
 
 
 def test_an_answer_grows_as_without_graphs(target: Vlm) -> None:
@@ -139,6 +211,7 @@ def test_captured_forwards_equal_those_that_are_not(tiny_target: Path) -> None:
     for cache, row in itertools.product((plain, graphed), range(2)):
         prefill(vlm, cache, row, prepare(vlm, "find the ball", frame(row)))
     graphs = PassGraphs(vlm, graphed, [1])
+    assert graphs._operations is not PLAIN
     for trees in ([([5, 6, 7], [-1, 0, 0])], [([5], [-1]), ([8, 9, 10], [-1, 0, 1])], [([], []), ([1], [-1])]):
         found = []
         for cache, own in ((plain, None), (graphed, graphs)):
@@ -147,4 +220,5 @@ def test_captured_forwards_equal_those_that_are_not(tiny_target: Path) -> None:
             for row in range(len(trees)):
                 cache.truncate(row, cache.length[row])
         np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-3)
+    assert graphs._captures, "nothing fell back"
     torch.cuda.synchronize()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, choose
 from speculation.sampling.noise import all_random_bits, gumbel
-from speculation.vlm.sampling import choose_rows, gumbel_rows, process_rows
+from speculation.vlm.sampling import Choices, Place, draw_words, gumbel_rows, process_rows
 
 SETTINGS = (
     GREEDY, Coupled(1.0), Coupled(0.7, 5), Coupled(1.5, 0, 0.8),
@@ -19,6 +21,14 @@ SETTINGS = (
 )  # fmt: skip
 DRAWS = st.builds(StepDraws, st.integers(0, MAX_KEY), st.integers(0, 512))
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def choose_rows(
+    logits: torch.Tensor, settings: Sequence[SamplingScheme], draws: Sequence[StepDraws]
+) -> list[tuple[int, float]]:
+    places = [Place(*each) for each in zip(settings, draws, strict=True)]
+    found = Choices(places, logits.shape[1], logits.device).choose(logits).tolist()
+    return [(int(column), chance) for column, chance in found]
 
 
 @pytest.fixture(params=DEVICES)
@@ -46,7 +56,7 @@ def test_rows_on_a_device_are_drawn_alike(device: torch.device) -> None:
     found = choose_rows(torch.from_numpy(logits).to(device), settings, draws)
     expected = [choose(row, how, each)[0] for row, how, each in zip(logits, settings, draws, strict=True)]
     assert [column for column, _ in found] == expected
-    noise = gumbel_rows(draws[:1], 5003, device)[0].cpu().numpy()
+    noise = gumbel_rows(torch.from_numpy(draw_words(draws[:1])).to(device), 5003)[0].cpu().numpy()
     assert noise == pytest.approx(gumbel(all_random_bits(5003, draws[0])), rel=1e-12, abs=1e-14)
 
 
