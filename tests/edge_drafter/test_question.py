@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, Interruption, Mode, StepInterrupted
-from edge_drafter.question import HALF, Cancelled, GrowingText, Question
+from edge_drafter.question import Cancelled, Question
+from speculation.language.growing_text import HALF, GrowingText
 from speculation.language.thinking import CLOSES, LONGEST_MARK, OPENS, reader
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
 from tests.edge_drafter.fakes import (
