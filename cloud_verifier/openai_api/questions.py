@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 
+import msgspec
+
 from cloud_verifier.openai_api.messages import ApiError, ChatMessage, ChatRequest, ImagePart, refused, too_long
 from cloud_verifier.openai_api.verifier_sessions import Question
 from speculation.frames import jpeg_size
 from speculation.images import view_jpeg
 from speculation.language.growing_text import GrowingText
+from speculation.language.json_schema import expression
 from speculation.language.prompts import IMAGE_MARK, conversation
 from speculation.language.thinking import reader
 from speculation.sampling import MAX_KEY, SamplingScheme
@@ -63,13 +66,14 @@ class Questions:
         key = secrets.randbits(63) if request.seed is None else request.seed & MAX_KEY
         question = Question(
             prompt, jpeg_of(frames or [b""]), self._max_tokens(request, size), _sampling(request), key,
-            _grammar(request), _class(request),
+            _grammar(request), _schema(request), _class(request),
         )  # fmt: skip
         return question, size
 
     def text(self, question: Question) -> GrowingText:
         """Return what reads the tokens of an answer as they come."""
-        return GrowingText(reader(self._processor.tokenizer, question.grammar is not Grammar.FREE))
+        is_constrained = question.grammar is not Grammar.FREE or bool(question.schema)
+        return GrowingText(reader(self._processor.tokenizer, is_constrained))
 
     def _text(self, place: int, message: ChatMessage, frames: list[bytes]) -> str:
         """Return a message's text, with a mark in the place of each image, and append its images to `frames`."""
@@ -150,12 +154,28 @@ def _sampling(request: ChatRequest) -> str:
 
 def _grammar(request: ChatRequest) -> Grammar:
     wanted = request.response_format
-    if wanted is None or wanted.type == "text":
+    if wanted is None or wanted.type != "grammar":
         return Grammar.FREE
     names = [each.name.lower() for each in Grammar if each is not Grammar.FREE]
     if wanted.grammar is None or wanted.grammar.lower() not in names:
         raise refused(f"response_format.grammar is none of {', '.join(names)}", "response_format.grammar")
     return Grammar[wanted.grammar.upper()]
+
+
+def _schema(request: ChatRequest) -> str:
+    """Return the JSON schema of the answer; empty where there is none. Raises ApiError for one that is not taken."""
+    wanted = request.response_format
+    if wanted is None or wanted.type != "json_schema":
+        return ""
+    where = "response_format.json_schema"
+    if wanted.json_schema is None:
+        raise refused(f"{where} is missing", where)
+    schema = msgspec.json.encode(wanted.json_schema.schema).decode()
+    try:
+        expression(schema)
+    except ValueError as error:
+        raise refused(f"{where}.schema: {error}", f"{where}.schema") from None
+    return schema
 
 
 def _class(request: ChatRequest) -> str:

@@ -186,7 +186,7 @@ class ChatServer:
 
 
 class Answer:
-    """One answer as it grows: its text up to a text that stops it, its tokens, and why it ends."""
+    """One answer as it grows: its text before one that stops it, its tokens, and why it ends."""
 
     def __init__(self, questions: Questions, question: Question, stops: tuple[str, ...]) -> None:
         self._grown, self._stops, self._ends = questions.text(question), stops, questions.ends
@@ -202,26 +202,19 @@ class Answer:
                 for token in tokens:
                     self.tokens += 1
                     self._grown.add([token])
-                    if self._is_stopped():
-                        break
-                self.reason = "stop" if tokens[-1] in self._ends or self.reason == "stop" else "length"
-                text = self._grown.text
-                end = len(text) if self.reason == "stop" else len(text) - self._held(text)
+                    text = self._grown.text
+                    places = [place for stop in self._stops if (place := text.find(stop, self._shown)) >= 0]
+                    if places:
+                        self.reason = "stop"
+                        yield text[self._shown : min(places)]
+                        return
+                    self.reason = "stop" if token in self._ends else "length"
+                end = len(text) - self._held(text)
                 if end > self._shown:
                     piece, self._shown = text[self._shown : end], end
                     yield piece
-                if self.reason == "stop":
-                    return
-        if rest := self._grown.text[self._shown :]:
+        if rest := self._grown.end()[self._shown :]:
             yield rest
-
-    def _is_stopped(self) -> bool:
-        """Cut the text before the first text that stops it; return whether there is one."""
-        text = self._grown.text
-        places = [place for stop in self._stops if (place := text.find(stop, max(0, self._shown))) >= 0]
-        if places:
-            self._grown.text, self.reason = text[: min(places)], "stop"
-        return bool(places)
 
     def _held(self, text: str) -> int:
         """Return how many of the last characters may begin a text that stops it."""

@@ -23,6 +23,7 @@ from cloud_verifier.security import client_keys
 from speculation import wire
 from speculation.address import check_address, host_of, is_v6
 from speculation.ngrams import Ngrams
+from speculation.service_classes import BATCH
 from speculation.text import printable
 
 SILENT_S = 10.0
@@ -53,7 +54,13 @@ class Question:
     sampling: str = "greedy"
     key: int = 0
     grammar: wire.Grammar = wire.Grammar.FREE
-    service_class: str = "batch"
+    schema: str = ""
+    service_class: str = BATCH.name
+
+    @property
+    def digest(self) -> bytes:
+        """What names the question, and all that shapes its answer."""
+        return wire.begin_digest(self.prompt, self.jpeg, self.sampling, self.key, self.grammar, self.schema)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class VerifierSession:
 
         Where it is not read to its end, or is cancelled, the step ends at the verifier.
         """
-        digest = wire.begin_digest(question.prompt, question.jpeg, question.sampling, question.key, question.grammar)
+        digest = question.digest
         committed: list[int] = []
         waited, losses = 0.0, 0
         while True:
@@ -155,7 +162,7 @@ class VerifierSession:
         await self._send(
             wire.BeginStep(
                 step, question.prompt, question.jpeg, tokens, question.max_tokens, wire.Idle.LEDGER, hints=hints,
-                key=question.key, early=False, grammar=question.grammar,
+                key=question.key, early=False, grammar=question.grammar, schema=question.schema,
             )
         )  # fmt: skip
         is_done = False

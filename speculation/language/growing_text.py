@@ -42,3 +42,7 @@ class GrowingText:
     def behind(self, tokens: Sequence[int]) -> str:
         """Return the text that `tokens` would add."""
         return self._read([*self._window, *tokens])[self._shown :].rstrip(HALF)
+
+    def end(self) -> str:
+        """Return the whole text, also where it ends within a character, as the tokens read all at once."""
+        return self.text + self._read(self._window)[self._shown :]
