@@ -377,7 +377,7 @@ def test_the_gateway_routes_requests_of_the_chat_api_as_robots(target: Target, t
         eventually(lambda: started.log.count("is ready (0 robots)") == 2, "two replicas were not ready")
         pids = dict(re.findall(r"replica (\S+) starts as process (\d+)", started.log))
         opened = re.compile(r"(\S+): session \d+ \(alice\) opened: class=batch")
-        killed: list[str] = []
+        alive: list[str] = []
         asking = client(address_in(started.log.splitlines()), key)
 
         def ask(number: int) -> str:
@@ -386,15 +386,17 @@ def test_the_gateway_routes_requests_of_the_chat_api_as_robots(target: Target, t
             parts = []
             for chunk in chunks:
                 parts.append(chunk.choices[0].delta.content or "")
-                if len(parts) == 4 and not killed:
-                    killed.append(opened.findall(started.log)[-1])
-                    os.kill(int(pids[killed[0]]), signal.SIGKILL)
+                if len(parts) == 4 and alive:
+                    os.kill(int(pids[alive.pop()]), signal.SIGKILL)
             return "".join(parts)
 
+        assert ask(0) == texts[0]
+        eventually(lambda: bool(opened.search(started.log)), "a session")
+        alive += opened.findall(started.log)[:1]
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(ask, [number % len(texts) for number in range(12)]))
         assert found == [texts[number % len(texts)] for number in range(12)]
-        assert killed and set(opened.findall(started.log)) == set(pids), "requests of one key are together, as robots"
+        eventually(lambda: set(opened.findall(started.log)) == set(pids), "sessions at the other replica")
         os.kill(started.process.pid, signal.SIGTERM)
         assert started.end() == 0
     finally:
