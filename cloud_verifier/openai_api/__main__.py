@@ -31,9 +31,10 @@ def main() -> int:
     """Run the process with the settings of the one argument, JSON of `ApiSettings`. Returns the exit code."""
     for signum in (signal.SIGINT, signal.SIGTERM):  # its parent ends it, by closing the socket pair
         signal.signal(signum, signal.SIG_IGN)
-    start_logging(None, "text")
+    settings = msgspec.json.decode(sys.argv[1], type=ApiSettings)
+    start_logging(None, settings.log_format)
     try:
-        asyncio.run(serve(msgspec.json.decode(sys.argv[1], type=ApiSettings)))
+        asyncio.run(serve(settings))
     except ValueError as error:
         print(f"cloud_verifier: {error}", file=sys.stderr)
         return 2

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.logs import LogFormat
 from cloud_verifier.monitoring.http_server import HttpServer
 from cloud_verifier.openai_api.keys import ApiKeys
 from cloud_verifier.start_error import need
@@ -47,6 +48,7 @@ class ApiSettings(msgspec.Struct, frozen=True):
     folder: str
     capacity: int
     max_draft: int
+    log_format: LogFormat
 
 
 @contextmanager
@@ -88,7 +90,7 @@ class ChatApiProcess:
         self._settings = ApiSettings(
             -1, address, str(link.keys) if link.keys is not None else None, link.allow_plain, str(api_keys),
             config.chat_api.api_sessions, config.quotas.sessions_per_client, self.model, str(folder), limits.capacity,
-            limits.max_draft,
+            limits.max_draft, config.monitoring.log_format,
         )  # fmt: skip
         self._closing = threading.Event()
         self._lock = threading.Lock()

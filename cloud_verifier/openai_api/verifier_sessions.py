@@ -26,7 +26,7 @@ from speculation.ngrams import Ngrams
 from speculation.service_classes import BATCH
 from speculation.text import printable
 
-SILENT_S = 10.0
+SILENT_S = 5.0
 """A verifier that sends nothing for so long is lost; while it works it speaks twice a second."""
 PING_S = 1.0
 """Below what a verifier takes for silence where others need the place (`cloud_verifier.sessions.SILENT_S`)."""
@@ -280,6 +280,8 @@ class VerifierSession:
             now = time.monotonic()
             if until is not None and now > until:
                 self.close()
+                if not self._is_home:  # it was sent to a replica that is gone, as its gateway will know
+                    raise Lost("the replica does not answer")
                 raise unavailable("no verifier answers; it may still be loading its model")
             if now > self._heard_at + SILENT_S:
                 raise Lost(f"the verifier was silent for {SILENT_S:g} s")

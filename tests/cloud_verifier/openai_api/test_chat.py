@@ -6,8 +6,7 @@ import asyncio
 import io
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,16 @@ from speculation.language.prompts import conversation, parse_answer
 from speculation.language.thinking import reader
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
-from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, data_uri, image_part, key_of, serving
+from tests.cloud_verifier.openai_api.serving import (
+    LIMIT_S,
+    as_robot,
+    client,
+    data_uri,
+    eventually,
+    image_part,
+    key_of,
+    serving,
+)  # fmt: skip
 from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, make_target
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 
@@ -80,13 +88,6 @@ def api(goal: Target, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> 
              "--frames", "2")  # fmt: skip
     with serving(goal.folder, file, *flags) as (verifier, url):
         yield Api(verifier, url, key, client(url, key), target)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def text_of(words: str) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
@@ -14,7 +12,7 @@ import openai
 import pytest
 
 from cloud_verifier.__main__ import main
-from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, serving
+from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, eventually, serving
 from tests.cloud_verifier.process import frontends_of
 
 CLIENTS = ("alice", "bob", "carol", "dave")
@@ -27,13 +25,6 @@ def made(folder: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> dict[s
         assert main(["keygen", "--keys", str(folder), "--client", name, "--api-keys", str(file)]) == 0
         keys[name] = capsys.readouterr().out.splitlines()[-1].partition(":")[0]
     return keys
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_day_of_the_chat_api(tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
