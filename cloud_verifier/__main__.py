@@ -71,15 +71,17 @@ def keygen(keys: Path | None, api_keys: Path | None, client: str, next_server: b
     from cloud_verifier.openai_api.keys import add_key
     from cloud_verifier.security import has_keys, make_keys, make_next_key, purpose, switch_keys
 
-    if keys is None and (api_keys is None or next_server or switch_server):
-        raise StartError("give --keys, the folder to make CURVE keys in, or --api-keys, a file of API keys")
+    renews = next_server or switch_server
+    if (keys is None and api_keys is None) or (renews and (keys is None or api_keys is not None)):
+        raise StartError("give --keys, the folder of CURVE keys, or --api-keys, a file of API keys for --client")
     made: list[Path] = []
-    if keys is not None and (next_server or switch_server):
+    if keys is not None and renews:
         made = make_next_key(keys) if next_server else switch_keys(keys)
     elif keys is not None and not (api_keys is not None and has_keys(keys, client)):
         made = make_keys(keys, client)
     for path in made:
-        print(f"{path}: {purpose(path)}")
+        speaks = api_keys is not None and path.name.startswith(f"{client}.key_secret")
+        print(f"{path}: " + (f"by which the chat API speaks for {client}; it stays here" if speaks else purpose(path)))
     if api_keys is not None:
         print(f"{add_key(api_keys, client)}: the API key of {client}; {api_keys} lets it in")
 

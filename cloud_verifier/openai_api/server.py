@@ -19,7 +19,7 @@ from aiohttp import web
 from cloud_verifier.openai_api.keys import ApiKeys
 from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
 from cloud_verifier.openai_api.questions import Questions
-from cloud_verifier.openai_api.verifier_sessions import Question, VerifierSessions, unavailable
+from cloud_verifier.openai_api.verifier_sessions import ANSWER_S, Question, VerifierSessions, unavailable
 from cloud_verifier.start_error import StartError
 from speculation.wire import MAX_MESSAGE_BYTES
 
@@ -30,8 +30,6 @@ MOST_BODY_BYTES = 2 * MAX_MESSAGE_BYTES
 MOST_CONNECTIONS = 512
 SLOW_S = 30.0
 """A connection may take so long to send a request, or to begin with the next one, or to take a piece of an answer."""
-ANSWER_S = 600.0
-"""How long a request may take, with its wait for a session."""
 IMAGE_THREADS = 2
 WATCH_S = 1.0
 """How often the file of keys and slow connections are looked at."""
@@ -77,7 +75,7 @@ class ChatServer:
         with contextlib.suppress(OSError):  # it is gone already
             loop = asyncio.get_running_loop()
             transport, _ = await loop.connect_accepted_socket(self._runner.server, connection)
-            self._due[transport] = loop.time() + SLOW_S
+            self._due.setdefault(transport, loop.time() + SLOW_S)  # its first request may be under way already
 
     async def _watch(self) -> None:
         """Take up changes of the keys, end requests whose keys are gone, and connections that are slow."""
@@ -111,7 +109,8 @@ class ChatServer:
             return _failed(unavailable(f"no answer within {ANSWER_S:g} s"))
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
-            return _failed(ApiError(status, f"{request.method} {request.path[:100]}: {status.phrase}", "not_found"))
+            text = f"{request.method} {request.path[:100]}: {status.phrase}"
+            return _failed(ApiError(status, text, status.name.lower()))
         except ConnectionError:  # the client is gone; aiohttp knows
             raise
         except StartError as error:

@@ -42,6 +42,8 @@ LOSSES, PAUSE_S = 20, 0.25
 MOST_WAITING = 256
 """Requests that wait for a session; further ones are asked to come back."""
 LATER_S = 1.0
+ANSWER_S = 600.0
+"""How long a request may take, with its wait for a session."""
 
 
 @dataclass(frozen=True)
@@ -159,14 +161,13 @@ class VerifierSession:
         self._step += 1
         step, tokens = self._step, list(committed)
         digest = wire.extend_digest(begun, tokens)
-        await self._send(
-            wire.BeginStep(
-                step, question.prompt, question.jpeg, tokens, question.max_tokens, wire.Idle.LEDGER, hints=hints,
-                key=question.key, early=False, grammar=question.grammar, schema=question.schema,
-            )
+        begin = wire.BeginStep(
+            step, question.prompt, question.jpeg, tokens, question.max_tokens, wire.Idle.LEDGER, ANSWER_S, hints,
+            key=question.key, early=False, grammar=question.grammar, schema=question.schema,
         )  # fmt: skip
         is_done = False
         try:
+            await self._send(begin)
             while not is_done:
                 commit = await self._commit(step)
                 new = commit.tokens[len(tokens) - commit.start :]
@@ -213,7 +214,7 @@ class VerifierSession:
         greeting, home = (question.sampling, question.service_class), self._home
         if greeting == self._greeting:
             return
-        until = time.monotonic() + GREET_S
+        until, self._greeting = time.monotonic() + GREET_S, None
         while True:
             now = time.monotonic()
             self._hello_at = max(self._hello_at, now - HELLOS * HELLO_S) + HELLO_S
