@@ -106,7 +106,7 @@ class Questions:
             raise refused(text, where, "invalid_image_url")
         try:
             image = view_jpeg(base64.b64decode(data, validate=True), head[len(_DATA) :].partition(";")[0])
-            (jpeg,) = (reduced(image, *sees.resize_rule),)
+            jpeg = reduced(image, *sees.resize_rule)
         except binascii.Error as error:
             raise refused(f"{where}: no base64: {error}", where, "invalid_image") from None
         except ValueError as error:
