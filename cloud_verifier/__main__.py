@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,7 +38,9 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     add_flags(cluster, Scaling, without=("min", "max"))
     add_flags(cluster, ServerConfig, defaults={"drain_s": DRAIN_S, **(settings or {})})
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
-    keygen.add_argument("--keys", type=path_flag, required=True, help="folder to make them in")
+    keygen.add_argument("--keys", type=path_flag, help="folder to make them in")
+    about = "add an API key of --client to this file, for the OpenAI chat API; with --keys its CURVE keys too"
+    keygen.add_argument("--api-keys", type=path_flag, help=about)
     what = keygen.add_mutually_exclusive_group()
     what.add_argument("--client", default="client", help="name of the robot (default: client)")
     about = "make the key that is to replace the server's, for the robots to have it beforehand"
@@ -61,6 +64,26 @@ def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
         raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
     program_exit.release_signals()
     show(urls, interval_s, once)
+
+
+def keygen(keys: Path | None, api_keys: Path | None, client: str, next_server: bool, switch_server: bool) -> None:
+    """Make keys, or put the server's next one in its place, and print what was made. Raises StartError."""
+    from cloud_verifier.openai_api.keys import add_key
+    from cloud_verifier.security import has_keys, make_keys, make_next_key, purpose, switch_keys
+
+    renews = next_server or switch_server
+    if (keys is None and api_keys is None) or (renews and (keys is None or api_keys is not None)):
+        raise StartError("give --keys, the folder of CURVE keys, or --api-keys, a file of API keys for --client")
+    made: list[Path] = []
+    if keys is not None and renews:
+        made = make_next_key(keys) if next_server else switch_keys(keys)
+    elif keys is not None and not (api_keys is not None and has_keys(keys, client)):
+        made = make_keys(keys, client)
+    for path in made:
+        speaks = api_keys is not None and path.name.startswith(f"{client}.key_secret")
+        print(f"{path}: " + (f"by which the chat API speaks for {client}; it stays here" if speaks else purpose(path)))
+    if api_keys is not None:
+        print(f"{add_key(api_keys, client)}: the API key of {client}; {api_keys} lets it in")
 
 
 def serve_cluster(options: dict[str, Any]) -> None:
@@ -104,15 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "top":
             watch(**options)
         elif command == "keygen":
-            from cloud_verifier.security import make_keys, make_next_key, purpose, switch_keys
-
-            folder = options["keys"]
-            if options["next_server"]:
-                made = make_next_key(folder)
-            else:
-                made = switch_keys(folder) if options["switch_server"] else make_keys(folder, options["client"])
-            for path in made:
-                print(f"{path}: {purpose(path)}")
+            keygen(**options)
         elif command == "cluster":
             serve_cluster(options)
         else:

@@ -15,6 +15,7 @@ from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.start_error import StartError as StartError
 from cloud_verifier.step import FORCED_TOKENS, HINT_TOKENS
+from speculation.address import is_loopback
 from speculation.frames import MAX_PIXELS
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
@@ -323,8 +324,28 @@ class Monitoring(Settings, frozen=True):
             raise StartError(f"--otlp {self.otlp!r} is no address such as http://localhost:4318/v1/traces")
 
 
+class ChatApi(Settings, frozen=True):
+    """These settings are of the OpenAI chat API beside the pages of `--http`."""
+
+    api_keys: Annotated[
+        Path | None,
+        Meta(
+            description="file of API keys, a line of NAME KEY each: the port of --http serves the OpenAI chat API at "
+            "/v1 to whoever has one; default: it does not"
+        ),
+    ] = None
+    api_sessions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="chat requests that are answered at once, by so many of --max-sessions; further ones wait",
+        ),
+    ] = 4
+
+
 class ServerConfig(msgspec.Struct, frozen=True):
-    """The configuration has all settings. Raises StartError for a quantisation that cannot verify."""
+    """The configuration has all settings. Raises StartError for a chat API that cannot be served beside the robots."""
 
     target: Target
     model: ModelSettings = ModelSettings()
@@ -335,6 +356,24 @@ class ServerConfig(msgspec.Struct, frozen=True):
     link: Link = Link()
     quotas: Quotas = Quotas()
     monitoring: Monitoring = Monitoring()
+    chat_api: ChatApi = ChatApi()
+
+    def __post_init__(self) -> None:
+        api, pages = self.chat_api, self.monitoring
+        if api.api_keys is None:
+            return
+        if pages.http is None:
+            raise StartError(f"--api-keys {api.api_keys}: give --http PORT too, where the chat API is served")
+        if api.api_sessions >= self.limits.max_sessions:
+            raise StartError(
+                f"--api-sessions {api.api_sessions} leaves robots none of --max-sessions {self.limits.max_sessions}; "
+                "raise that"
+            )
+        if not (is_loopback(pages.http_bind) or self.link.allow_plain):
+            raise StartError(
+                f"--http-bind {pages.http_bind}: API keys and pictures would go there in plain text; leave it on "
+                "loopback behind a proxy that speaks TLS, or give --allow-plain on a network that you trust"
+            )
 
     @classmethod
     def of(cls, model: Path, **settings: Any) -> ServerConfig:

@@ -69,4 +69,4 @@ class Request:
 
 def empty_digest(begin: BeginStep, sampling: SamplingScheme) -> bytes:
     """Return the digest of a step's empty answer. It reads the whole frame: once for each message is enough."""
-    return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key, begin.grammar)
+    return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key, begin.grammar, begin.schema)

@@ -23,7 +23,8 @@ from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.server_draft.value import OWN_TOKENS
 from cloud_verifier.step import Step, StepSettings
 from cloud_verifier.tree import ForeignDraft, Tree
-from speculation.language.grammar import Automaton
+from speculation.language.grammar import Automaton, Grammars
+from speculation.language.json_schema import schema_automaton
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service_classes import INTERACTIVE
@@ -287,17 +288,32 @@ class Scheduler:
 
     def _grammar(self, begin: BeginStep) -> Automaton | None:
         """Return the grammar of a step's answer. Raises Refused where there is none, or the answer has left it."""
-        if begin.grammar is Grammar.FREE:
+        if begin.grammar is Grammar.FREE and not begin.schema:
             return None
         if self._model.grammars is None:
             text = f"BeginStep.grammar {begin.grammar.name}: the target's tokenizer takes none; ask for free answers"
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, text, begin.step)
-        grammar = self._model.grammars.of(begin.grammar, self._model.eos, self._model.thinking)
+        if begin.schema:
+            grammar = self._schema(begin, self._model.grammars)
+        else:
+            grammar = self._model.grammars.of(begin.grammar, self._model.eos, self._model.thinking)
         ended = next((place for place, token in enumerate(begin.committed) if token in self._model.eos), None)
         if grammar.after(begin.committed[:ended], begin.max_tokens) is None:
             text = f"BeginStep.committed begins no answer of grammar {begin.grammar.name}; begin the step anew"
             raise Refused(FaultCode.MALFORMED, text, begin.step)
         return grammar
+
+    def _schema(self, begin: BeginStep, grammars: Grammars) -> Automaton:
+        """Return the automaton of a step's schema. Raises Refused for one that is not taken."""
+        model = self._model
+        try:
+            if begin.grammar is not Grammar.FREE:
+                raise ValueError("a step has a grammar or a schema; leave one of the two out")
+            if model.thinking is not None:
+                raise ValueError("this model thinks before it answers, so that its answers are no JSON; leave it out")
+            return schema_automaton(begin.schema, grammars.words, model.eos)
+        except ValueError as error:
+            raise Refused(FaultCode.UNSUPPORTED_SAMPLING, f"BeginStep.schema: {error}", begin.step) from None
 
     def _check_tokens(self, name: str, tokens: list[int], step: int) -> None:
         for place, token in enumerate(tokens):

@@ -43,6 +43,11 @@ def make_keys(folder: Path, client: str = "client") -> list[Path]:
     return [path for pair in made for path in pair]
 
 
+def has_keys(folder: Path, client: str) -> bool:
+    """Return whether a client of this name has its keys."""
+    return (folder / f"{client}{SECRET}").exists()
+
+
 def purpose(path: Path) -> str:
     """Return what a file that was made here is for, and where it belongs."""
     robot = path.name.partition(".")[0]
@@ -130,6 +135,15 @@ def public_key(folder: Path | None) -> str:
     except (OSError, ValueError) as error:
         raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
     return public.decode("ascii")
+
+
+def client_keys(folder: Path, name: str) -> tuple[bytes, bytes, bytes]:
+    """Return the server's public key in a folder, and the pair of the client of this name, z85. Raises StartError."""
+    try:
+        public, secret = zmq.auth.load_certificate(folder / f"{name}{SECRET}")
+    except (OSError, ValueError) as error:
+        raise StartError(f"--keys {folder}: {error}; make it with keygen --client {name}") from None
+    return public_key(folder).encode(), public, secret or b""
 
 
 def load_server_key(folder: Path) -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.health import VerifierHealth
-from cloud_verifier.monitoring.http_server import pages_served
+from cloud_verifier.monitoring.http_server import HttpServer, pages_served
 from cloud_verifier.start_error import need
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
@@ -41,7 +41,7 @@ def prepare_process(settings: ModelSettings) -> None:
 
 
 @contextmanager
-def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth]]:
+def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth, HttpServer | None]]:
     """Make the figures of a verifier and serve them while it loads and runs. Raises StartError."""
     settings, clock = config.monitoring, time.monotonic
     with ExitStack() as stack:
@@ -55,8 +55,8 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth]]:
             stack.callback(traces.close)
         figures = Figures(clock, traces)
         health = VerifierHealth(figures, clock, settings.hang_s)
-        stack.enter_context(pages_served(settings, health))
-        yield figures, health
+        pages = stack.enter_context(pages_served(settings, health))
+        yield figures, health, pages
 
 
 def serve_model(config: ServerConfig, member: Member | None = None) -> None:
@@ -65,18 +65,22 @@ def serve_model(config: ServerConfig, member: Member | None = None) -> None:
     `member` is what makes it one of a cluster.
     """
     prepare_process(config.model)
-    with monitored(config) as (figures, health):
+    with ExitStack() as stack:
+        figures, health, pages = stack.enter_context(monitored(config))
         config.check_folders()
         # Late, so that a wrong command line answers at once and `keygen` needs no torch.
         from cloud_verifier.frontend.supervisor import Frontend
+        from cloud_verifier.openai_api.process import chat_api_served
         from speculation.profiles import load_profile
 
         profile = load_profile(config.target.profile)
         if profile.verify_s and config.target.pass_cost is not None:
             raise StartError(f"--pass-cost: profile {profile.name} declares what passes take; leave one of the two out")
         link = config.link
-        with closing(Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)) as frontend:
-            _serve(config, profile, frontend, figures, health, member)
+        frontend = Frontend(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
+        stack.enter_context(closing(frontend))
+        stack.enter_context(chat_api_served(config, frontend.address, pages))
+        _serve(config, profile, frontend, figures, health, member)
 
 
 def _serve(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ServiceClass:
-    """A promise of speed; WISP, Sec. 5.1, has these four."""
+    """A promise of speed."""
 
     name: str
     tokens_per_s: float
@@ -17,14 +17,15 @@ class ServiceClass:
 SERVICE_CLASSES = {
     each.name: each
     for each in (
+        ServiceClass("batch", 1.0),
         ServiceClass("economy", 2.0),
         ServiceClass("standard", 4.0),
         ServiceClass("responsive", 6.0),
         ServiceClass("interactive", 8.0),
     )
 }
-"""Name -> class, the slowest first."""
-INTERACTIVE = SERVICE_CLASSES["interactive"]
+"""Name -> class, the slowest first: `batch`, for whom nobody waits, and the four of WISP, Sec. 5.1."""
+BATCH, INTERACTIVE = SERVICE_CLASSES["batch"], SERVICE_CLASSES["interactive"]
 
 
 def service_class(name: str) -> ServiceClass:

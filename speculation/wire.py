@@ -20,7 +20,7 @@ from typing import Annotated, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 9
+PROTOCOL = 10
 
 MAX_ANSWER_TOKENS = 4096
 """Tokens of an answer, those of its thinking included (`Thinking`)."""
@@ -32,6 +32,7 @@ MAX_FRAMES = 4
 MAX_FRAME_PIXELS = 1 << 24
 MAX_UNIT = 1024
 MAX_PROMPT_CHARS = 12_000
+MAX_SCHEMA_CHARS = 4096
 MAX_DRAFT_MS = 3_600_000
 MAX_TEXT_CHARS = 1000
 MAX_WORDS = 256
@@ -286,7 +287,8 @@ class BeginStep(Message, tag=3, frozen=True):
     of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
     its `Hello` named. `early`: exits run for this step and their early tokens are sent. `trace`: the id of the trace
     that joins what both sides note of the step, TRACE_BYTES; empty: there is none. `grammar`: the target's logits are
-    masked by it, so that the answer is what the target alone answers under it.
+    masked by it, so that the answer is what the target alone answers under it. `schema`, in its place, is a JSON schema
+    (`speculation.language.json_schema`); empty: there is none.
     """
 
     step: Step
@@ -306,6 +308,7 @@ class BeginStep(Message, tag=3, frozen=True):
     early: bool = True
     trace: Annotated[bytes, Meta(max_length=TRACE_BYTES)] = b""
     grammar: Grammar = Grammar.FREE
+    schema: Annotated[str, Meta(max_length=MAX_SCHEMA_CHARS)] = ""
 
 
 class Draft(Message, tag=4, frozen=True):
@@ -630,14 +633,21 @@ def jpeg_of(frames: Sequence[bytes]) -> Jpegs:
 
 
 def begin_digest(
-    prompt: str, jpeg: Jpegs, sampling: str = "greedy", key: int = 0, grammar: Grammar = Grammar.FREE
+    prompt: str,
+    jpeg: Jpegs,
+    sampling: str = "greedy",
+    key: int = 0,
+    grammar: Grammar = Grammar.FREE,
+    schema: str = "",
 ) -> bytes:
     """Return the 8-byte digest of an empty answer: all that shapes it, in `BeginStep` and `Hello.sampling`."""
     text = prompt.encode()
     frames = frames_of(jpeg)
     head = struct.pack("<IIIQB", PROTOCOL, len(text), len(sampling), key, grammar)
     sizes = struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames))
-    return hashlib.blake2b(b"".join((head, text, sampling.encode(), sizes, *frames)), digest_size=8).digest()
+    return hashlib.blake2b(
+        b"".join((head, text, sampling.encode(), sizes, *frames, schema.encode())), digest_size=8
+    ).digest()
 
 
 def extend_digest(digest: bytes, tokens: list[int]) -> bytes:

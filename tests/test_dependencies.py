@@ -46,6 +46,7 @@ ROS = {
 ZMQ_FILES = {
     "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
     "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
+    "cloud_verifier/openai_api/verifier_sessions.py",
     "edge_drafter/emulated_link.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
 }  # fmt: skip
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
@@ -59,6 +60,7 @@ TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
     "edge_drafter/draft_models.py", "edge_drafter/llama_cpp.py",
     "cloud_verifier/engine.py", "cloud_verifier/server_draft/drafting.py", "cloud_verifier/serving.py",
+    "cloud_verifier/openai_api/questions.py",
     "adapters_training/", "vlm_nav_evaluation/", "benchmarks/",
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
@@ -167,6 +169,12 @@ def test_packages_for_operators_are_imported_in_their_homes_only(package: str) -
     for path in files():
         if not name_of(path).startswith(MONITORING_HOMES[package]):
             assert package not in tops(path), name_of(path)
+
+
+def test_aiohttp_is_imported_by_the_web_page_and_the_chat_api_only() -> None:
+    for path in files():
+        if not name_of(path).startswith(("cloud_verifier/openai_api/", (NAV / "web").as_posix())):
+            assert "aiohttp" not in tops(path), name_of(path)
 
 
 def test_transformers_is_imported_for_models_and_training_only() -> None:

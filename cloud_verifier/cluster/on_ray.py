@@ -32,6 +32,7 @@ from cloud_verifier.frontend.supervisor import Frontend
 from cloud_verifier.logs import start_logging
 from cloud_verifier.monitoring.gateway_health import GatewayHealth, replica_port
 from cloud_verifier.monitoring.http_server import pages_served
+from cloud_verifier.openai_api.process import chat_api_served
 from cloud_verifier.serving import serve_model
 from speculation.address import bracketed, host_of
 
@@ -77,11 +78,14 @@ def _ray() -> Any:
 
 
 def replica_config(plan: Plan, number: int) -> ServerConfig:
-    """Return the settings of the `number`th replica, from 1: the cluster's, but for its address, pages and files."""
+    """Return the settings of the `number`th replica, from 1: the cluster's, but for its address, pages and files.
+
+    The chat API is the gateway's, which sends requests on as it does robots.
+    """
     port = str(plan.first_port + number - 1) if plan.first_port else "*"
     return plan.config.changed(
         bind=f"tcp://{plan.bind_host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
-        log_file=None,
+        log_file=None, api_keys=None,
     )  # fmt: skip
 
 
@@ -329,7 +333,8 @@ def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> 
         if not settings.stop:
             with contextlib.ExitStack() as ends:
                 cluster = ends.enter_context(contextlib.closing(RayCluster(config, settings, scaling)))
-                ends.enter_context(pages_served(config.monitoring, cluster.health))
+                pages = ends.enter_context(pages_served(config.monitoring, cluster.health))
+                ends.enter_context(chat_api_served(config, cluster.address, pages))
                 while not stopping:
                     cluster.turn()
         if settings.stop or not settings.address:

@@ -1,15 +1,18 @@
 """Serves the pages of `--http`: /metrics, /health, /ready, /load and /version, in threads beside the verifier's.
 
 It answers GET alone, reads no body, changes nothing, and holds few connections for a short time. It knows no secret,
-but names of robots: it listens on loopback unless told otherwise.
+but names of robots: it listens on loopback unless told otherwise. Connections that begin with /v1 are handed over to
+the chat API's process, where there is one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -30,12 +33,19 @@ MOST_REQUESTS = 16
 """So many are served at once; more are closed unanswered."""
 REQUEST_S = 5.0
 """A request that takes longer, however slowly its client sends or reads, is ended."""
+MOST_CHAT_REQUESTS = 256
+"""So many are looked at at once where the chat API is served; it holds them no longer than it takes to hand them over.
+"""
+LOOK_S = 0.01
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
 Answer = tuple[HTTPStatus, bytes, str]
 """Status, body and content type."""
 Page = Callable[[str], Answer]
 """Makes an answer from the request's `Accept` header."""
+_CHAT_API = re.compile(rb"[A-Z]+ /v1[/? ]")
+_HEAD_BYTES = 16
+"""The first bytes of a request that tell whether it is for the chat API."""
 
 
 def pages_of(health: Health) -> dict[str, Page]:
@@ -73,15 +83,15 @@ def _json(value: Callable[[], Any]) -> Page:
 
 
 @contextmanager
-def pages_served(settings: Monitoring, health: Health) -> Iterator[None]:
+def pages_served(settings: Monitoring, health: Health) -> Iterator[HttpServer | None]:
     """Serve the pages meanwhile, where `--http` asks for them. Raises StartError."""
     if settings.http is None:
-        yield
+        yield None
         return
     server = HttpServer(settings.http_bind, settings.http, pages_of(health))
     try:
         _log.info("figures at %s: /metrics, /health, /ready, /load and /version", server.url)
-        yield
+        yield server
     finally:
         server.close()
 
@@ -102,6 +112,13 @@ class HttpServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
         self._thread.start()
 
+    def hand_over(self, take: Callable[[socket.socket], None] | None) -> None:
+        """Let `take` have the connections of the chat API from now on; it raises OSError for one that it cannot take.
+
+        None: there is no such API.
+        """
+        self._server.take = take
+
     def close(self) -> None:
         """Answer nothing any more and free the address."""
         self._server.shutdown()
@@ -112,10 +129,12 @@ class HttpServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = MOST_REQUESTS
+    request_queue_size = MOST_CHAT_REQUESTS
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._free = threading.BoundedSemaphore(MOST_REQUESTS)
+        self._free, self._looking = (threading.BoundedSemaphore(most) for most in (MOST_REQUESTS, MOST_CHAT_REQUESTS))
+        self.take: Callable[[socket.socket], None] | None = None
+        """Takes a connection of the chat API; None: there is none."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
@@ -125,23 +144,46 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        free = self._free if self.take is None else self._looking
+        if not free.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        threading.Thread(target=self._process, args=(request, client_address, free), daemon=True).start()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _process(self, request: socket.socket, client_address: Any, free: threading.Semaphore) -> None:
         late = threading.Timer(REQUEST_S, _hang_up, (request,))
         late.daemon = True
         late.start()
         try:
-            super().process_request_thread(request, client_address)
+            take = self.take
+            if take is not None and _CHAT_API.match(_head(request)):
+                late.cancel()  # its limits are the chat API's
+                with request, contextlib.suppress(OSError):
+                    take(request)
+            elif free is self._free:
+                self.process_request_thread(request, client_address)
+            else:
+                with self._free:
+                    self.process_request_thread(request, client_address)
         finally:
             late.cancel()
-            self._free.release()
+            free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("an HTTP request failed", exc_info=True)
+
+
+def _head(connection: socket.socket) -> bytes:
+    """Return the first bytes of a request, which stay to be read; fewer where its client is gone."""
+    head = b""
+    with contextlib.suppress(OSError):
+        while len(head) < _HEAD_BYTES and b"\n" not in head:
+            before, head = head, connection.recv(_HEAD_BYTES, socket.MSG_PEEK)
+            if not head:
+                return b""
+            if head == before:
+                time.sleep(LOOK_S)
+    return head
 
 
 def _hang_up(connection: socket.socket) -> None:

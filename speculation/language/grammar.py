@@ -350,7 +350,7 @@ class ThinkingAutomaton(Automaton):
         return state._replace(place=self._start) if state.place in (self._opening, self._behind) else state
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """An automaton as arrays: where it starts, where an answer may be complete, and for every place its tokens,
     ascending, and where they lead."""
 
@@ -359,7 +359,7 @@ class _Table(NamedTuple):
     rows: Sequence[tuple[_Ints, _Ints]]
 
 
-def _table(name: Grammar, words: tuple[bytes, ...]) -> _Table:
+def _table(name: Grammar, words: tuple[bytes, ...]) -> Table:
     """Return the table of a grammar. Raises ValueError where the tokens cannot spell an answer."""
     whole = next(
         one for one in grammars_for(not name.form_1) if one.action_first == name.action_first and not one.lacks
@@ -369,24 +369,32 @@ def _table(name: Grammar, words: tuple[bytes, ...]) -> _Table:
 
 
 @lru_cache(maxsize=8)
-def _compiled(name: Grammar, words: tuple[bytes, ...]) -> _Table:
-    """Turn the library's automaton into arrays.
+def _compiled(name: Grammar, words: tuple[bytes, ...]) -> Table:
+    try:
+        return compiled(expression(name), words)
+    except ValueError:
+        raise ValueError(SPELLS_NONE.format(name.name)) from None
 
-    For the library an answer ends with a character that no answer holds. Without it, where an answer may be
-    complete, the library takes no token that ends inside a character.
+
+def compiled(text: str, words: Sequence[bytes]) -> Table:
+    """Turn the library's automaton of a regular expression over these words into arrays.
+
+    For the library an answer begins and ends with a character that no answer holds. Without the one behind it, where
+    an answer may be complete, the library takes no token that ends inside a character; without the one before it, it
+    also follows answers that might begin further on, which for a counted string takes for ever. Raises ValueError where
+    the words spell no text of the expression.
     """
     known: dict[bytes, list[int]] = {}
     for token, word in enumerate(words):
         if word and _END not in word:
             known.setdefault(word, []).append(token)
     nothing, end = len(words), len(words) + 1
-    try:
-        index = Index(f"{expression(name)}\\x00", Vocabulary(nothing, known | {_END: [end]}))
-    except ValueError:
-        raise ValueError(SPELLS_NONE.format(name.name)) from None
+    index = Index(f"\\x00(?:{text})\\x00", Vocabulary(nothing, known | {_END: [end]}))
     found: Mapping[int, Mapping[int, int]] = index.get_transitions()
     ended = set(index.get_final_states())
-    numbers = {index.get_initial_state(), *found}.union(*(row.values() for row in found.values())) - ended
+    outside = index.get_initial_state()
+    start = found[outside][end]
+    numbers = {start, *found}.union(*(row.values() for row in found.values())) - ended - {outside}
     place = {number: count for count, number in enumerate(sorted(numbers))}
     final = frozenset(place[number] for number in numbers if end in found.get(number, {}))
     rows: list[tuple[_Ints, _Ints]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))] * len(place)
@@ -396,10 +404,10 @@ def _compiled(name: Grammar, words: tuple[bytes, ...]) -> _Table:
         behind = np.fromiter((place[each] for each in row.values()), dtype=np.int32, count=len(row))
         order = np.argsort(ids)
         rows[place[number]] = ids[order], behind[order]
-    return _Table(place[index.get_initial_state()], final, rows)
+    return Table(place[start], final, rows)
 
 
-def _narrowed(table: _Table, name: Grammar, words: tuple[bytes, ...]) -> _Table:
+def _narrowed(table: Table, name: Grammar, words: tuple[bytes, ...]) -> Table:
     """Return the part of a table whose answers name an action of `name`, without compiling the whole once more.
 
     Ends of action lines ('small') share their places. So a place of a line is split by the text that the line has
@@ -441,7 +449,7 @@ def _narrowed(table: _Table, name: Grammar, words: tuple[bytes, ...]) -> _Table:
         rows[number] = kept(
             ids, [placed(int(led), line + words[token]) for token, led in zip(ids, places, strict=True)]
         )
-    return _Table(start, frozenset(final), rows)
+    return Table(start, frozenset(final), rows)
 
 
 @dataclass(frozen=True)
@@ -512,7 +520,8 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
         """`vocabulary` is len(tokenizer). Raises ValueError, in a sentence, for a tokenizer that is not byte-level."""
-        self._words = _words(tokenizer, vocabulary)
+        self.words = _words(tokenizer, vocabulary)
+        """The bytes of every token; none for one that is no text."""
 
     def of(self, name: Grammar, ends: Sequence[int], thinking: Thinking | None = None) -> Automaton:
         """Return the automaton of a grammar whose answers end with one of these tokens, and begin behind `thinking`.
@@ -520,7 +529,7 @@ class Grammars:
         About 6 s for a new one over 150,000 tokens, milliseconds over 500. Raises ValueError as that does.
         """
         with _compiling:
-            return _automaton(name, self._words, tuple(ends), thinking)
+            return _automaton(name, self.words, tuple(ends), thinking)
 
 
 _compiling = threading.Lock()

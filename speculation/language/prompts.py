@@ -35,6 +35,10 @@ DONE_LINE = "Done: "
 """How the line of what was done so far begins."""
 TURN_END = "\x1e"
 """What separates the turns of a conversation in a prompt: ASCII's record separator, which no keyboard types."""
+ROLE_MARK, IMAGE_MARK = "\x01", "\x1a"
+"""ASCII's start of heading, with which every turn of a `conversation` begins, the first letter of its role behind it;
+and ASCII's substitute, which stands there for an image."""
+ROLES = ("system", "user", "assistant")
 
 
 class ActionKind(str, Enum):
@@ -136,6 +140,7 @@ class Blocked:
         return f"{self.action.text}{_BLOCKED}"
 
 
+_MARKS = TURN_END + ROLE_MARK + IMAGE_MARK
 _BLOCKED = " blocked"
 _DIGITS = 4
 """Digits that are read of how often an action was repeated; an instruction may hold longer numbers."""
@@ -322,7 +327,7 @@ def compose(
     `speculation.language.search_memory`, for models of prompt form 2.
     """
     # An instruction is one turn: nobody puts words into the model's mouth.
-    lines = [instruction.replace(TURN_END, " ").strip()]
+    lines = [instruction.translate(dict.fromkeys(map(ord, _MARKS), " ")).strip()]
     if done:
         lines.append(f"{DONE_LINE}{history(done)}")
     lines += memory
@@ -397,9 +402,12 @@ def chat(prompt: str, images: int = 1, in_parts: bool = True) -> list[dict[str, 
     """Return the chat messages of one step: its frames first, the oldest before the others, then the instruction.
 
     A prompt of `continued` is a conversation: its parts are user and assistant in turns, and the first has the frames.
+    One of `conversation` names its turns' roles and the places of its images.
     Templates of models that see may drop an instruction that is no part, those of language models one that is:
     `in_parts` is which of them it is for. With images it is always in parts.
     """
+    if is_conversation(prompt):
+        return _named_turns(prompt, in_parts or images > 0)
     turns, roles = [turn.strip() for turn in prompt.split(TURN_END)], ("user", "assistant")
     if not images and not in_parts:
         return [{"role": roles[place % 2], "content": turn} for place, turn in enumerate(turns)]
@@ -418,6 +426,43 @@ def continued(prompt: str, answer: str, question: str) -> str:
     if TURN_END in answer + question:
         raise ValueError("a turn of a conversation holds the control character U+001E; leave it out")
     return TURN_END.join((prompt, answer, question))
+
+
+def conversation(turns: Sequence[tuple[str, str]]) -> str:
+    """Return the prompt of a conversation whose turns are roles with texts, in which IMAGE_MARK stands for an image.
+
+    Raises ValueError for a role that is none of ROLES, and for a text with a mark of this form in it.
+    """
+    for role, text in turns:
+        if role not in ROLES:
+            raise ValueError(f"a turn's role is {role!r}; it is one of {', '.join(ROLES)}")
+        if TURN_END in text or ROLE_MARK in text:
+            raise ValueError("a turn holds the control character U+001E or U+0001; leave it out")
+    return TURN_END.join(f"{ROLE_MARK}{role[0]}{text}" for role, text in turns)
+
+
+def is_conversation(prompt: str) -> bool:
+    """Return whether a prompt is one of `conversation`, which may do without images also where the model sees."""
+    return prompt.startswith(ROLE_MARK)
+
+
+def _named_turns(prompt: str, in_parts: bool) -> list[dict[str, Any]]:
+    """Return the chat messages of a prompt of `conversation`.
+
+    Raises ValueError for a turn that names no role, and for an image where the model sees none.
+    """
+    messages: list[dict[str, Any]] = []
+    roles = {role[0]: role for role in ROLES}
+    for turn in prompt.split(TURN_END):
+        role, text = roles.get(turn[1:2]), turn[2:].strip()
+        if turn[:1] != ROLE_MARK or role is None or (IMAGE_MARK in text and not in_parts):
+            raise ValueError("a turn of the conversation names no role, or has an image for a model that sees none")
+        content: list[dict[str, str]] = []
+        for place, words in enumerate(text.split(IMAGE_MARK)):
+            content += [{"type": "image"}] if place else []
+            content += [{"type": "text", "text": words}] if words else []
+        messages.append({"role": role, "content": content if in_parts else text})
+    return messages
 
 
 class Vocabulary(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from speculation.frames import Frame, decode_frames
+from speculation.language.prompts import is_conversation
 from speculation.vlm.frame_size import reduced
 from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Grid, Ints, text_positions
@@ -38,11 +39,13 @@ def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None
 
     Several frames are given the oldest first, and the chat has them in that order. Each is prepared by itself.
 
-    Empty bytes are "no image" on the wire: words alone to a language model, but never to a model that sees,
-    which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
+    Empty bytes are "no image" on the wire: words alone to a language model, or in a `conversation`, which names the
+    places of its images; but else never to a model that sees, which must not steer a robot by a frame that got lost.
+    Raises ValueError, in one sentence, for an image or
     instruction that cannot be used.
     """
-    if image is None or (isinstance(image, bytes) and not image and not vlm.sees_images):
+    is_empty = isinstance(image, bytes) and not image
+    if image is None or (is_empty and (is_conversation(prompt) or not vlm.sees_images)):
         ids = vlm.processor.encode_text(prompt)
         return Inputs(ids, None, (), text_positions(len(ids)), 0)
     frames = vlm.processor.frames

@@ -13,7 +13,7 @@ import numpy as np
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 
-from speculation.language.prompts import chat
+from speculation.language.prompts import chat, is_conversation
 from speculation.language.thinking import CLOSES, OPENS, thinking_of
 from speculation.vlm.families import Family, FrameProcessor, family_of
 from speculation.vlm.families.qwen_vl import QwenFrames, QwenVL
@@ -94,14 +94,20 @@ class Processor:
     def encode_text(self, prompt: str, images: Sequence[str] = ()) -> Ints:
         """Return the token ids [n] of the chat around `prompt`; `images`: the text that takes each image's place.
 
-        Raises ValueError for an empty prompt, one with special tokens, or a template without a place for each image.
+        Raises ValueError for an empty prompt, one with special tokens, a template without a place for each image, or
+        one that refuses the turns of a `conversation`.
         """
         if not prompt.strip():
             raise ValueError("the instruction is empty; say for example 'find the silver bottle'")
         for special in self._marks:
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
-        text = self._render(prompt, len(images))
+        try:
+            text = self._render(prompt, len(images))
+        except jinja2.TemplateError as error:
+            if not is_conversation(prompt):
+                raise
+            raise ValueError(f"the model's chat template takes no such conversation: {error}") from None
         parts = text.split(self.frames.place) if self.frames is not None else [text]
         if len(parts) != len(images) + 1:
             needed = {0: "none is", 1: "one is"}.get(len(images), f"{len(images)} are")

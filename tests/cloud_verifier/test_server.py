@@ -407,7 +407,7 @@ def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> Non
 def test_a_class_that_is_not_known_is_refused_by_name() -> None:
     (fault,) = Bench().ask(b"a", msgspec.structs.replace(HELLO, service_class="emergency"))
     assert isinstance(fault, Fault) and fault.code is FaultCode.MALFORMED
-    assert "Hello.service_class: service class 'emergency' is none of economy (2 tokens/s), standard" in fault.message
+    assert "Hello.service_class: service class 'emergency' is none of batch (1 tokens/s), economy" in fault.message
 
 
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])

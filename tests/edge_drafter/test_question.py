@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, Interruption, Mode, StepInterrupted
-from edge_drafter.question import HALF, GrowingText, Question
+from edge_drafter.question import Question
+from speculation.language.growing_text import HALF, GrowingText
 from speculation.language.thinking import CLOSES, OPENS, reader
 from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
 from tests.edge_drafter.fakes import (

@@ -22,10 +22,10 @@ from cloud_verifier.tree import Tree
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.answer import Answer
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink
-from edge_drafter.question import GrowingText
 from speculation import wire
 from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned, Stop
+from speculation.language.growing_text import GrowingText
 from speculation.language.prompts import ACTIONS, committed_action, parse_answer
 from speculation.sampling import SamplingScheme
 from speculation.wire import (

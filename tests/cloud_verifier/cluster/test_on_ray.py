@@ -20,9 +20,12 @@ import zmq.auth
 from cloud_verifier.__main__ import main
 from cloud_verifier.cluster import on_ray
 from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE, RayCluster, stop
+from cloud_verifier.openai_api.keys import add_key
 from cloud_verifier.security import make_keys
 from edge_drafter.link import Keys, LinkState, ZmqLink
+from speculation.language.thinking import reader
 from speculation.program_exit import SIGNALS
+from speculation.vlm.load import load_vlm
 from tests.cloud_verifier.cluster.running import (
     LIMIT_S,
     Running,
@@ -33,7 +36,8 @@ from tests.cloud_verifier.cluster.running import (
     settings_of,
     turning,
 )
-from tests.cloud_verifier.process import ROOT_FOLDER, Target, command, frontends_of, make_target
+from tests.cloud_verifier.openai_api.serving import address_in, as_robot, client
+from tests.cloud_verifier.process import ANSWER, ROOT_FOLDER, Target, command, frontends_of, make_target
 
 ROBOTS = 3
 
@@ -356,6 +360,47 @@ def test_on_this_machine_alone_it_serves_until_a_signal_ends_all(number: signal.
     for line in (r"gateway closed: [1-9]\d* robots sent to replicas, 0 turned away", "all replicas have ended"):
         assert re.search(line, started.log)
     assert "Traceback" not in started.log
+
+
+@pytest.mark.ray
+def test_the_gateway_routes_requests_of_the_chat_api_as_robots(target: Target, tmp_path: Path) -> None:
+    """One replica is killed while requests stream: each answer goes on at the other, where it stood."""
+    folder, file = tmp_path / "keys", tmp_path / "api_keys"
+    make_keys(folder, "alice")
+    key, vlm = add_key(file, "alice"), load_vlm(target.folder, dtype="float64")
+    texts = [reader(vlm.processor.tokenizer)(tokens) for tokens in target.truths]
+    started = Command(
+        "--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2", "--http", "0",
+        "--keys", str(folder), "--api-keys", str(file),
+    )  # fmt: skip
+    try:
+        eventually(lambda: started.log.count("is ready (0 robots)") == 2, "two replicas were not ready")
+        pids = dict(re.findall(r"replica (\S+) starts as process (\d+)", started.log))
+        opened = re.compile(r"(\S+): session \d+ \(alice\) opened: class=batch")
+        alive: list[str] = []
+        asking = client(address_in(started.log.splitlines()), key)
+
+        def ask(number: int) -> str:
+            how = {"model": "target", "temperature": 0, "max_tokens": ANSWER, "stream": True}
+            chunks = asking.chat.completions.create(messages=as_robot(number), **how)  # type: ignore[call-overload]
+            parts = []
+            for chunk in chunks:
+                parts.append(chunk.choices[0].delta.content or "")
+                if len(parts) == 4 and alive:
+                    os.kill(int(pids[alive.pop()]), signal.SIGKILL)
+            return "".join(parts)
+
+        assert ask(0) == texts[0]
+        eventually(lambda: bool(opened.search(started.log)), "a session")
+        alive += opened.findall(started.log)[:1]
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(ask, [number % len(texts) for number in range(12)]))
+        assert found == [texts[number % len(texts)] for number in range(12)]
+        eventually(lambda: set(opened.findall(started.log)) == set(pids), "sessions at the other replica")
+        os.kill(started.process.pid, signal.SIGTERM)
+        assert started.end() == 0
+    finally:
+        started.process.kill()
 
 
 @pytest.mark.ray

@@ -172,3 +172,41 @@ def test_pages_are_served_at_ipv6_addresses_too(address: str, at: str) -> None:
             assert answer.read() == b"ok\n"
     finally:
         server.close()
+
+
+def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages() -> None:
+    taken: list[bytes] = []
+
+    def take(connection: socket.socket) -> None:
+        taken.append(connection.recv(100))
+        connection.sendall(b"HTTP/1.0 204 No Content\r\n\r\n")
+
+    server = HttpServer("127.0.0.1", 0, {"/ok": ok})
+    try:
+        server.hand_over(take)
+        assert get(server, "/ok")[0] == HTTPStatus.OK and get(server, "/v10")[0] == HTTPStatus.NOT_FOUND
+        for parts in ([b"GET /v1/models HTTP/1.1\r\n"], [b"PO", b"ST /v1/", b"chat/completions HTTP/1.1\r\n"]):
+            with socket.create_connection(("127.0.0.1", server.port), 60) as client:
+                for part in parts:
+                    client.sendall(part)
+                    time.sleep(0.02)
+                assert client.recv(100).startswith(b"HTTP/1.0 204")
+        assert len(taken) == 2 and taken[0] == b"GET /v1/models HTTP/1.1\r\n" and taken[1].startswith(b"POST /v1/")
+        server.hand_over(None)
+        assert get(server, "/v1/models")[0] == HTTPStatus.NOT_FOUND
+    finally:
+        server.close()
+
+
+def test_a_connection_that_the_chat_api_cannot_take_is_closed() -> None:
+    def take(_: socket.socket) -> None:
+        raise OSError("its process is gone")
+
+    server = HttpServer("127.0.0.1", 0, {"/ok": ok})
+    try:
+        server.hand_over(take)
+        with pytest.raises(OSError):
+            urlopen(Request(server.url + "/v1/models"), timeout=60)
+        assert get(server, "/ok")[0] == HTTPStatus.OK
+    finally:
+        server.close()

@@ -15,12 +15,12 @@ from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.policies.wisp import Wisp
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
-from speculation.service_classes import SERVICE_CLASSES
+from speculation.service_classes import BATCH, SERVICE_CLASSES
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import feasible, kept_by
 
 COST = Declared(PassCost(0.001, 0.0, 1e-6, 0.02))
-CLASSES = list(SERVICE_CLASSES.values())
+CLASSES = [each for each in SERVICE_CLASSES.values() if each is not BATCH]
 JUDGED = [(4, 3)] * 400
 """Three of four draft tokens were accepted, over and over: alpha = 3/4."""
 

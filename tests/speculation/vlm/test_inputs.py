@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from speculation.frames import decode_jpeg
+from speculation.language.prompts import IMAGE_MARK, conversation
 from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
@@ -86,3 +87,15 @@ def test_frames_are_sent_in_the_size_that_a_model_sees_and_to_a_language_model_a
     sent = as_sent(target, (large, small))
     assert [decode_jpeg(each).shape for each in sent] == [(IMAGE_SIZE, IMAGE_SIZE, 3)] * 2 and sent[1] is small
     assert as_sent(load_vlm(tiny_text_model(tmp_path / "words")), large) is large
+
+
+def test_a_conversation_may_be_words_alone_and_else_has_its_images_where_they_stand(target: Vlm) -> None:
+    words = prepare(target, conversation([("system", "Be brief."), ("user", "so?")]), b"")
+    assert words.pixel_values is None and target.image_token not in words.ids
+    with pytest.raises(ValueError, match="0 bytes"):
+        prepare(target, "find it", b"")
+    with pytest.raises(ValueError, match="image places"):
+        prepare(target, conversation([("user", "find it")]), frame(0))
+    robots = prepare(target, "find it", frame(0))
+    named = prepare(target, conversation([("user", f"{IMAGE_MARK}find it")]), frame(0))
+    assert named.ids.tolist() == robots.ids.tolist()

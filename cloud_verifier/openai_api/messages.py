@@ -1,0 +1,267 @@
+"""Requests and answers of the OpenAI chat API, typed; no HTTP, no models.
+
+What would change an answer and is not done here is refused by its name; what changes none is ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+MAX_MESSAGES = 256
+MAX_STOPS, MAX_STOP_CHARS = 4, 200
+_FIELD = re.compile(r" - at `\$\.?(?P<field>[^`]*)`")
+_UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`")
+
+
+class ApiError(Exception):
+    """A request is refused; `message` is for people, `code` for programs, `param` names the field."""
+
+    def __init__(
+        self, status: HTTPStatus, message: str, code: str = "", param: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_after_s = status, code, param, retry_after_s
+
+    @property
+    def body(self) -> bytes:
+        """Return the error as the API writes it, in JSON."""
+        kind = {HTTPStatus.UNAUTHORIZED: "authentication_error", HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}.get(
+            self.status, "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        )
+        about = {"message": str(self), "type": kind, "param": self.param or None, "code": self.code or None}
+        return msgspec.json.encode({"error": about})
+
+
+def refused(message: str, param: str = "", code: str = "invalid_value") -> ApiError:
+    """Return the error of a request that cannot be answered as it is."""
+    return ApiError(HTTPStatus.BAD_REQUEST, message, code, param)
+
+
+def too_long(message: str) -> ApiError:
+    """Return the error of a conversation that does not fit, with its answer."""
+    return refused(message, "messages", "context_length_exceeded")
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what a request is made of."""
+
+
+class ImageUrl(_Part, frozen=True):
+    """Where an image is: a data URI. `detail` is ignored, as a model has one resolution."""
+
+    url: str
+    detail: Any = None
+
+
+class TextPart(_Part, frozen=True, tag_field="type", tag="text"):
+    """Words of a message."""
+
+    text: str
+
+
+class ImagePart(_Part, frozen=True, tag_field="type", tag="image_url"):
+    """An image of a message."""
+
+    image_url: ImageUrl
+
+
+Content: TypeAlias = str | list[TextPart | ImagePart] | None
+
+
+class ChatMessage(_Part, frozen=True):
+    """One turn of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content = None
+    name: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+
+
+class StreamOptions(_Part, frozen=True):
+    """What a stream has besides its text."""
+
+    include_usage: bool = False
+    include_obfuscation: Any = None
+
+
+class JsonSchema(_Part, frozen=True):
+    """The schema of an answer."""
+
+    name: str = ""
+    schema: dict[str, Any] = {}
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(_Part, frozen=True):
+    """What an answer must look like: anything, JSON of a schema, or by a grammar of robots' answers, by its name."""
+
+    type: Literal["text", "json_schema", "grammar"]
+    json_schema: JsonSchema | None = None
+    grammar: str | None = None
+
+
+class ChatRequest(_Part, frozen=True, kw_only=True):
+    """The body of POST /v1/chat/completions. `service_class` and the grammars are this verifier's own."""
+
+    model: str
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: (
+        Annotated[str, Meta(max_length=MAX_STOP_CHARS)]
+        | Annotated[list[Annotated[str, Meta(max_length=MAX_STOP_CHARS)]], Meta(max_length=MAX_STOPS)]
+        | None
+    ) = None
+    response_format: ResponseFormat | None = None
+    service_class: str | None = None
+    # taken only with a value that changes nothing, see `_NEUTRAL`
+    n: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    logit_bias: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    # ignored: they change no answer
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    parallel_tool_calls: Any = None
+    service_tier: Any = None
+    prediction: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts before which the answer ends."""
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in given if stop)
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the stream ends with how many tokens it took."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},), "logprobs": (False,),
+    "top_logprobs": (0,), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
+    "function_call": ("none", "auto"), "modalities": (["text"],),
+}  # fmt: skip
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """Return the request in a body. Raises ApiError, naming the field, for anything else."""
+    try:
+        request = msgspec.json.decode(body, type=ChatRequest)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refused(f"the body is no JSON: {error}", code="invalid_json") from None
+    for name, neutral in _NEUTRAL.items():
+        value = getattr(request, name)
+        if value is not None and value not in neutral:
+            raise refused(f"{name} is not supported by this server; leave it out", name, "unsupported_parameter")
+    for place, message in enumerate(request.messages):
+        if message.tool_calls:
+            where = f"messages[{place}].tool_calls"
+            raise refused(f"{where} is not supported by this server; leave it out", where, "unsupported_parameter")
+    if request.stream_options is not None and not request.stream:
+        raise refused("stream_options goes with stream: true", "stream_options")
+    if None not in (request.max_tokens, request.max_completion_tokens):
+        raise refused("max_tokens is the old name of max_completion_tokens; give one of the two", "max_tokens")
+    return request
+
+
+def _explained(text: str) -> ApiError:
+    place, unknown = _FIELD.search(text), _UNKNOWN.search(text)
+    field = place["field"] if place is not None else ""
+    sentence = text[: place.start()] if place is not None else text
+    if unknown is not None:
+        field = f"{field}.{unknown['field']}" if field else unknown["field"]
+        sentence = f"{field} is unknown to this server; leave it out"
+        return refused(sentence, field, "unknown_parameter")
+    sentence = sentence.replace("`", "")
+    return refused(f"{field}: {sentence}" if field else sentence, field)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How many tokens a request took."""
+
+    prompt: int
+    completion: int = 0
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _Text(msgspec.Struct, frozen=True, omit_defaults=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    index: int
+    finish_reason: str | None
+    message: _Text | UnsetType = UNSET
+    delta: _Text | UnsetType = UNSET
+    logprobs: None = None
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[_Choice]
+    usage: _Usage | UnsetType | None = UNSET
+
+
+class Answers:
+    """Writes the answers to one request, whole or piece by piece, in JSON. `created` is in seconds since 1970."""
+
+    def __init__(self, name: str, created: int, model: str) -> None:
+        self._about = (name, created, model)
+
+    def whole(self, text: str, reason: str, usage: Usage) -> bytes:
+        """Return the whole answer, and why it ends: `stop` or `length`."""
+        choice = _Choice(0, reason, message=_Text("assistant", text))
+        return self._encoded("chat.completion", [choice], usage)
+
+    def piece(self, text: str | None, reason: str | None = None, first: bool = False) -> bytes:
+        """Return a piece of text; None for none, as beside the `reason` why the answer ends."""
+        delta = _Text("assistant" if first else UNSET, UNSET if text is None else text)
+        return self._encoded("chat.completion.chunk", [_Choice(0, reason, delta=delta)])
+
+    def usage(self, usage: Usage) -> bytes:
+        """Return the last piece of a stream, which has no text."""
+        return self._encoded("chat.completion.chunk", [], usage)
+
+    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | None = None) -> bytes:
+        name, created, model = self._about
+        used: _Usage | UnsetType = UNSET
+        if usage is not None:
+            used = _Usage(usage.prompt, usage.completion, usage.prompt + usage.completion)
+        return msgspec.json.encode(_Completion(name, kind, created, model, choices, used))

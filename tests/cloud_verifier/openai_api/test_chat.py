@@ -1,0 +1,389 @@
+"""The chat API of a real verifier, asked by the openai package: answers are a robot's, and errors the API's own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from PIL import Image
+
+from speculation import wire
+from speculation.images import view_jpeg
+from speculation.language.prompts import conversation, parse_answer
+from speculation.language.thinking import reader
+from speculation.vlm.inputs import as_sent
+from speculation.vlm.model import Vlm
+from tests.cloud_verifier.openai_api.serving import (
+    LIMIT_S,
+    as_robot,
+    client,
+    data_uri,
+    eventually,
+    image_part,
+    key_of,
+    serving,
+)  # fmt: skip
+from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, make_target
+from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
+
+ROBOTS, REQUESTS, API_SESSIONS = 8, 64, 3
+SCHEMA = {
+    "type": "object",
+    "properties": {"seen": {"type": "boolean"}, "where": {"enum": ["left", "right"]}, "steps": {"type": "integer"}},
+    "required": ["seen", "where"],
+    "additionalProperties": False,
+}
+
+
+@dataclass
+class Api:
+    verifier: Verifier
+    url: str
+    key: str
+    client: OpenAI
+    vlm: Vlm
+
+    def ask(self, messages: list[Any], **how: Any) -> Any:
+        given = {"model": "target", "temperature": 0, "max_tokens": ANSWER} | how
+        return self.client.chat.completions.create(messages=messages, **given)
+
+    def text(self, messages: list[Any], **how: Any) -> str:
+        text = self.ask(messages, **how).choices[0].message.content
+        assert isinstance(text, str)
+        return text
+
+    def truth(self, prompt: str, image: bytes, count: int = ANSWER) -> str:
+        """Return the text that the target alone answers."""
+        tokens = greedy(self.vlm, prompt, image, count)
+        end = next((place for place, token in enumerate(tokens) if token in self.vlm.eos), count)
+        return reader(self.vlm.processor.tokenizer)(tokens[: end + 1])
+
+    def page(self, name: str) -> Any:
+        with urlopen(self.url.replace("/v1", name), timeout=LIMIT_S) as reply:
+            return json.loads(reply.read())
+
+
+@pytest.fixture(scope="module")
+def goal(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return make_target(tiny_target, tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def api(goal: Target, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One verifier for all tests: nothing that a client does may end it."""
+    file = tmp_path_factory.mktemp("keys") / "api_keys"
+    key = key_of(file)
+    flags = ("--max-sessions", str(ROBOTS + API_SESSIONS), "--api-sessions", str(API_SESSIONS), "--capacity", "512",
+             "--frames", "2")  # fmt: skip
+    with serving(goal.folder, file, *flags) as (verifier, url):
+        yield Api(verifier, url, key, client(url, key), target)
+
+
+def text_of(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def test_models_are_listed(api: Api) -> None:
+    assert [each.id for each in api.client.models.list()] == ["target"]
+    assert api.client.models.retrieve("target").id == "target"
+
+
+def test_greedy_answers_are_a_robots(api: Api, goal: Target) -> None:
+    read = reader(api.vlm.processor.tokenizer)
+    for number, truth in enumerate(goal.truths):
+        answer = api.ask(as_robot(number))
+        (choice,) = answer.choices
+        assert choice.message.content == read(truth) and choice.message.role == "assistant"
+        assert answer.usage.completion_tokens == len(truth) and answer.usage.prompt_tokens > 0
+        assert choice.finish_reason == ("stop" if truth[-1] in api.vlm.eos else "length")
+        assert answer.model == "target" and answer.object == "chat.completion"
+
+
+def test_a_stream_is_the_same_answer_in_pieces(api: Api, goal: Target) -> None:
+    chunks = list(api.ask(as_robot(0), stream=True, stream_options={"include_usage": True}))
+    *pieces, last = chunks
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert text == reader(api.vlm.processor.tokenizer)(goal.truths[0])
+    assert pieces[0].choices[0].delta.role == "assistant" and pieces[-1].choices[0].finish_reason == "length"
+    assert last.choices == [] and last.usage is not None and last.usage.completion_tokens == ANSWER
+    assert {chunk.id for chunk in chunks} == {chunks[0].id}
+
+
+def test_asynchronous_clients(api: Api) -> None:
+    async def ask() -> list[str]:
+        async with AsyncOpenAI(base_url=api.url, api_key=api.key, timeout=LIMIT_S, max_retries=0) as asking:
+            calls = [
+                asking.chat.completions.create(
+                    model="target", messages=as_robot(number), temperature=0, max_tokens=ANSWER
+                )
+                for number in range(3)
+            ]
+            return [str(answer.choices[0].message.content) for answer in await asyncio.gather(*calls)]
+
+    assert asyncio.run(ask()) == [api.truth(prompt, jpeg(number)) for number, prompt in enumerate(PROMPTS)]
+
+
+def test_a_client_that_goes_in_the_middle_of_a_stream_frees_its_row(api: Api) -> None:
+    before = metric(api, "request_success_total", "cancelled")
+    stream = api.ask(as_robot(0), stream=True, max_tokens=400)
+    next(stream), next(stream)
+    stream.close()
+    eventually(lambda: metric(api, "request_success_total", "cancelled") == before + 1)
+    eventually(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+
+
+@pytest.mark.parametrize("stop", ["s", ["zzz", "at", "ee"], "the "])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_ends_before_a_stop_text(api: Api, stop: Any, stream: bool) -> None:
+    stops = [stop] if isinstance(stop, str) else stop
+    for number, prompt in enumerate(PROMPTS):
+        whole = api.truth(prompt, jpeg(number))
+        wanted = whole[: min((whole.find(each) for each in stops if each in whole), default=len(whole))]
+        if stream:
+            chunks = list(api.ask(as_robot(number), stop=stop, stream=True))
+            text, reason = (
+                "".join(c.choices[0].delta.content or "" for c in chunks),
+                chunks[-1].choices[0].finish_reason,
+            )
+        else:
+            (choice,) = api.ask(as_robot(number), stop=stop).choices
+            text, reason = choice.message.content, choice.finish_reason
+        assert text == wanted and (reason == "stop" or wanted == whole)
+
+
+def test_sampled_answers_are_a_robots_with_the_seed_as_key(api: Api, goal: Target) -> None:
+    sampling = "coupled(temperature=1.5,top_p=0.9)"
+    robot = Robot(api.verifier.address)
+    try:
+        robot.send(wire.Hello(goal.hello.tokenizer, goal.hello.vocabulary, sampling=sampling))
+        assert isinstance(robot.receive(), wire.Welcome)
+        robot.send(wire.BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER, idle=wire.Idle.DECODE, key=7))
+        tokens: list[int] = []
+        while True:
+            commit = robot.receive()
+            assert isinstance(commit, wire.Commit)
+            tokens += commit.tokens
+            if commit.done:
+                break
+    finally:
+        robot.close()
+    how = {"temperature": 1.5, "top_p": 0.9}
+    assert api.text(as_robot(0), seed=7, **how) == reader(api.vlm.processor.tokenizer)(tokens)
+    assert api.text(as_robot(0), seed=7, **how) == api.text(as_robot(0), seed=7, **how)
+    assert len({api.text(as_robot(0), seed=seed, **how) for seed in (1, 2, -3)}) > 1
+    assert api.text(as_robot(0), temperature=1) != api.text(as_robot(0), temperature=1), "without a seed each its own"
+
+
+def test_conversations_are_the_models_own_chat(api: Api) -> None:
+    words = [
+        ("system", "You see."),
+        ("user", "find it"),
+        ("assistant", "Where?"),
+        ("user", "left"),
+        ("user", "!"),
+    ]
+    messages = [{"role": role, "content": text} for role, text in words]
+    assert api.text(messages) == api.truth(conversation(words), b"")
+    messages[0]["role"] = "developer"
+    assert api.text(messages) == api.truth(conversation(words), b"")
+    between = [text_of("This: "), image_part(jpeg(0)), text_of(" and this: "), image_part(jpeg(1)), text_of(" ?")]
+    prompt = conversation([("user", "This: \x1a and this: \x1a ?")])
+    tokens = greedy(api.vlm, prompt, (jpeg(0), jpeg(1)), ANSWER)  # type: ignore[arg-type]
+    assert api.text([{"role": "user", "content": between}]) == reader(api.vlm.processor.tokenizer)(tokens)
+
+
+def picture(mode: str = "RGB", size: tuple[int, int] = (61, 47)) -> Image.Image:
+    pixels = np.random.default_rng(5).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def saved(image: Image.Image, kind: str, **how: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **how)
+    return file.getvalue()
+
+
+def rotated_jpeg() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return saved(picture(), "JPEG", exif=exif)
+
+
+PICTURES = {
+    "JPEG with EXIF": rotated_jpeg(), "grey JPEG": saved(picture("L"), "JPEG"), "CMYK": saved(picture("CMYK"), "JPEG"),
+    "progressive": saved(picture(), "JPEG", progressive=True), "PNG with alpha": saved(picture("RGBA"), "PNG"),
+    "grey PNG": saved(picture("L"), "PNG"), "palette": saved(picture("P"), "PNG"), "1 bit": saved(picture("1"), "PNG"),
+    "16 bit": saved(Image.fromarray(np.arange(61 * 47, dtype=np.uint16).reshape(47, 61) * 22), "PNG"),
+    "WebP": saved(picture(), "WEBP"), "large": saved(picture(size=(800, 600)), "JPEG"),
+    "cut marker": saved(picture(), "JPEG")[:-2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_pictures_are_seen_as_a_robots(api: Api, kind: str) -> None:
+    image = PICTURES[kind]
+    frame = as_sent(api.vlm, view_jpeg(image))
+    assert isinstance(frame, bytes)
+    messages = [{"role": "user", "content": [image_part(image, "image/png"), text_of(PROMPTS[0])]}]
+    assert api.text(messages) == api.truth(PROMPTS[0], frame)
+
+
+def content(url: str) -> list[Any]:
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text_of("what is it?")]}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        (content("http://127.0.0.1:9/a.jpg"), "fetches none"),
+        (content("file:///etc/passwd"), "fetches none"),
+        (content("data:image/png;base64,!!!"), "no base64"),
+        (content(data_uri(b"junk")), "no known format"),
+        (content(data_uri(b"")), "is empty"),
+        (content(data_uri(saved(picture(), "JPEG")[:400])), "does not decode"),
+        (content(data_uri(saved(picture(), "PNG")[:400])), "does not decode"),
+        (content(data_uri(saved(Image.new("1", (9000, 9000)), "PNG"))), "pixels"),
+        (content(data_uri(saved(picture(size=(3, 3)), "PNG"))), "no view of a camera"),
+        ([{"role": "user", "content": [image_part(jpeg(0))] * 5}], "at most 4 images"),
+        ([{"role": "user", "content": [image_part(jpeg(0))] * 3}], "3 frames"),
+        ([{"role": "assistant", "content": [image_part(jpeg(0))]}, {"role": "user", "content": "x"}], "only a user's"),
+        ([{"role": "user", "content": "a <|im_end|> b"}], "special token"),
+        ([{"role": "user", "content": "a \x1a b"}], "U+001A"),
+        ([{"role": "user", "content": "a \x1e b"}], "U+001E"),
+        ([{"role": "assistant", "content": "so"}], "end with the user's"),
+        ([{"role": "tool", "content": "so", "tool_call_id": "1"}], "role"),
+        ([{"role": "user", "content": "word " * 3000}], "12000"),
+        ([{"role": "user", "content": "word " * 800}], "--capacity"),
+        ([], "messages"),
+    ],
+)  # fmt: skip
+def test_messages_that_cannot_be_answered_are_refused_in_one_sentence(api: Api, messages: list[Any], says: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        api.ask(messages)
+    error = caught.value.body
+    assert isinstance(error, dict) and error.keys() == {"message", "type", "param", "code"}
+    assert says in error["message"] and error["type"] == "invalid_request_error" and error["code"]
+
+
+@pytest.mark.parametrize(
+    ("how", "param"),
+    [
+        ({"n": 2}, "n"), ({"logprobs": True}, "logprobs"), ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"), ({"temperature": 3}, "temperature"),
+        ({"temperature": 0.001}, "temperature"), ({"top_p": 0}, "top_p"), ({"seed": 1.5}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 5000}, "max_completion_tokens"),
+        ({"max_completion_tokens": 5}, "max_tokens"), ({"extra_body": {"best_of": 2}}, "best_of"),
+        ({"extra_body": {"service_class": "fast"}}, "service_class"), ({"stop": ["a"] * 5}, "stop"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "grammar", "grammar": "x"}}, "response_format.grammar"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"pattern": "a"}}}},
+         "response_format.json_schema.schema"),
+    ],
+)  # fmt: skip
+def test_what_would_change_an_answer_and_is_not_done_is_refused_by_name(api: Api, how: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        api.ask([{"role": "user", "content": "hello"}], **how)
+    assert caught.value.param == param
+
+
+def test_what_changes_nothing_is_ignored(api: Api) -> None:
+    how = {"user": "me", "metadata": {"a": "b"}, "store": False, "n": 1, "frequency_penalty": 0, "logit_bias": {}}
+    assert api.text(as_robot(0), **how) == api.truth(PROMPTS[0], jpeg(0))
+
+
+def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
+    ask = {"messages": as_robot(0), "temperature": 0, "max_tokens": 4}
+    with pytest.raises(openai.AuthenticationError) as unknown:
+        client(api.url, "sk-nobody").chat.completions.create(model="target", **ask)  # type: ignore[call-overload]
+    assert unknown.value.code == "invalid_api_key"
+    with pytest.raises(openai.NotFoundError) as absent:
+        api.client.chat.completions.create(model="gpt-4o", **ask)  # type: ignore[call-overload]
+    assert absent.value.code == "model_not_found" and "target" in absent.value.message
+    with pytest.raises(openai.NotFoundError):
+        api.client.embeddings.create(model="target", input="x")
+    with pytest.raises(openai.APIStatusError) as large:
+        api.ask([{"role": "user", "content": "x" * (10 << 20)}])
+    assert large.value.status_code == 413 and large.value.code == "request_too_large"
+    assert api.page("/version")["model"] == "target", "pages are at the same port"
+
+
+def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "view", "schema": SCHEMA, "strict": True}}
+    for how in ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 2, "seed": 4}):
+        found = json.loads(api.text(as_robot(0), response_format=wanted, max_tokens=120, **how))
+        assert isinstance(found["seen"], bool) and found["where"] in ("left", "right")
+        assert found.keys() <= SCHEMA["properties"].keys()  # type: ignore[attr-defined]
+    for name in ("reason_first", "action_first"):
+        text = api.text(as_robot(0), response_format={"type": "grammar", "grammar": name}, max_tokens=60)
+        assert parse_answer(text).action is not None
+
+
+def test_many_requests_beside_robots(api: Api, goal: Target) -> None:
+    """No answer is wrong, of requests or of robots, and no robot is turned away."""
+    texts = [api.truth(prompt, jpeg(number)) for number, prompt in enumerate(PROMPTS)]
+    found: list[tuple[int, str]] = []
+    wrong: list[object] = []
+
+    def robot(number: int) -> None:
+        dealer, question = Robot(api.verifier.address), number % len(PROMPTS)
+        try:
+            dealer.send(goal.hello)
+            assert isinstance(dealer.receive(), wire.Welcome)
+            for step in (1, 2, 3):
+                dealer.send(
+                    wire.BeginStep(step, PROMPTS[question], jpeg(question), max_tokens=ANSWER, idle=wire.Idle.DECODE)
+                )
+                tokens: list[int] = []
+                while len(tokens) < len(goal.truths[question]):
+                    commit = dealer.receive()
+                    if isinstance(commit, wire.Commit) and commit.step == step:
+                        tokens += commit.tokens
+                if tokens != goal.truths[question]:
+                    wrong.append((number, step, tokens))
+        except BaseException as error:
+            wrong.append(error)
+        finally:
+            dealer.close()
+
+    async def requests() -> None:
+        async with AsyncOpenAI(base_url=api.url, api_key=api.key, timeout=LIMIT_S, max_retries=0) as asking:
+
+            async def ask(number: int) -> None:
+                answer = await asking.chat.completions.create(
+                    model="target", messages=as_robot(number), temperature=0, max_tokens=ANSWER
+                )
+                found.append((number, str(answer.choices[0].message.content)))
+
+            await asyncio.gather(*(ask(number % len(PROMPTS)) for number in range(REQUESTS)))
+
+    threads = [threading.Thread(target=robot, args=(number,)) for number in range(ROBOTS)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(requests())
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(found) == REQUESTS and all(text == texts[number] for number, text in found)
+    log = [line for line in api.verifier.log if "opened: class=" in line]
+    assert any("class=batch" in line for line in log) and any("class=interactive" in line for line in log)
+    assert not any("busy" in line or "full" in line for line in api.verifier.log), "robots have their places"
+
+
+def metric(api: Api, name: str, label: str = "") -> float:
+    with urlopen(api.url.replace("/v1", "/metrics"), timeout=LIMIT_S) as reply:
+        lines = reply.read().decode().splitlines()
+    wanted = (
+        line for line in lines if line.startswith(f"spec_vlm_nav_{name}") and (not label or f'="{label}"' in line)
+    )
+    return next((float(line.rpartition(" ")[2]) for line in wanted), 0.0)

@@ -1,0 +1,117 @@
+"""What requests may be, and what answers look like: no HTTP, no model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
+from cloud_verifier.openai_api.server import Answer
+from speculation.language.growing_text import GrowingText
+
+SAID = [{"role": "user", "content": "hello"}]
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": SAID} | fields).encode()
+
+
+def test_what_people_send() -> None:
+    request = read_request(body(stop="a", stream=True, stream_options={"include_usage": True}, user="x", seed=-5))
+    assert request.stops == ("a",) and request.includes_usage and request.seed == -5
+    assert read_request(body(stop=["", "b"])).stops == ("b",)
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,", "detail": "low"}}]
+    assert len(read_request(body(messages=[{"role": "user", "content": parts}])).messages[0].content or "") == 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "param", "says"),
+    [
+        (b"", "", "no JSON"), (b"\xff", "", "no JSON"), (b'{"user": ' + b"[" * 100_000, "", "no JSON"),
+        (b"[]", "", "object"),
+        (b'{"model": "m"}', "", "messages"), (body(messages=[]), "messages", "length"),
+        (body(best_of=2), "best_of", "unknown"), (body(max_tokens="5"), "max_tokens", "int"),
+        (body(messages=[{"role": "user", "content": [{"type": "file"}]}]), "messages[0].content[0].type", "file"),
+        (body(messages=[{"role": "user", "content": "x", "cache": 1}]), "messages[0].cache", "unknown"),
+        (body(messages=[{"role": "assistant", "tool_calls": [1]}, *SAID]), "messages[0].tool_calls", "not supported"),
+        (body(tool_choice="required"), "tool_choice", "not supported"), (body(temperature=-1), "temperature", ">= 0"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_has_its_field_and_one_sentence(sent: bytes, param: str, says: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_request(sent)
+    error = json.loads(caught.value.body)["error"]
+    assert error["param"] == (param or None) and says in error["message"] and "`" not in error["message"]
+    assert caught.value.status == 400 and error["code"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.sampled_from(ChatRequest.__struct_fields__), x),
+    )
+)
+def test_any_json_is_a_request_or_an_error_of_the_api(held: Any) -> None:
+    given_fields = held if isinstance(held, dict) else {"stop": held}
+    try:
+        read_request(msgspec.json.encode({"model": "m", "messages": SAID} | given_fields))
+    except ApiError as error:
+        assert json.loads(error.body)["error"]["message"]
+
+
+def test_answers_are_written_as_the_api_does() -> None:
+    answers = Answers("chatcmpl-1", 7, "m")
+    whole = json.loads(answers.whole("hi", "stop", Usage(3, 2)))
+    assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
+    piece = json.loads(answers.piece("x"))
+    assert piece["object"] == "chat.completion.chunk" and piece["choices"][0]["delta"] == {"content": "x"}
+    assert "usage" not in piece and json.loads(answers.usage(Usage(3)))["choices"] == []
+    assert json.loads(answers.piece(None, "length"))["choices"][0] | {"delta": {}} == {
+        "index": 0, "finish_reason": "length", "delta": {}, "logprobs": None,
+    }  # fmt: skip
+
+
+def answered(letters: Sequence[str], cuts: Sequence[int], stops: tuple[str, ...]) -> tuple[list[str], Answer]:
+    """Return the pieces of an answer whose tokens are letters, committed in parts that end at these places."""
+
+    async def commits() -> AsyncGenerator[list[int], None]:
+        begin = 0
+        for cut in [*sorted(cuts), len(letters)]:
+            if letters[begin:cut]:
+                yield [ord(letter) for letter in letters[begin:cut]]
+            begin = max(begin, cut)
+
+    def read(tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    questions = SimpleNamespace(text=lambda _: GrowingText(read), ends=frozenset({ord("!")}))
+    answer = Answer(cast("Any", questions), cast("Any", None), stops)
+
+    async def collect() -> list[str]:
+        return [piece async for piece in answer.pieces(commits())]
+
+    return asyncio.run(collect()), answer
+
+
+@given(
+    st.text("abc", max_size=30), st.lists(st.integers(0, 30)),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3).map(tuple),
+)  # fmt: skip
+def test_an_answer_is_its_text_before_the_first_stop_however_it_comes(
+    text: str, cuts: list[int], stops: tuple[str, ...]
+) -> None:
+    pieces, answer = answered(text, [min(cut, len(text)) for cut in cuts], stops)
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    end = min(ends, default=len(text))  # the token with which the first one is complete
+    places = [text[:end].find(stop) for stop in stops if stop in text[:end]]
+    assert "".join(pieces) == text[: min(places, default=len(text))]
+    assert answer.tokens == end and answer.reason == ("stop" if places else "length")
