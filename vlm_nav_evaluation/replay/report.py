@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edge_drafter import Mode
+from edge_drafter.settings import read_changes
 from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
@@ -109,7 +110,7 @@ def build(
         "tokens": _digest(
             (name, arm, run.answers[arm][at]) for at, name in enumerate(run.names) for arm in run.answers
         ),
-        "table8": _tables_8(run, arms, settings["gamma"]),
+        "table8": _tables_8(run, arms, _gamma(settings)),
         "arms": entries,
         "target_alone_oracle": _with_oracle(run.answers.get(TARGET, ())),
         "left_out": list(left_out),
@@ -123,15 +124,21 @@ def build(
     }
 
 
-def _tables_8(run: Run, arms: Sequence[ReplayArm], gamma: int | str) -> dict[str, dict[str, Any]]:
+def _tables_8(run: Run, arms: Sequence[ReplayArm], gamma: int | None) -> dict[str, dict[str, Any]]:
     """Return `table8` for each round trip that is declared on top of the profile's, in ms."""
     figures, found = run.figures(), {}
     for rtt_ms in sorted({arm.rtt_ms for arm in arms}):
         own = [arm for arm in arms if arm.rtt_ms == rtt_ms]
         one_way_s = _one_way_s([answer for arm in own for answer in run.answers[arm.label]])
         modes = {arm.mode: figures[arm.label] for arm in own}
-        found[f"{rtt_ms:g}"] = table8(modes, gamma if isinstance(gamma, int) else None, one_way_s)
+        found[f"{rtt_ms:g}"] = table8(modes, gamma, one_way_s)
     return found
+
+
+def _gamma(settings: Mapping[str, Any]) -> int | None:
+    """Return the gamma of drafts, which `drafting` may change; None where the edge chooses it."""
+    gamma = read_changes(settings["drafting"]).get("gamma", settings["gamma"])
+    return gamma if isinstance(gamma, int) else None
 
 
 def _one_way_s(answers: Sequence[Answer]) -> float | None:

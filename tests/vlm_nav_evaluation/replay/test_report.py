@@ -14,7 +14,7 @@ from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_o
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
 SETTINGS: dict[str, Any] = {
     "bags": {"walk": "abc"}, "profile": "go2_a100_scaled", "dtype": "float32", "gamma": 4, "target": "t", "draft": "d",
-    "declared": DECLARED,
+    "drafting": "", "declared": DECLARED,
 }  # fmt: skip
 
 
@@ -52,6 +52,8 @@ def test_table_8_has_a_column_for_each_round_trip_and_dashes_for_what_did_not_ru
     cells = {line[:36].rstrip(): line[36:].split() for line in lines[2:]}
     assert cells["drafting latency of a token T_p, ms"] == ["10", "-"]
     assert cells["drafting latency gamma T_p, ms"] == cells["speed-up AR -> SD"] == ["-", "-"]
+    own = build(run, [ReplayArm("sd"), ReplayArm("cloud", 40.0)], {**SETTINGS, "drafting": "gamma=6"}, [], "here")
+    assert own["table8"]["0"]["gamma_draft_s"] == pytest.approx(0.06), "drafting goes before --gamma"
     assert cells["verification latency T_q, ms"] == ["60", "-"] and cells["communication latency T_c, ms"] == [
         "10",
         "-",
