@@ -10,11 +10,14 @@ import argparse
 import sys
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from edge_drafter import Mode
 from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
+from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
+from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.reference_answers import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
@@ -39,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     target = load_vlm(options.target_model, dtype=options.dtype, device=options.device)
     alone = ModelAlone(target, options.max_tokens, options.answers, options.capacity)
     with sockets(options, options.modes) as edges:
+        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         measured = edges.run([alone.arm(), *modes_as_arms(options.modes)], asked, (), command.journal_of(options))
     flips = alone.flips(measured, asked)
     count = sum(stats.tokens for stats in measured.stats(TARGET))
@@ -50,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
     if options.dtype in LIMITS:
         print(f"flips above the limit of {LIMITS[options.dtype]:g} for {options.dtype}: {len(wrong)}")
     base = "exactness" if options.answers == FREE else f"exactness_{options.answers}"
-    command.finish(options, base, {"tokens": count, "flips": [asdict(flip) for flip in flips]})
+    data: dict[str, Any] = {"tokens": count, "flips": [asdict(flip) for flip in flips]}
+    if is_mmspec(options.frames):
+        data["mmspec"] = counted(measured, asked, TARGET)
+        print(as_mmspec(data["mmspec"], TARGET))
+    command.finish(options, base, data)
     return 1 if wrong else 0
 
 

@@ -12,6 +12,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 from edge_drafter import Mode
 from edge_drafter.settings import MAX_RTT_S
@@ -19,6 +20,8 @@ from speculation.links import load_link
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
+from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
+from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
@@ -29,7 +32,7 @@ from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS
 
 MODES = [mode.value for mode in Mode]
 STEPS, QUICK_STEPS = 100, 2
-FULL, SERVER_SD = Mode.FULL.value, Mode.SERVER_SD.value
+CLOUD, FULL, SERVER_SD = Mode.CLOUD.value, Mode.FULL.value, Mode.SERVER_SD.value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,6 +65,7 @@ def run(options: argparse.Namespace) -> None:
         if FULL in options.modes:
             forgetful = ",".join(filter(None, (options.drafting, "ngrams=off")))
             arms.append(Arm(f"{FULL}, {NO_NGRAMS}", FULL, {**trip, "drafting": forgetful}))
+        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         ready = [replace(arm, decode=(beside if arm.mode == SERVER_SD else edges).decoder(arm)) for arm in arms]
         measured = edges.run(ready, asked, before, command.journal_of(options))
     figures, fastest = measured.figures(), measured.fastest()
@@ -73,7 +77,10 @@ def run(options: argparse.Namespace) -> None:
         if entry["early_received"]:
             print(f"{arm}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
-    data = {"declared_link": asdict(load_link(options.link)), "figures": figures}
+    data: dict[str, Any] = {"declared_link": asdict(load_link(options.link)), "figures": figures}
+    if is_mmspec(options.frames) and CLOUD in figures:
+        data["mmspec"] = counted(measured, asked, CLOUD)
+        print(as_mmspec(data["mmspec"], CLOUD))
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

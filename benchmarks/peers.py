@@ -25,6 +25,8 @@ from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
+from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
+from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
@@ -38,6 +40,8 @@ LOOKUP_TOKENS = 10
 GREEDY = "generate"
 ASSISTED, SIGHTED = "assisted, as shipped", "assisted, with sight"
 LOOKUP = "prompt lookup"
+AT_PREFILL = (ASSISTED, SIGHTED, LOOKUP)
+"""Peers whose prefill verifies a draft, too."""
 ALONE = "own loop, target alone"
 FORGETFUL = "full, earlier answers off"
 """No peer remembers its answers to the frames before; the last few answers propose tokens in `full`."""
@@ -166,6 +170,7 @@ def run(options: argparse.Namespace) -> int:
         flags = ("--fed-head", head)
         arms.append(Arm(FED, Mode.SD.value, {"rtt_s": 0.0, "fed_head": head}))
     with sockets(options, (), *flags, vlm=draft) as edges:
+        asked = edges.conversations(asked) if is_mmspec(options.frames) else asked
         measured = edges.run(arms, asked, warm_up, command.journal_of(options))
     flips = alone.flips(measured, asked, ALONE)
     figures = figures_of(measured, flips)
@@ -180,6 +185,10 @@ def run(options: argparse.Namespace) -> int:
     for name, why in measured.refused.items():
         print(f"{name}: left out, transformers fails: {why}")
     shown: dict[str, Any] = {"figures": figures, "flips": [asdict(flip) for flip in flips]}
+    if is_mmspec(options.frames):
+        base = GREEDY if GREEDY in measured.answers else ALONE
+        shown["mmspec"] = counted(measured, asked, base, AT_PREFILL)
+        print(as_mmspec(shown["mmspec"], base))
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown["refused"] = dict(measured.refused)

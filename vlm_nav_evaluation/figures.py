@@ -1,4 +1,4 @@
-"""Figures of decoded steps: rates, percentiles. Pure: results in, numbers out.
+"""Figures of decoded steps: rates, percentiles, Table 8 of Early Exits. Pure: results in, numbers out.
 
 Rates are totals over totals. Seconds are spreads over steps. Ratios of times are ratios of medians.
 """
@@ -149,3 +149,31 @@ def with_ratios(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD
 def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
     """Return a table with a row per mode, as `with_ratios`."""
     return figures_table("mode", with_ratios(figures, base), COLUMNS)
+
+
+def table8(modes: Mapping[str, Mapping[str, Any]], gamma: int | None, one_way_s: float | None) -> dict[str, Any]:
+    """Return the rows of Early Exits, Table 8, for one round trip; None where the modes for it did not run.
+
+    `modes` maps cloud, sd, fsd to their `summary`; `gamma` is None where the edge chose it. T_p, T_q are measured in sd
+    (in fsd where sd did not run), so that drafting and verifying do not compete for one machine.
+    """
+    sd, fsd, cloud = (modes.get(mode.value) for mode in (Mode.SD, Mode.FSD, Mode.CLOUD))
+    timed, judged = sd or fsd or {}, fsd or sd or {}
+    draft_s, verify_s = timed.get("draft_forward_s"), timed.get("verify_s")
+
+    def ratio(slow: Mapping[str, Any] | None, fast: Mapping[str, Any] | None) -> float | None:
+        return slow["total_s"]["median"] / fast["total_s"]["median"] if slow and fast else None
+
+    return {
+        "draft_s": draft_s,
+        "gamma_draft_s": gamma * draft_s if gamma is not None and draft_s is not None else None,
+        "verify_s": verify_s,
+        "c": draft_s / verify_s if draft_s is not None and verify_s else None,
+        "one_way_s": one_way_s,
+        "tau": judged.get("tau"),
+        "miss_rate": fsd["miss_rate"] if fsd else None,
+        "mean_exit": fsd["mean_exit"] if fsd else None,
+        "ar_to_sd": ratio(cloud, sd),
+        "sd_to_fsd": ratio(sd, fsd),
+        "ar_to_fsd": ratio(cloud, fsd),
+    }

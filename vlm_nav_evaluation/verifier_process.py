@@ -16,6 +16,7 @@ from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
 from speculation.predictor import OFF
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec
 from vlm_nav_evaluation.experiment.prompts import in_words
 
 START_LIMIT_S = 120.0
@@ -71,7 +72,9 @@ def verifier_flags(options: argparse.Namespace, modes: Sequence[str] = ()) -> li
     flags = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
     source = str(getattr(options, "frames", ""))
     if in_words(source):
-        flags += ["--text-only", "--capacity", str(capacity_of(options))]
+        flags.append("--text-only")
+    if in_words(source) or is_mmspec(source):
+        flags += ["--capacity", str(capacity_of(options))]
     if Mode.SERVER_SD.value in modes:
         flags += ["--draft-model", str(options.draft_model)]
     if (head := getattr(options, "fed_head", OFF)) != OFF:

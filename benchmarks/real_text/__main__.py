@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from adapters_training.__main__ import main as train
 from benchmarks import peers
-from benchmarks.real_text import corpus, packages
+from benchmarks.real_text import corpus, engines, packages
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.options import add_save
 from vlm_nav_evaluation.results import write_json
@@ -51,10 +51,14 @@ class Sizes(NamedTuple):
     """Prompts on which exits judge drafts."""
     listed: int = 60
     """Prompts whose answers make the exits' short list."""
+    drafted: int = 40
+    """Prompts for which the draft engines draft."""
+    rounds: int = 100
+    """Number of rounds in which the draft engines are timed."""
 
 
 FULL = Sizes()
-QUICK = Sizes(2, 8, 6, 3, 8, ("--steps", "2"), 2, 2, 2)
+QUICK = Sizes(2, 8, 6, 3, 8, ("--steps", "2"), 2, 2, 2, 2, 2)
 
 
 class Stage(NamedTuple):
@@ -69,6 +73,8 @@ class Stage(NamedTuple):
     """Words of `python -m adapters_training`."""
     run: Callable[[], object] | None = None
     """What does it otherwise."""
+    in_all: bool = True
+    """Whether it is one of `all`; otherwise it needs a package that those do not."""
 
     @property
     def is_done(self) -> bool:
@@ -115,6 +121,8 @@ def stages(out: Path, sizes: Sizes, threads: int, save: bool = False) -> list[St
     speed = ["--target-model", target, "--draft-model", draft, "--exits", exits, "--fed-head", head,
              "--frames", f"text:{made / corpus.PROMPTS}", "--steps", sizes.prompts, "--max-tokens", sizes.max_tokens,
              "--journal", out / "journal", "--out", out, *saved]  # fmt: skip
+    engine_words = ["--target-model", target, "--frames", f"text:{made / corpus.PROMPTS}", "--steps", sizes.drafted,
+                    "--max-tokens", sizes.max_tokens, "--rounds", sizes.rounds, *saved]  # fmt: skip
     return [
         Stage("target", "the package's GGUF weights as a model folder", 1, target, run=partial(convert, target)),
         Stage("corpus", "conversations, questions and prompts; every text through the tokenizer and back", 1,
@@ -130,6 +138,8 @@ def stages(out: Path, sizes: Sizes, threads: int, save: bool = False) -> list[St
         Stage("fed-head", "a draft head that the target feeds", 11, head / "results.json", heads),
         Stage("speed", "tokens a second beside transformers' generate and assisted generation", 70,
               None, run=partial(compare, list(map(str, speed)))),
+        Stage("engines", "llama.cpp and torch draft with the target's own weights; not one of `all`", 11,
+              None, run=partial(compare_engines, list(map(str, engine_words))), in_all=False),
     ]  # fmt: skip
 
 
@@ -164,11 +174,18 @@ def compare(words: Sequence[str]) -> None:
         raise ValueError(f"stage speed failed: python -m benchmarks.peers {' '.join(words)}")
 
 
+def compare_engines(words: Sequence[str]) -> None:
+    """Measure the draft engines on the weights of the package. Raises ValueError where one cannot draft."""
+    words = [*words, "--draft-model", str(packages.weights())]
+    if engines.main(words):
+        raise ValueError(f"stage engines failed: python -m benchmarks.real_text.engines {' '.join(words)}")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = command_line("benchmarks.real_text", __doc__)
     names = [stage.name for stage in stages(Path(), FULL, 1)]
-    line.add_argument("stage", choices=[ALL, *names], help="all of them, or one")
+    line.add_argument("stage", choices=[ALL, *names], help="all of them but engines, or one")
     line.add_argument("--out", type=Path, default=Path("out/smollm2"), help="everything (default: %(default)s)")
     line.add_argument("--plan", action="store_true", help="print the stages and their minutes; do nothing")
     cores = len(os.sched_getaffinity(0))
@@ -186,7 +203,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--threads {options.threads}: give at least 1")
     out = (options.out / "quick" if options.quick else options.out).resolve()
     every = stages(out, QUICK if options.quick else FULL, options.threads, options.save)
-    chosen = [each for each in every if options.stage in (ALL, each.name)]
+    chosen = [each for each in every if options.stage == each.name or (options.stage == ALL and each.in_all)]
     if options.plan:
         rows = [(each.name, "done" if each.is_done else f"{each.minutes:g}", each.what) for each in chosen]
         # The last column is text, which `table` would align on the right.

@@ -29,6 +29,7 @@ BAD = {
     "exactness": (
         ("--steps 0", "--steps 0: give at least 1"),
         ("--gamma 900", "gamma is 900"),
+        ("--frames mmspec:nowhere", "prompts nowhere cannot be read"),
     ),
     "latency": (
         ("--steps 0", "--steps 0: give at least 1"),

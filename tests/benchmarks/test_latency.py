@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import exactness, latency
+from tests.photographs import TASKS, write_mmspec
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 
@@ -54,3 +55,25 @@ def test_every_mode_is_exact(line: list[str], tmp_path: Path, capsys: pytest.Cap
     assert printed.count("identical on 2 of 2") == len(exactness.MODES)
     saved = json.loads((tmp_path / "exactness_float64.json").read_text())
     assert saved["flips"] == [] and saved["tokens"] > 0
+
+
+def test_questions_in_mmspecs_form_are_timed_and_exact_in_all_their_turns(
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--frames", f"mmspec:{write_mmspec(tmp_path / 'own')}", "--steps", "3"]
+    assert exactness.main([*line, *asked, "--modes", "cloud", "sd", "full"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("identical on 5 of 5") == 3 and "3 samples (mmspec:" in printed
+    exact = json.loads((tmp_path / "exactness_mmspec_float64.json").read_text())["mmspec"]
+    assert list(exact) == [*TASKS, "all"] and [arms["sd"]["turns"] for arms in exact.values()] == [1, 1, 3, 5]
+    slow = [*line, *asked, "--profile", "raw", "--modes", "cloud", "sd", "edge", "--dtype", "float64"]
+    assert latency.main(slow) == 0
+    assert "walltime against 'cloud', prefill included" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "latency_mmspec_raw_float64.json").read_text())
+    assert saved["frames_with_different_tokens"] == 0 and len(saved["step_s"]["sd"]) == 5
+    timed = saved["mmspec"]["all"]
+    assert list(timed) == ["cloud", "sd"], "edge is not verified"
+    assert timed["cloud"]["mean_accepted_tokens"] == timed["cloud"]["walltime_ratio"] == 1.0
+    assert timed["sd"]["tokens"] == exact["all"]["sd"]["tokens"] and timed["sd"]["mean_accepted_tokens"] >= 1.0
+    assert latency.main([*slow, "--capacity", "200"]) == 2
+    assert "the 200 of a session" in capsys.readouterr().err

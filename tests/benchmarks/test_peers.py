@@ -12,6 +12,7 @@ from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FORGETFUL, GREEDY, LOOKUP
 from edge_drafter import DecodingStats
 from speculation.vlm.model import Vlm
 from tests.models import tiny_text_model
+from tests.photographs import TASKS, write_mmspec
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Run, take_turns
@@ -40,6 +41,23 @@ def test_figures_are_totals_and_ratios_are_to_generate() -> None:
     assert "4.00x (4.00-4.00)" in figures_table("arm", found, COLUMNS)
     alone = peers.figures_of(run_of(alone=answer((1,), 0.5, 1, 1)), [])
     assert alone[ALONE]["ratio_low_median_high"] is None
+
+
+def test_all_turns_of_a_conversation_are_counted_as_mmspec_does(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_mmspec(tmp_path / "own")
+    arguments = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft), "--frames", f"mmspec:{folder}"]
+    assert peers.main([*arguments, "--steps", "3", "--max-tokens", "8", "--dtype", "float64", "--save"]) == 0
+    saved = json.loads((kept / "peers_mmspec_float64.json").read_text())
+    assert saved["flips"] == [] and list(saved["mmspec"]) == [*TASKS, "all"]
+    figures = saved["mmspec"]["all"]
+    assert {GREEDY, ALONE, SIGHTED, *MODES, FORGETFUL} <= figures.keys()
+    assert len({(entry["turns"], entry["tokens"]) for entry in figures.values()}) == 1
+    assert all(figures[name]["mean_accepted_tokens"] == 1.0 for name in (GREEDY, ALONE, "cloud"))
+    assert figures[GREEDY]["walltime_ratio"] == figures[GREEDY]["walltime_ratio_of_totals"] == 1.0
+    assert figures[SIGHTED]["mean_accepted_tokens"] == saved["figures"][SIGHTED]["tau"], "its prefill verifies, too"
+    assert "walltime against 'generate'" in capsys.readouterr().out
 
 
 def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:

@@ -13,6 +13,7 @@ from speculation.predictor import OFF
 from speculation.profiles import load_profile
 from speculation.settings import path_flag
 from speculation.worker_processes import terminable
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec
 from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import add_questions
 from vlm_nav_evaluation.experiment.run import Run
@@ -93,7 +94,7 @@ def journal_of(options: argparse.Namespace) -> Journal | None:
 
 def described(options: argparse.Namespace) -> str:
     """Return what is measured under which declared conditions, in one line, as the options have it."""
-    parts = [f"{options.steps} frames ({options.frames})"]
+    parts = [f"{options.steps} {'samples' if is_mmspec(options.frames) else 'frames'} ({options.frames})"]
     if hasattr(options, "profile"):
         profile = load_profile(options.profile)
         delays = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
@@ -119,8 +120,8 @@ def ratio_lines(run: Run, pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def result_name(base: str, source: str) -> str:
-    """Return the name of a benchmark's results: those of text never overwrite those of frames."""
-    return f"{base}_text" if in_words(source) else base
+    """Return the name of a benchmark's results: those of text and of MMSpec never overwrite those of frames."""
+    return f"{base}_text" if in_words(source) else f"{base}_mmspec" if is_mmspec(source) else base
 
 
 def finish(options: argparse.Namespace, base: str, data: Mapping[str, Any], run: Run | None = None) -> None:

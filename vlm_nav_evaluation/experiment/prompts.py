@@ -1,7 +1,7 @@
 """Text prompts from local files of one JSON object a line: GSM8K, HumanEval, MT-Bench, Spec-Bench, a sample of our own.
 
-Of a conversation only the first turn is used. Prompts are put word for word as the file has them, in the model's own
-chat template.
+Of a conversation only the first turn is used; `mmspec` has those with all turns, about images. Prompts are put word
+for word as the file has them, in the model's own chat template.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,7 @@ SAMPLE = Path(__file__).parent / "data" / "prompts.jsonl"
 KNOWN = "question (GSM8K), prompt (HumanEval) or turns (MT-Bench, Spec-Bench)"
 Text = Annotated[str, Meta(pattern=rf"(?s)\A(?=[^{TURN_END}]*\Z).*\S", max_length=MAX_PROMPT_CHARS)]
 """One prompt, which is not empty and does not hold what separates turns."""
+Entry = TypeVar("Entry")
 
 
 class Line(msgspec.Struct):
@@ -38,8 +39,8 @@ def in_words(source: str) -> bool:
     return source == "text" or source.startswith(TEXT_FILE)
 
 
-def load_prompts(path: Path) -> list[str]:
-    """Return the prompts of a .jsonl or .jsonl.gz file, in its order; blank lines do not count.
+def read_lines(path: Path, form: type[Entry]) -> list[tuple[str, Entry]]:
+    """Return where each JSON object of a .jsonl or .jsonl.gz file stands, and the object; blank lines do not count.
 
     Raises ValueError, in one sentence that names file, line and field, for a file that cannot be used.
     """
@@ -49,26 +50,34 @@ def load_prompts(path: Path) -> list[str]:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ValueError(f"prompts {path} cannot be read: {reason}") from None
+    found: list[tuple[str, Entry]] = []
     # Not splitlines: a JSON string may hold characters that it takes for the end of a line.
-    lines = ((f"{path} line {number}", line) for number, line in enumerate(content.split("\n"), start=1))
-    prompts = [_prompt(where, line) for where, line in lines if line.strip()]
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            where = f"{path} line {number}"
+            try:
+                found.append((where, msgspec.json.decode(line, type=form)))
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise ValueError(f"{where}: {error}") from None
+    return found
+
+
+def load_prompts(path: Path) -> list[str]:
+    """Return the prompts of a file, in its order. Raises ValueError as `read_lines`, and for one without prompts."""
+    prompts = [_prompt(where, line) for where, line in read_lines(path, Line)]
     if not prompts:
         raise ValueError(f"{path} holds no prompts; give one JSON object a line with {KNOWN}")
     return prompts
 
 
-def _prompt(where: str, text: str) -> str:
-    try:
-        line = msgspec.json.decode(text, type=Line)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"{where}: {error}") from None
+def _prompt(where: str, line: Line) -> str:
     prompt = line.turns[0] if line.turns else line.question or line.prompt
     if prompt is None:
         raise ValueError(f"{where} asks nothing; it needs {KNOWN}")
     return prompt
 
 
-def pick(prompts: list[str], count: int, seed: int = 0) -> list[str]:
+def pick(prompts: list[Entry], count: int, seed: int = 0) -> list[Entry]:
     """Return `count` different prompts, spread evenly over the file so that every part has its share.
 
     Raises ValueError where there are fewer: a prompt that comes twice would be answered from memory (n-grams).

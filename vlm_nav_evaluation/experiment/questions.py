@@ -1,4 +1,4 @@
-"""Questions of an experiment: held-out rooms of the simulator, noise or text prompts; and their options."""
+"""Questions of an experiment: held-out rooms of the simulator, noise, text prompts or images; and their options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from speculation.language.prompts import (
 )
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, read_config
-from speculation.wire import MAX_DRAFT_TOKENS
+from speculation.vlm.inputs import as_sent, prepare
+from speculation.vlm.model import Vlm
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_PROMPT_CHARS
+from vlm_nav_evaluation.experiment.mmspec import MMSPEC, is_mmspec, load_questions
 from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.options import add_edge_flags, add_prompt_options
@@ -38,7 +41,9 @@ from vlm_nav_simulation.world import World
 
 FRAMES_PER_ROOM = 10
 FRAME_SOURCES = ("simulation", "random", "text")
-KNOWN_SOURCES = f"{', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH"
+FILE_SOURCES = (TEXT_FILE, MMSPEC)
+"""What sources begin with whose rest is a path."""
+KNOWN_SOURCES = f"{', '.join(FRAME_SOURCES)}, {' or '.join(f'{source}PATH' for source in FILE_SOURCES)}"
 
 
 def questions(
@@ -53,9 +58,11 @@ def questions(
 
     In rooms they are what the oracle would have been asked on its way, with what it had done by then, in prompts of
     `form`. `order` and `guide` as in `speculation.language.prompts.compose`. `text` is the sample of our own,
-    `text:PATH` a file that `load_prompts` reads; `seed` selects among their prompts where there are more. Raises
-    ValueError for another source.
+    `text:PATH` a file that `load_prompts` reads, `mmspec:PATH` a folder that `load_questions` reads; `seed` selects
+    among their prompts where there are more. Raises ValueError for another source.
     """
+    if is_mmspec(source):
+        return load_questions(Path(source.removeprefix(MMSPEC)), count, seed)
     if in_words(source):
         prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
         return [Question(prompt, b"") for prompt in pick(prompts, count, seed)]
@@ -67,35 +74,43 @@ def questions(
 
 
 def check_prompts(vlm: LoadedDraft, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
-    """Raise ValueError for a text prompt that `vlm` refuses, or that with answer and draft exceeds a session's cache.
+    """Raise ValueError as `check_question` for a text prompt; questions with a frame of our own are short."""
+    for question in asked:
+        if not question.jpeg:
+            check_question(vlm, question, max_tokens, capacity)
 
-    Questions with a frame are of our own, and short.
-    """
-    for prompt in (question.prompt for question in asked if not question.jpeg):
-        shown = f"prompt {prompt[:47] + '...' if prompt[50:] else prompt!r}"
-        try:
-            tokens = len(vlm.words(prompt))
-        except ValueError as error:
-            raise ValueError(f"{shown}: {error}") from None
-        if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
-            raise ValueError(
-                f"{shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the "
-                f"{capacity} of a session; take it out of the file, ask for fewer tokens (--max-tokens) or give more "
-                "room (--capacity)"
-            )
+
+def check_question(vlm: LoadedDraft, question: Question, max_tokens: int, capacity: int) -> None:
+    """Raise ValueError for a question that `vlm` refuses, or that with answer and draft exceeds a session's cache."""
+    prompt = question.prompt
+    shown = f"sample {question.name}" if question.name else f"prompt {prompt[:47] + '...' if prompt[50:] else prompt!r}"
+    if len(prompt) > MAX_PROMPT_CHARS:
+        raise ValueError(f"{shown} has {len(prompt)} characters with the turns before, the limit is {MAX_PROMPT_CHARS}")
+    try:
+        # Of an engine's frames nobody knows the number of tokens before they are read.
+        ids = prepare(vlm, prompt, as_sent(vlm, question.jpeg)).ids if isinstance(vlm, Vlm) else vlm.words(prompt)
+    except ValueError as error:
+        raise ValueError(f"{shown}: {error}") from None
+    tokens = len(ids)
+    if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
+        raise ValueError(
+            f"{shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the {capacity} "
+            "of a session; take it out of the file, ask for fewer tokens (--max-tokens) or give more room (--capacity)"
+        )
 
 
 def read_source(text: str) -> str:
     """Return a source of questions; an argparse type."""
-    if text in FRAME_SOURCES or (text.startswith(TEXT_FILE) and text != TEXT_FILE):
+    if text in FRAME_SOURCES or (text.startswith(FILE_SOURCES) and text not in FILE_SOURCES):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose {KNOWN_SOURCES}")
 
 
 def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """Register the questions and how they are computed: --frames, --seed, prompt options, --max-tokens, --dtype."""
-    shown = (f"{', '.join(FRAME_SOURCES)} (prompts of our own, for a pair of language models), or {TEXT_FILE}PATH of a "
-             "file in the form of GSM8K, HumanEval, MT-Bench or Spec-Bench (default: %(default)s)")  # fmt: skip
+    shown = (f"{', '.join(FRAME_SOURCES)} (prompts of our own, for a pair of language models), {TEXT_FILE}PATH of a "
+             f"file in the form of GSM8K, HumanEval, MT-Bench or Spec-Bench, or {MMSPEC}PATH of a folder in MMSpec's "
+             "form (default: %(default)s)")  # fmt: skip
     line.add_argument("--frames", default="simulation", type=read_source, metavar="SOURCE", help=shown)
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of random draws (default: 0)")
     add_prompt_options(line)
@@ -111,9 +126,11 @@ def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[li
     """Return questions for the warm-up, and `steps` others to measure.
 
     A mode that remembers earlier answers must not have answered what is measured. In the simulation the former are
-    about another room.
+    about another room; where they are of a folder in MMSpec's form it is noise, so that all samples can be measured.
     """
     how = asked_as(options)
+    if is_mmspec(options.frames):
+        return questions("random", warm_up, options.seed, *how), asked_of(options, steps)
     if not in_words(options.frames):
         before = questions(options.frames, warm_up, options.seed + 1, *how)
         return before, questions(options.frames, steps, options.seed, *how)

@@ -29,6 +29,10 @@ class Question:
     """Empty for a language model alone; several frames are a tuple, the oldest first."""
     name: str = ""
     """Identifies the question in a journal and in reports; empty: its number in the run."""
+    category: str = ""
+    """What it is counted with in `mmspec.counted`."""
+    later: tuple[str, ...] = ()
+    """What is asked after its answer in the same conversation (`sockets.Edges.conversations`)."""
 
 
 Q_contra = TypeVar("Q_contra", bound=Question, contravariant=True)

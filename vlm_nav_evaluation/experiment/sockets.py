@@ -12,10 +12,12 @@ from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.draft_models import LoadedDraft, load_draft
 from edge_drafter.settings import EdgeConfig
+from speculation.language.prompts import TURN_END, continued
+from speculation.language.thinking import split_thinking
 from speculation.settings import fields_of
 from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed
 from vlm_nav_evaluation.experiment.prompts import in_words
-from vlm_nav_evaluation.experiment.questions import check_prompts
+from vlm_nav_evaluation.experiment.questions import check_prompts, check_question
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, capacity_of, verifier, verifier_flags
@@ -73,6 +75,37 @@ class Edges:
             return Answer(result.tokens, result.stats, {"rtt_s": edge.link_figures()[1]})
 
         return decode
+
+    def conversations(self, asked: Sequence[Question]) -> list[Question]:
+        """Return each question with its later turns behind it, every one a question of its own, and check that it fits.
+
+        A later turn comes after the answers that the target gives alone (mode `cloud`), so that all arms are asked the
+        same. Its name is the first one's with the turn's number. Raises ValueError as `check_question`, VerifierLost.
+        """
+        found = list[Question]()
+        for first in asked:
+            found.append(question := first)
+            self._check(question)
+            for turn, words in enumerate(first.later, start=2):
+                prompt = continued(question.prompt, self._answer_alone(question), words)
+                question = replace(first, prompt=prompt, name=f"{first.name} turn {turn}", later=())
+                self._check(question)
+                found.append(question)
+        return found
+
+    def _check(self, question: Question) -> None:
+        check_question(self.vlm, question, self.options.max_tokens, capacity_of(self.options))
+
+    def _answer_alone(self, question: Question) -> str:
+        """Return what the target's own answer says, as chats go on: without what it thinks before, and without tokens
+        that a prompt may not have."""
+        # An edge of its own: no mode that is measured remembers these answers.
+        edge = self.edge(mode=Mode.CLOUD.value)
+        _, said = split_thinking(edge.text(edge.decode(question.prompt, question.jpeg).tokens))
+        text = said.replace(TURN_END, " ")
+        for special in self.vlm.tokenizer.get_added_vocab():
+            text = text.replace(special, "")
+        return text
 
     def run(
         self,

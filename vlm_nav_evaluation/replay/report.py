@@ -13,19 +13,34 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edge_drafter import Mode
+from edge_drafter.settings import read_changes
 from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.figures import report
+from vlm_nav_evaluation.figures import report, table8
 from vlm_nav_evaluation.html_page import Section, write_page
 from vlm_nav_evaluation.plots import DPI, MODE_COLOURS, bar_plot
 from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
-from vlm_nav_evaluation.tables import MS, Column, figures_table
+from vlm_nav_evaluation.tables import MS, Column, figures_table, table
 
 REPORT, LATENCY = "report.json", "latency.png"
 SHOWN_LEFT_OUT = 20
 OVERRUN = 1.15
 """A declared time that is exceeded by more than this factor was not kept."""
+TABLE_8 = (
+    Column("drafting latency of a token T_p, ms", "draft_s", ".0f", MS),
+    Column("drafting latency gamma T_p, ms", "gamma_draft_s", ".0f", MS),
+    Column("verification latency T_q, ms", "verify_s", ".0f", MS),
+    Column("latency ratio c = T_p / T_q", "c"),
+    Column("communication latency T_c, ms", "one_way_s", ".0f", MS),
+    Column("average tokens tau", "tau"),
+    Column("cache miss rate", "miss_rate", ".1%"),
+    Column("mean exit, layer from 0", "mean_exit", ".1f"),
+    Column("speed-up AR -> SD", "ar_to_sd", ".2fx"),
+    Column("speed-up SD -> FSD", "sd_to_fsd", ".2fx"),
+    Column("speed-up AR -> FSD", "ar_to_fsd", ".2fx"),
+)
+"""Rows of Early Exits, Table 8 (T_p alone is of its c, the last one of its text)."""
 TIMES = (
     *(Column(name, f"figures.total_percentiles_s.{name}", ".0f", MS) for name in ("p50", "p90", "p99", "mean")),
     Column("TTFT", "figures.first_commit_s.median", ".1f", MS),
@@ -77,14 +92,13 @@ def build(
     figures, entries = run.figures(), {}
     for arm in arms:
         own = run.answers[arm.label]
-        trips = [trip for each in own if (trip := each.more["rtt_s"]) >= 0.0]
         compared = reference is not None and reference != arm.label
         entries[arm.label] = {
             "mode": arm.mode,
             "rtt_ms": arm.rtt_ms,
             "figures": figures[arm.label],
             "times_s": [round(seconds, 6) for seconds in run.seconds(arm.label)],
-            "one_way_s": median(trips) / 2.0 if trips else None,
+            "one_way_s": _one_way_s(own),
             "oracle": _with_oracle(own),
             "target": _with_reference(own, run.answers[reference]) if reference is not None and compared else None,
         }
@@ -96,6 +110,7 @@ def build(
         "tokens": _digest(
             (name, arm, run.answers[arm][at]) for at, name in enumerate(run.names) for arm in run.answers
         ),
+        "table8": _tables_8(run, arms, _gamma(settings)),
         "arms": entries,
         "target_alone_oracle": _with_oracle(run.answers.get(TARGET, ())),
         "left_out": list(left_out),
@@ -107,6 +122,29 @@ def build(
             for arm in arms
         },
     }
+
+
+def _tables_8(run: Run, arms: Sequence[ReplayArm], gamma: int | None) -> dict[str, dict[str, Any]]:
+    """Return `table8` for each round trip that is declared on top of the profile's, in ms."""
+    figures, found = run.figures(), {}
+    for rtt_ms in sorted({arm.rtt_ms for arm in arms}):
+        own = [arm for arm in arms if arm.rtt_ms == rtt_ms]
+        one_way_s = _one_way_s([answer for arm in own for answer in run.answers[arm.label]])
+        modes = {arm.mode: figures[arm.label] for arm in own}
+        found[f"{rtt_ms:g}"] = table8(modes, gamma, one_way_s)
+    return found
+
+
+def _gamma(settings: Mapping[str, Any]) -> int | None:
+    """Return the gamma of drafts, which `drafting` may change; None where the edge chooses it."""
+    gamma = read_changes(settings["drafting"]).get("gamma", settings["gamma"])
+    return gamma if isinstance(gamma, int) else None
+
+
+def _one_way_s(answers: Sequence[Answer]) -> float | None:
+    """Return half the median round trip; None where none was measured."""
+    trips = [trip for each in answers if (trip := each.more["rtt_s"]) >= 0.0]
+    return median(trips) / 2.0 if trips else None
 
 
 def text(data: Mapping[str, Any]) -> str:
@@ -208,12 +246,15 @@ def left_out_lines(data: Mapping[str, Any]) -> list[str]:
 
 def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the tables under their titles."""
-    arms = data["arms"]
+    arms, tables = data["arms"], data["table8"]
+    header = ("", *(f"this run +{rtt} ms" if rtt != "0" else "this run" for rtt in tables))
+    rows = [(row.title, *(row.cell(figures) for figures in tables.values())) for row in TABLE_8]
     sections = [
+        ("Early Exits, Table 8, for this run", table(header, rows)),
         ("Time to action, ms", figures_table("", arms, TIMES)),
         ("Where the time goes, ms a step; the verifier works beside the edge", figures_table("", arms, STAGES)),
     ]
-    for rtt in dict.fromkeys(f"{arm['rtt_ms']:g}" for arm in arms.values()):
+    for rtt in tables:
         own = {label: arm["figures"] for label, arm in arms.items() if f"{arm['rtt_ms']:g}" == rtt}
         base = next((label for label in own if arms[label]["mode"] == Mode.CLOUD.value), "")
         name = f"Decoding, {rtt} ms declared on top of the profile's round trip" if rtt != "0" else "Decoding"

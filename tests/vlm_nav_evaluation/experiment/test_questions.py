@@ -108,7 +108,9 @@ def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
     assert in_words("text") and in_words("text:some") and not in_words("random")
     assert read_source("text:some file") == "text:some file" and read_source("random") == "random"
     for source in ("camera", "text:", ""):
-        with pytest.raises(argparse.ArgumentTypeError, match="choose simulation, random, text or text:PATH"):
+        with pytest.raises(
+            argparse.ArgumentTypeError, match="choose simulation, random, text, text:PATH or mmspec:PATH"
+        ):
             read_source(source)
 
 

@@ -66,7 +66,7 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert replay(one, both, tiny_draft, verifier, *modes, "--check", "--target-model", str(tiny_target)) == 0
     said = capsys.readouterr().out
     data = report(one)
-    assert data["frames"] == FRAMES - 1 and "Where the time goes" in said and "left out: " in said
+    assert data["frames"] == FRAMES - 1 and "Early Exits, Table 8" in said and "left out: " in said
     reasons = [(entry["bag"], entry["frame"]) for entry in data["left_out"]]
     assert reasons == [("walk", 2), ("lost.mcap", None)]
     assert set(data["arms"]) == {"cloud", "sd", "fsd", "edge", "cloud +20 ms", "sd +20 ms", "fsd +20 ms"}

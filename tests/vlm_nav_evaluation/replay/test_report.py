@@ -14,7 +14,7 @@ from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_o
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
 SETTINGS: dict[str, Any] = {
     "bags": {"walk": "abc"}, "profile": "go2_a100_scaled", "dtype": "float32", "gamma": 4, "target": "t", "draft": "d",
-    "declared": DECLARED,
+    "drafting": "", "declared": DECLARED,
 }  # fmt: skip
 
 
@@ -35,12 +35,29 @@ def report(settings: dict[str, Any] = SETTINGS, **answers: list[Answer]) -> dict
 
 def test_a_report_says_when_a_declared_time_was_not_kept() -> None:
     kept = report(cloud=[answer(0, "cloud")], sd=[answer(0, "sd")])
-    assert overruns(kept) == []
+    assert overruns(kept) == [] and kept["table8"]["0"]["ar_to_sd"] == 2.0
     slow = report(cloud=[answer(0, "cloud")], sd=[answer(0, "sd", verify_s=0.2, interruptions=1)])
     (sentence,) = overruns(slow)
     assert "a target forward took 200 ms where 60 ms are declared" in sentence
     assert sentence in headlines(slow) and any("lost 1 times" in line for line in headlines(slow))
     assert "2.00x" in text(slow)
+
+
+def test_table_8_has_a_column_for_each_round_trip_and_dashes_for_what_did_not_run() -> None:
+    run = Run({"sd": [answer(0, "sd", rtt_s=0.02)], "cloud +40 ms": [answer(0, "cloud", rtt_s=-1.0)]}, ["walk:0"])
+    data = build(run, [ReplayArm("sd"), ReplayArm("cloud", 40.0)], {**SETTINGS, "gamma": "auto"}, [], "here")
+    lines = text(data).split("\n\n")[0].splitlines()
+    assert lines[0] == "Early Exits, Table 8, for this run"
+    assert lines[1].split("  ")[-2:] == [" this run", "this run +40 ms"]
+    cells = {line[:36].rstrip(): line[36:].split() for line in lines[2:]}
+    assert cells["drafting latency of a token T_p, ms"] == ["10", "-"]
+    assert cells["drafting latency gamma T_p, ms"] == cells["speed-up AR -> SD"] == ["-", "-"]
+    own = build(run, [ReplayArm("sd"), ReplayArm("cloud", 40.0)], {**SETTINGS, "drafting": "gamma=6"}, [], "here")
+    assert own["table8"]["0"]["gamma_draft_s"] == pytest.approx(0.06), "drafting goes before --gamma"
+    assert cells["verification latency T_q, ms"] == ["60", "-"] and cells["communication latency T_c, ms"] == [
+        "10",
+        "-",
+    ]
 
 
 def test_an_emulated_link_is_named_and_its_queues_are_no_overrun() -> None:
