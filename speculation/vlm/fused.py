@@ -6,13 +6,13 @@ them, which take any device and dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.model import Vlm
@@ -77,6 +77,45 @@ def run_layer(layer: FusedLayer, hidden: Tensor, kv: tuple[Tensor, Tensor], read
     hidden = hidden + linear(_attend(queries, kv, read), layer.out)
     gate, up = linear(_rms(hidden, layer.mlp_norm, layer.eps), layer.gate_up).chunk(2, dim=-1)
     return hidden + linear(silu(gate) * up, layer.down)
+
+
+def run_rows(
+    layer: FusedLayer,
+    module: Any,
+    hidden: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Return what transformers' own layer, `module`, makes of `hidden` [B, width, hidden], which stays as it is.
+
+    `rotary` is what `rotary_of` returns. `attend` is given queries, keys and values of the tokens, each [B, its heads,
+    width, head_dim], and returns what the queries attend to [B, width, heads, head_dim].
+    """
+    own = module.self_attn
+    size, kv_heads = own.head_dim, len(own.k_proj.weight) // own.head_dim
+    qkv = linear(rms_norm(hidden, layer.norm.shape, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
+    heads = qkv.view(*qkv.shape[:2], -1, size)
+    turned, values = heads[:, :, :-kv_heads], heads[:, :, -kv_heads:]
+    if layer.head_norms is not None:
+        queries, keys = turned[:, :, :-kv_heads], turned[:, :, -kv_heads:]
+        turned = torch.cat([rms_norm(each, (size,), norm.weight, layer.eps)
+                            for each, norm in ((queries, own.q_norm), (keys, own.k_norm))], dim=2)  # fmt: skip
+    cos, sin = rotary
+    turned = torch.addcmul(turned * cos, torch.roll(turned, size // 2, -1), sin).transpose(1, 2)
+    attended = attend(turned[:, :-kv_heads], turned[:, -kv_heads:], values.transpose(1, 2))
+    hidden = linear(attended.flatten(2), layer.out).add_(hidden)
+    normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
+    gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
+    return linear(silu(gate).mul_(up), layer.down).add_(hidden)
+
+
+def rotary_of(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rotary cosines and sines [B, width, head_dim] as `run_rows` takes them, [B, width, 1, head_dim].
+
+    The sines of the first half get the other sign, so that nothing is negated in a layer.
+    """
+    half = sin.shape[-1] // 2
+    return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)[:, :, None]
 
 
 def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:
