@@ -3,7 +3,7 @@ RUN := scripts/with_env
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test benchmarks figures lint docs wheel clean
+.PHONY: help setup demo test benchmarks figures gpu lint docs wheel clean
 
 help:  ## show these targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH=
 
 figures: setup  ## of them the modes' tables, as shipped and at their best (README); BENCH="--save" keeps them
 	@$(RUN) python -m benchmarks --only tune,tune_synthetic,tune_fast_server,latency,latency_raw,ablation,peers $(BENCH)
+
+gpu: setup  ## all that a GPU has to show, 12 minutes, into out/gpu; GPU="--device cpu --quick" tries the program without one
+	@$(RUN) python -m benchmarks.gpu $(GPU)
 
 lint: setup  ## ruff, codespell, mypy --strict, and whether saved results say what they are of
 	@$(RUN) ruff check .

@@ -108,8 +108,11 @@ SPECEDGE = Marker(
 )  # fmt: skip
 
 
-def markers() -> list[Marker]:
-    """Return the papers' systems, and an Orin against fast servers. WISP and DSSD print too little."""
+def markers(measured: Sequence[float] = ()) -> list[Marker]:
+    """Return the papers' systems, and an Orin against fast servers, those whose passes were `measured` too, in seconds.
+
+    WISP and DSSD print too little.
+    """
     found = []
     for name, (pair, label, offset, align) in EARLY_EXITS.items():
         own, table = PAPERS[name], f"{pair}: Early Exits, Table {'8(a)' if name == 'go2' else '5'}"
@@ -118,14 +121,15 @@ def markers() -> list[Marker]:
         times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
         found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
     found.append(SPECEDGE)
-    for verify_s in (0.010, 0.020):
+    for verify_s in (0.010, 0.020, *measured):
         server, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
-        assumed = f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: assumed; T_p: Early Exits, Table 8(a)"
+        how = "T_q measured, T_c assumed" if verify_s in measured else "assumed"
+        assumed = f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: {how}; T_p: Early Exits, Table 8(a)"
         times = (PAPERS["go2"].draft_s, verify_s, way_s)
         found.append(Marker("Orin, fast server", server, *times, assumed, (0.0, 8.0), "center"))
         for profile, engine in ENGINES.items():
             draft_s = load_profile(profile).draft_s
-            where = f"{engine}, T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: assumed; T_p: profile {profile}"
+            where = f"{engine}, T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: {how}; T_p: profile {profile}"
             found.append(
                 Marker(
                     "Orin Nano, 4-bit engine, fast server", "", draft_s, verify_s, way_s, where, (0.0, 8.0), "center"
@@ -142,9 +146,9 @@ def with_head(marker: Marker) -> Marker:
     )
 
 
-def heads() -> list[Marker]:
-    """Return the Orin against fast servers with a fed head."""
-    return [with_head(each) for each in markers() if each.paper == "Orin, fast server"]
+def heads(places: Sequence[Marker]) -> list[Marker]:
+    """Return the Orin of these places against fast servers with a fed head."""
+    return [with_head(each) for each in places if each.paper == "Orin, fast server"]
 
 
 def declared(draft: float, way: float, cost: str = DEFAULT_COST) -> Timings:
@@ -183,9 +187,14 @@ def grid(cells: Sequence[Mapping[str, Any]], columns: int, name: str) -> np.ndar
 
 
 def plot(
-    cells: Sequence[Mapping[str, Any]], drafts: Sequence[float], ways: Sequence[float], mode: str, caption: str
+    cells: Sequence[Mapping[str, Any]],
+    drafts: Sequence[float],
+    ways: Sequence[float],
+    mode: str,
+    caption: str,
+    places: Sequence[Marker],
 ) -> Figure:
-    """Return the map; `caption` is one line about what was decoded."""
+    """Return the map with markers at `places`; `caption` is one line about what was decoded."""
     figure = new_figure(7.2)
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(drafts[0], drafts[-1]), ylim=(ways[0], ways[-1]))
     entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
@@ -217,11 +226,11 @@ def plot(
     for paper, (shape, fill) in STYLES.items():
         if has_head or paper != "the same with a fed head":
             axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
-    for each in markers():
+    for each in places:
         if has_head and each.paper == "Orin, fast server":
             arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 6, "shrinkB": 6}
             axes.annotate("", with_head(each).place, each.place, arrowprops=arrow, zorder=4)
-    for each in [*markers(), *(heads() if has_head else [])]:
+    for each in places:
         shape, fill = STYLES[each.paper]
         axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
         axes.annotate(
@@ -278,6 +287,8 @@ def parser() -> argparse.ArgumentParser:
     add_source(line)
     line.add_argument("--mode", default=Mode.FULL.value, choices=SPECULATIVE, help="whose speed-up is the colour")
     add_cost(line)
+    shown = "also mark an Orin in front of a server whose pass was measured to take so long"
+    line.add_argument("--verify-ms", nargs="+", type=float, default=[], metavar="MS", help=shown)
     line.add_argument("--gammas", help="draft lengths of sd and fsd, the best counts (default: 1,2,4,8; quick: 4)")
     add_outputs(line)
     return line
@@ -287,6 +298,8 @@ def run(options: argparse.Namespace) -> None:
     """Print and plot the map, and save what was asked."""
     if options.recording is None and options.synthetic is None:
         options.synthetic = SYNTHETIC
+    if min(options.verify_ms, default=1.0) <= 0.0:
+        raise ValueError(f"--verify-ms {min(options.verify_ms):g}: give more than 0")
     options.steps = options.steps or (2 if options.quick else 5)
     options.gammas = options.gammas or ("4" if options.quick else "1,2,4,8")
     recording, gammas = source(options), gammas_of(options.gammas)
@@ -295,13 +308,14 @@ def run(options: argparse.Namespace) -> None:
     grid_places = [(draft, way) for way in ways for draft in drafts]
     speed_ups = partial(at, recording=recording, mode=options.mode, gammas=gammas, cost=options.cost)
     cells = [speed_ups(*place) for place in progress(grid_places, unit="cell")]
-    places = markers() + (heads() if recording.fed is not None else [])
+    places = markers([each / 1e3 for each in options.verify_ms])
+    places += heads(places) if recording.fed is not None else []
     systems = [{"paper": each.paper, "source": each.source, **speed_ups(*each.place)} for each in places]
     caption = _caption(options, recording, gammas)
     print(f"{caption}\n{report(systems, cells, options.mode)}")
     name = "break_even" if options.recording is None else f"break_even_{options.recording.stem}"
     name += "" if options.cost == DEFAULT_COST else f"_cost_{Path(options.cost).stem}"
-    keep(plot(cells, drafts, ways, options.mode, caption), name, options)
+    keep(plot(cells, drafts, ways, options.mode, caption, places), name, options)
     if options.save:
         about = {"settings": settings_of(options), **provenance(options), **of_recording(recording)}
         write_result(

@@ -8,9 +8,11 @@ what an arm changes on purpose.
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,8 +20,9 @@ from torch import Tensor
 from transformers import GenerationConfig as _GenerationConfig
 
 from edge_drafter import DecodingStats
-from speculation.vlm.inputs import as_sent, library_arguments, prepare
+from speculation.vlm.inputs import Inputs, as_sent, library_arguments, prepare
 from speculation.vlm.model import Vlm
+from speculation.vlm.speed import synchronise
 from vlm_nav_evaluation.experiment.run import Answer, Question
 
 GenerationConfig: Any = _GenerationConfig
@@ -70,6 +73,48 @@ class Generate:
         stats = DecodingStats(tokens=len(tokens), rounds=rounds, cloud_passes=rounds - 1)
         stats.total_s = time.perf_counter() - began
         return Answer(tokens, stats)
+
+
+def beside_library(
+    vlm: Vlm, inputs: Inputs, prefill: Callable[[], object], decode: Callable[[], object], repeats: int
+) -> dict[str, float]:
+    """Return what transformers' own forward takes for a prompt and for a token behind it, milliseconds, and how many
+    times as long our `prefill` and `decode` of the same take: medians of turns, as whatever else runs falls on both.
+
+    On a CPU it is processor time.
+    """
+    given, last = library_arguments(vlm, inputs), torch.from_numpy(inputs.ids[None, -1:]).to(vlm.device)
+    clock = time.process_time if vlm.device.type == "cpu" else time.perf_counter
+    found: dict[str, float] = {}
+
+    def theirs() -> Any:
+        output = vlm.model.base_model(**given, use_cache=True)  # without logits, as ours
+        return output["cache" if "cache" in output else "past_key_values"]  # before transformers 5.24
+
+    cache = theirs()
+    argument = "cache" if "cache" in inspect.signature(vlm.text.forward).parameters else "past_key_values"
+
+    def one_more() -> None:
+        vlm.model(input_ids=last, use_cache=True, **{argument: cache})
+        cache.crop(-1)
+
+    for name, own, other in (("prefill", prefill, theirs), ("decode", decode, one_more)):
+        turns: list[tuple[float, float]] = []
+        for turn in range(repeats + 1):
+            seconds = [_seconds(work, vlm, clock) for work in (own, other)]
+            if turn:  # the first pays for what libraries put off
+                turns.append((seconds[0], seconds[1]))
+        found[f"library_{name}_ms"] = round(1e3 * median(other for _, other in turns), 4)
+        found[f"{name}_to_library"] = round(median(own / other for own, other in turns), 4)
+    return found
+
+
+def _seconds(work: Callable[[], object], vlm: Vlm, clock: Callable[[], float]) -> float:
+    synchronise(vlm.device)
+    began = clock()
+    work()
+    synchronise(vlm.device)
+    return clock() - began
 
 
 def check_alike(target: Vlm, draft: Vlm, question: Question) -> None:

@@ -22,6 +22,7 @@ import torch
 
 from adapters_training.devices import machine
 from adapters_training.exit_choice.timing import time_forward
+from benchmarks.generation import beside_library
 from benchmarks.shapes import SHAPES, build
 from speculation.exits import ExitHeads, Head
 from speculation.progress import progress
@@ -46,6 +47,10 @@ ROWS = (
     Column("vision tower, ms", "vision_ms"),
     Column("prefill with vision, ms", "prefill_ms"),
     Column("decode 1 token (T_p), ms", "decode_ms"),
+    Column("transformers' prefill, ms", "library_prefill_ms"),
+    Column("transformers' decode, ms", "library_decode_ms"),
+    Column("prefill / transformers'", "prefill_to_library"),
+    Column("decode / transformers'", "decode_to_library"),
     Column("verify gamma + 1 (T_q), ms", "verify_gamma_ms"),
     Column("head, ms", "head_ms"),
     Column("one exit, full head, ms", "exit_ms"),
@@ -75,6 +80,8 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
     found["prefill_ms"] = _median(vlm, options, lambda: prefill(vlm, cache, 0, inputs))
     graphs = graphs_of(vlm, cache, ()) if options.cuda_graphs else None
     found["decode_ms"] = _batch(vlm, cache, 1, options, graphs)
+    own = partial(prefill, vlm, cache, 0, inputs), partial(_pass, vlm, cache, 1, graphs)
+    found |= beside_library(vlm, inputs, *own, options.repeats)
     found["verify_with_logits_ms"] = _batch(vlm, cache, options.gamma + 1, options, graphs)
     read = sum(each.nbytes for part in (vlm.text.layers, vlm.model.lm_head) for each in part.parameters())
     found["read_share"] = read / (found["verify_with_logits_ms"] / 1e3) / _copy_rate(vlm, options)
@@ -130,14 +137,16 @@ def _filled(vlm: Vlm, rows: int, context: int, room: int) -> KVCache:
 
 
 def _batch(vlm: Vlm, cache: KVCache, length: int, options: argparse.Namespace, graphs: PassGraphs | None) -> float:
-    def work() -> None:
-        for row in range(cache.rows):
-            cache.truncate(row, cache.length[row])
-        chain = range(-1, length - 2)
-        chunks = [draft_chunk(cache, row, 0, [0] * (length - 1), chain) for row in range(cache.rows)]
-        forward(vlm, cache, chunks, graphs=graphs)
+    return _median(vlm, options, partial(_pass, vlm, cache, length, graphs))
 
-    return _median(vlm, options, work)
+
+def _pass(vlm: Vlm, cache: KVCache, length: int, graphs: PassGraphs | None) -> None:
+    """Feed every row of a cache a root and a chain behind it, `length` tokens, and fetch their logits."""
+    for row in range(cache.rows):
+        cache.truncate(row, cache.length[row])
+    chain = range(-1, length - 2)
+    chunks = [draft_chunk(cache, row, 0, [0] * (length - 1), chain) for row in range(cache.rows)]
+    forward(vlm, cache, chunks, graphs=graphs)
 
 
 def _copy_rate(vlm: Vlm, options: argparse.Namespace) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -25,6 +26,49 @@ def attend_by_rows(text: Any) -> None:
         text.config._attn_implementation = BY_ROWS
 
 
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, plan: Plan, scale: float | None = None
+) -> Tensor:
+    """Return what sdpa does, [B, width, heads, head_dim]; of packed rows each is scored against its own keys alone.
+
+    Query, key and value are [B, heads, ..., head_dim] as `plan` lays them out, with fewer heads of keys than of queries
+    where several share one. Over all keys of a packed pass at once, two prompts of 1000 tokens would cost the scores of
+    one of 2000.
+    """
+    if not plan.packed or len(plan.rows) == 1:
+        return _attend_row(query, key, value, mask, scale)
+    assert mask is not None
+    parts: list[Tensor] = []
+    start = begin = 0
+    for count, end, committed in zip(plan.counts, plan.ends, plan.committed, strict=True):
+        rows, seen = slice(start, start + count), slice(begin, begin + end)
+        # A prompt's first tokens are plainly causal, which needs no mask.
+        own = None if committed and count == end else mask[:, :, rows, seen]
+        parts.append(_attend_row(query[:, :, rows], key[:, :, seen], value[:, :, seen], own, scale))
+        start, begin = start + count, begin + blocks_for(end) * BLOCK  # packed rows fill whole blocks
+    return torch.cat(parts, dim=1)
+
+
+def _attend_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Return what each query attends to, [B, width, heads, head_dim]; without a mask attention is causal.
+
+    Heads that share keys are asked as more queries of the same keys, which so are read once and never copied. For one
+    token in bfloat16 on a CPU that takes a quarter to a tenth of the time.
+    """
+    batch, heads, width, size = query.shape
+    shared = heads // key.shape[1]
+    is_causal = mask is None and width > 1
+    if shared == 1 or is_causal:
+        found = scaled_dot_product_attention(
+            query, key, value, mask, scale=scale, is_causal=is_causal, enable_gqa=shared > 1
+        )
+    else:
+        asked = query.reshape(batch, -1, shared * width, size)
+        mask = None if mask is None else mask.repeat(1, 1, shared, 1)
+        found = scaled_dot_product_attention(asked, key, value, mask, scale=scale).view(batch, heads, width, size)
+    return found.transpose(1, 2)
+
+
 def _attend(
     module: torch.nn.Module,
     query: Tensor,
@@ -34,24 +78,10 @@ def _attend(
     plan: Plan | None = None,
     **settings: Any,
 ) -> tuple[Tensor, None]:
-    """Return what sdpa does, [B, width, heads, head_dim]; of packed rows each is scored against its own keys alone.
-
-    Over all keys of a packed pass at once, two prompts of 1000 tokens would cost the scores of one of 2000. Without a
-    plan, where the model's own forward is called, it is sdpa.
-    """
-    if plan is None or not plan.packed or len(plan.rows) == 1:
+    """Return what `attend` does; without a plan, where the model's own forward is called, what sdpa does."""
+    if plan is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
-    assert attention_mask is not None
-    parts: list[Tensor] = []
-    start = begin = 0
-    for count, end, committed in zip(plan.counts, plan.ends, plan.committed, strict=True):
-        rows, seen = slice(start, start + count), slice(begin, begin + end)
-        # A prompt's first tokens are plainly causal, which needs no mask.
-        mask = None if committed and count == end else attention_mask[:, :, rows, seen]
-        row = query[:, :, rows], key[:, :, seen], value[:, :, seen]
-        parts.append(sdpa_attention_forward(module, *row, mask, **settings)[0])
-        start, begin = start + count, begin + blocks_for(end) * BLOCK  # packed rows fill whole blocks
-    return torch.cat(parts, dim=1), None
+    return attend(query, key, value, attention_mask, plan, settings.get("scaling")), None
 
 
 AttentionInterface.register(BY_ROWS, _attend)

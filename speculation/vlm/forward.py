@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from speculation.cancellation import Abandoned, Stop
-from speculation.vlm.cache import KVCache
+from speculation.vlm.attention import attend
+from speculation.vlm.cache import CacheWriter, KVCache
 from speculation.vlm.families import Seen
+from speculation.vlm.fused import rotary_of, run_rows
 from speculation.vlm.graphs import PassGraphs
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.model import Vlm
@@ -28,6 +30,8 @@ from speculation.vlm.positions import Ints
 from speculation.vlm.transfer import Download, upload
 
 Logits = npt.NDArray[np.floating]
+_RunLayer: TypeAlias = Callable[[int, Tensor, "Tensor | None", "tuple[Tensor, Tensor]"], Tensor]
+"""Returns what decoder layer number ... makes of hidden states, with a mask and rotary cosines and sines."""
 NO_PLACES: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -266,9 +270,11 @@ def _layers(
     writer = cache.writer(plan, given["slots"], given["blocks"])
     mask = _bias(given["mask"], hidden.dtype) if "mask" in given else None
     rotary = vlm.rotary(hidden, given["positions"])
-    layers = list(vlm.text.layers)
-    kind: Any = type(layers[0])
-    cached = {_cache_argument(kind): writer}
+    run = _fused_layers(vlm, writer, plan)
+    if run is None:
+        run = _own_layers(vlm, writer, plan)
+    else:
+        rotary = rotary_of(*rotary)
     for number, span in enumerate(cache.spans):
         # Nothing is copied where it is already, so one device costs nothing.
         writer.enter(number)
@@ -276,14 +282,7 @@ def _layers(
         mask = None if mask is None else mask.to(span.device)
         rotary = cos, sin
         for index in span.layers:
-            hidden = layers[index](
-                hidden,
-                attention_mask=mask,
-                position_embeddings=rotary,
-                use_cache=True,
-                plan=plan,
-                **cached,
-            )
+            hidden = run(index, hidden, mask, rotary)
             for each in (each for each in added if each.layer == index):
                 hidden[0, each.places.to(hidden.device)] += each.values.to(hidden)
             yield index, hidden
@@ -292,6 +291,36 @@ def _layers(
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to scores by a mask of what is seen: each layer's attention would make it anew."""
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
+
+
+def _own_layers(vlm: Vlm, writer: CacheWriter, plan: Plan) -> _RunLayer:
+    """Return what runs transformers' own layers."""
+    layers = list(vlm.text.layers)
+    kind: Any = type(layers[0])
+    cached = {_cache_argument(kind): writer}
+
+    def run(index: int, hidden: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        given = {"attention_mask": mask, "position_embeddings": rotary, "use_cache": True, "plan": plan}
+        made: Tensor = layers[index](hidden, **given, **cached)
+        return made
+
+    return run
+
+
+def _fused_layers(vlm: Vlm, writer: CacheWriter, plan: Plan) -> _RunLayer | None:
+    """Return what runs layers with joined projections; None where they have other parts, or were moved since."""
+    fused, layers = vlm.fused_layers, list(vlm.text.layers)
+    if fused is None or fused[0].qkv.dtype != vlm.dtype or fused[0].qkv.device != vlm.device:
+        return None
+
+    def run(index: int, hidden: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        def attend_to_row(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            seen = writer.update(keys, values, index)
+            return attend(queries, *seen, mask, plan, layers[index].self_attn.scaling)
+
+        return run_rows(fused[index], layers[index], hidden, rotary, attend_to_row)
+
+    return run
 
 
 def _check_tokens(vlm: Vlm, chunk: Chunk) -> None:

@@ -68,9 +68,7 @@ class Read:
     def of(cls, given: Mapping[str, Tensor], rotary: tuple[Tensor, Tensor], biased: bool = True) -> Read:
         """Return what follows from the parts of a `TreePlan` on the device, and from its tokens' cosines and sines."""
         lengths, tree, blocks = given["lengths"], given["tree"], given["blocks"]
-        cos, sin = (each.reshape(-1, 1, each.shape[-1]) for each in rotary)
-        half = sin.shape[-1] // 2
-        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        cos, sin = (each.flatten(0, 1) for each in rotary_of(*rotary))
         wide = torch.promote_types(cos.dtype, torch.float32)
         unseen = unseen_slots(lengths, tree, blocks.shape[1] * BLOCK if biased else 0)
         # Not minus infinity: a padding token may see nothing, and a softmax over nothing is NaN.
@@ -124,6 +122,43 @@ def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read, operati
     hidden.addmm_(operations.attend(queries, kv, read), layer.out.t())
     normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
     return hidden.addmm_(operations.gate(linear(normed, layer.gate_up)), layer.down.t())
+
+
+def run_rows(
+    layer: FusedLayer,
+    module: Any,
+    hidden: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Return what transformers' own layer, `module`, makes of `hidden` [B, width, hidden], which stays as it is.
+
+    `rotary` is what `rotary_of` returns. `attend` is given queries, keys and values of the tokens, each [B, its heads,
+    width, head_dim], and returns what the queries attend to [B, width, heads, head_dim].
+    """
+    own = module.self_attn
+    size, kv_heads = own.head_dim, len(own.k_proj.weight) // own.head_dim
+    qkv = linear(rms_norm(hidden, layer.norm.shape, layer.norm, layer.eps), layer.qkv, layer.qkv_bias)
+    heads = qkv.view(*qkv.shape[:2], -1, size)
+    turned, values = heads[:, :, :-kv_heads], heads[:, :, -kv_heads:]
+    if layer.head_norms is not None:
+        turned = rms_norm(turned, (size,), eps=layer.eps) * layer.head_norms
+    cos, sin = rotary
+    turned = torch.addcmul(turned * cos, torch.roll(turned, size // 2, -1), sin).transpose(1, 2)
+    attended = attend(turned[:, :-kv_heads], turned[:, -kv_heads:], values.transpose(1, 2))
+    hidden = linear(attended.flatten(2), layer.out).add_(hidden)
+    normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
+    gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
+    return linear(silu(gate).mul_(up), layer.down).add_(hidden)
+
+
+def rotary_of(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rotary cosines and sines [B, width, head_dim] as `run_rows` takes them, [B, width, 1, head_dim].
+
+    The sines of the first half get the other sign, so that nothing is negated in a layer.
+    """
+    half = sin.shape[-1] // 2
+    return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)[:, :, None]
 
 
 def unseen_slots(lengths: Tensor, tree: Tensor, view: int) -> Tensor:

@@ -55,7 +55,7 @@ def test_every_marker_is_on_the_map_and_names_its_source() -> None:
 
 
 def test_a_robot_with_a_head_stands_a_tenth_to_the_left() -> None:
-    one, other = break_even.heads()
+    one, other = break_even.heads(break_even.markers())
     assert one.place == pytest.approx((0.72, 1.0)) and other.place == pytest.approx((0.36, 0.5))
     assert all(each.place[0] > break_even.LEAST for each in (one, other))
 
