@@ -22,6 +22,13 @@ def chain(tree: TokenTree, node: int, tokens: list[int]) -> list[int]:
     return nodes
 
 
+def test_a_draft_has_as_many_levels_as_its_longest_path() -> None:
+    tree = SentDraft(
+        Draft(1, 1, 0, bytes(8), [5, 6, 7, 8], [-1, 0, -1, 1]), 0, [1, 2, 3, 4], 1.0, True, False, 0.0, 0.0
+    )
+    assert [draft(1, 0, [1, 2, 3]).levels, draft(1, 0, []).levels, tree.levels] == [3, 0, 3]
+
+
 def test_a_commit_that_leads_to_a_draft_sent_ahead_makes_it_current() -> None:
     tree, sent = TokenTree(), SentDrafts()
     first = chain(tree, tree.root, [1, 2])
