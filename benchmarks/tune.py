@@ -4,7 +4,8 @@
 
 On virtual time, with the same number of candidates for every mode, on answers other than those that are reported
 (`vlm_nav_evaluation.virtual_time.tuning`): 60 candidates on two answers, the fastest 20 on four, 7 on twelve. The table
-has every mode as shipped and tuned; what it names goes word for word behind `--drafting`.
+has every mode as shipped and tuned; what it names goes word for word behind `--drafting`. `full` stands there as
+shipped once more, without earlier answers and at a verifier with a draft model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.recordings import (
@@ -28,16 +30,20 @@ from benchmarks.recordings import (
 )
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment.command import command_line, main_of
-from vlm_nav_evaluation.experiment.run import Run
+from vlm_nav_evaluation.experiment.run import Arm, Run
 from vlm_nav_evaluation.figures import with_ratios
 from vlm_nav_evaluation.options import add_edge_flags, add_gamma, drafted_as, milliseconds, several
 from vlm_nav_evaluation.plots import add_outputs
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import MS, Column, markdown
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time.decoding import SERVER
 from vlm_nav_evaluation.virtual_time.figures import figures_of
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
 
+FULL = Mode.FULL.value
+BESIDE = f"{FULL}, server draft, {NO_NGRAMS}"
+"""`full` at a verifier with a draft model, which `server_sd` has as well."""
 MODES = ("cloud", *(mode.value for mode in Mode if is_tuned(mode.value)))
 COLUMNS = (
     Column("as shipped, x cloud", "shipped.speed_up"),
@@ -110,6 +116,9 @@ def at_best(
 ) -> dict[str, Any]:
     """Return the figures of every arm on `shown`, and what those that were tuned on `first` draft."""
     arms, drafting = arms_at_best(modes, first, timings, base, **changes)
+    if FULL in modes:
+        text = ",".join(filter(None, (base, "ngrams=off")))
+        arms.append(Arm(BESIDE, FULL, {**changes, "text": text, "server": SERVER.changed(draft_model=Path("beside"))}))
     run: Run = VirtualTime(shown, timings).run(arms)
     figures = with_ratios({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
     return {"modes": figures, "drafting": drafting}

@@ -279,7 +279,8 @@ class ExitReliability:
         return gained_s
 
     def verified(self, gained_s: float, verify_s: float) -> None:
-        """Take one verification with exits: the seconds that they gained for the next draft, and its own."""
+        """Take one verification of a draft of the edge, with exits: the seconds that they gained for the next draft,
+        and its own."""
         self._gained_s = FORGET * self._gained_s + gained_s
         self._verified_s = FORGET * self._verified_s + verify_s
         self._verifications += 1
@@ -318,8 +319,9 @@ class Verdict:
     verification delayed it."""
     is_last: bool = False
     """Whether the answer is complete with it."""
-    gamma: int = 0
-    """How many tokens the next draft should have."""
+    levels: int = 0
+    """How many draft forwards the next draft would take without an exit: gamma, or those of the draft that it judges
+    where that was longer."""
     named: Sequence[NamedToken] = ()
     """What exits said in its verification."""
     had_exits: bool = False
@@ -361,9 +363,10 @@ class AcceptanceStats:
         if (accepted := verdict.accepted) is not None:
             sent = accepted + verdict.is_rejected
             controller.judged(sent, accepted, verdict.round_s, commit.queue_s, commit.compute_s, verdict.is_last)
-        longest_s = verdict.gamma * (controller.draft_s or 0.0) + (controller.rtt_s or 0.0)
+        longest_s = verdict.levels * (controller.draft_s or 0.0) + (controller.rtt_s or 0.0)
         gained_s = self.exits.judge(verdict.named, verdict.tokens, verdict.now, longest_s)
-        if verdict.had_exits and commit.passes:
+        # Of what the verifier proposes by itself the edge knows no place that exits could name.
+        if verdict.had_exits and commit.passes and accepted is not None:
             self.exits.verified(gained_s, commit.compute_s)
         self.effort.resolved([content for _, content in rerooting.path], stood=True)
         self.effort.resolved(rerooting.dropped, stood=False)

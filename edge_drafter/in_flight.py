@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edge_drafter.tree import Rerooting, TokenTree
+from speculation.acceptance import depths_of
 from speculation.wire import Draft
 
 
@@ -26,6 +27,12 @@ class SentDraft:
     repeated_at: float
     begun: bool = False
     """Whether an early token about it arrived, so that its verification runs."""
+
+    @property
+    def levels(self) -> int:
+        """How many tokens its longest path has: the draft forwards that it takes from nothing."""
+        parents = self.message.parents
+        return len(self.nodes) if parents is None else max(depths_of(parents))
 
     def covers(self, node: int, tree: TokenTree) -> bool:
         """Whether a verifier that stands at `node` can go on with this draft."""

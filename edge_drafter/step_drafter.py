@@ -250,7 +250,9 @@ class StepDrafter:
         """Return what a commit shows about the draft that it judges, and about what exits said."""
         step = self._step
         draft, accepted, is_rejected, round_s = step.sent.get(commit.round), None, False, None
+        levels = step.selector.gamma
         if draft is not None:
+            levels = max(levels, draft.levels)
             accepted, is_rejected = draft.judged(rerooting)
             step.stats.accepted += accepted
             # An answer's first draft waits for the verifier to read the frame, which is no part of a round.
@@ -258,5 +260,5 @@ class StepDrafter:
                 round_s = now - draft.sent_at
         return Verdict(
             commit, tokens, now, since_s, rerooting, accepted, is_rejected, round_s, step.answer.done,
-            step.selector.gamma, self._named_places, step.asks_exits,
+            levels, self._named_places, step.asks_exits,
         )  # fmt: skip

@@ -18,6 +18,8 @@ def choose(step: Step, now: float, estimates: Estimates, may_draft: bool = True)
     request, draft, prefill = step.request, step.drafts.best, step.prefill
     room = step.answer.room
     if request.idle is Idle.LEDGER:
+        if draft is None and room < 1:
+            return Choice(Act.DECODE)  # The last token: its edge drafts no further.
         can_draft = may_draft and (prefill.drafts_here or prefill.draft_inputs is not None)
         return step.ledger.choose(draft, step.hint, now, room if can_draft else 0, prefill.drafts_here)
     if draft is not None:

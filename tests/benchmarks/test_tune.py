@@ -24,6 +24,7 @@ def test_a_setting_has_a_table_for_each_round_trip_and_a_result(
     assert tune.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert "3 answers, tuned on 1 others" in printed and printed.count("| `full`, n-grams off") == 2
+    assert printed.count("| `full, server draft`, n-grams off") == 2
     saved = json.loads((kept / "tuned_trial.json").read_text())
     assert [each["rtt_s"] for each in saved["round_trips"]] == [0.04, 0.24] and saved["tuned_on"] == 1
     for each in saved["round_trips"]:

@@ -163,6 +163,22 @@ def test_on_a_fast_link_it_waits_and_on_a_slow_one_it_goes_on_alone() -> None:
     assert slow.acts[Act.DECODE] > 10 * slow.acts[Act.VERIFY] and slow.speed >= 1.0
 
 
+def test_it_does_not_wait_where_no_draft_can_come_for_the_last_token() -> None:
+    """An edge sends nothing behind an answer's last but one token: the verdict adds a token of its own."""
+    line, rng = Timeline(Scheduler(MODEL), lambda n: DECODE_S), random.Random(4)
+    SteadyEdge(line, rng, draft_s=0.005, one_way_s=0.005, depth=4, chance=0.8, ahead=0.0)
+    last, waited = 0, 0.0
+    for _ in range(40):
+        end = line.now
+        for each in line.run(answer(rng, 12)):
+            idle, end = each.start - end, each.end
+            waited = max(waited, idle)
+            if sum(before.tokens for before in line.passes if before.end < each.end) == 11:
+                assert each.act is Act.DECODE and idle < 1e-9
+                last += 1
+    assert last > 5 and waited > 0.01
+
+
 def test_hints_that_repeat_are_verified_and_false_ones_soon_left_alone() -> None:
     speeds = {}
     for right in (True, False):

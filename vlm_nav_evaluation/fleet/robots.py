@@ -175,9 +175,16 @@ class TreeDrafter:
         shape = widened_tree(levels, drafting.tree, drafting.tokens, drafting.heads or MOST_HEADS, self._widths)
         self._sent, self._sent_at, self._since = shape.within(room), now, now
         self._behind, self._fed = {}, {}
-        if drafting.ahead:
+        if drafting.oracle:
+            self._feed({self._landing(): 1.0}, now)
+        elif drafting.ahead:
             self._feed(dict(zip(shape.heads, shape.chances, strict=True)), now)
         return self._sent.tokens(self._request.firsts, self._position), list(self._sent.parents)
+
+    def _landing(self) -> Path:
+        """Return the place where the verdict on the tree that is sent will end."""
+        ranks = self._request.ranks[self._position :]
+        return tuple(ranks[: self._sent.accepted(ranks) + 1])
 
     def _credit(self, now: float) -> None:
         """Note what was drafted since the places changed."""

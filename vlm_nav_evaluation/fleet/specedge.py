@@ -64,7 +64,9 @@ EMBEDDED = "embedded"
 AS_MEASURED = f"{EMBEDDED}, as measured"
 """The model that is brought to no printed figure."""
 SERVER, SPECEDGE, OURS = "server_sd", "specedge", ("ours", "ours, exits")
-EDGES = ("cohorts, no pre-drafts", SPECEDGE, *OURS)
+ORACLE = "oracle"
+"""Robots that know where each verdict will end: what no rule of drafting ahead can pass."""
+EDGES = ("cohorts, no pre-drafts", SPECEDGE, *OURS, ORACLE)
 Run = tuple[Setting, int]
 """A setting and its robots."""
 
@@ -115,7 +117,8 @@ def edge_run(pair: Pair, model: Candidates, batch: int, name: str, exits: tuple[
     exits = exits or ((EXIT,) if name == OURS[1] else ())
     more = 1.0 + EXIT_COST * len(exits)
     levels = min(TREE, depth_of(more * pass_s(pair, batch), RTT))
-    drafting = Drafting(levels, ahead=name in (SPECEDGE, *OURS), tree=TREE, heads=1 if name == SPECEDGE else 0)
+    ahead = name in (SPECEDGE, *OURS, ORACLE)
+    drafting = Drafting(levels, ahead=ahead, tree=TREE, heads=1 if name == SPECEDGE else 0, oracle=name == ORACLE)
     scheduling = Scheduling("pipeline", max_batch=batch, collect_s=1.0, hint_tokens=0)
     system = System(name, scheduling, drafting=drafting, exits=exits)
     times = Times("SpecEdge", cost_of(pair).scaled(more), T_P, RTT / 2.0)
@@ -220,7 +223,8 @@ def report(data: Mapping[str, Any]) -> str:
         "that none of the first k candidates is right is raised to a power",
         "cohorts: SpecEdge without pre-drafts; specedge: one path goes on; ours: several do, sharing a forward by what "
         f"they are expected to bring; exits: after {EXIT.after:.0%} of a pass the target names the verdict, and "
-        f"{EXIT.right:.0%} of these names are right, as with the embedded pair",
+        f"{EXIT.right:.0%} of these names are right, as with the embedded pair; {ORACLE}: drafts on where the verdict "
+        "will end, which no robot knows",
         "times: over server_sd at its best depth",
     ]
     for pair, by_model in data["rows"].items():

@@ -30,6 +30,8 @@ class Drafting:
     heads: int = 1
     """Places behind a tree where drafting goes on; a forward feeds all of them. SpecEdge, Sec. 4.2, has one; 0: as many
     as are expected to bring most."""
+    oracle: bool = False
+    """It drafts on at the very place where the verdict on its tree will end, which no robot can know: a bound."""
 
 
 @dataclass(frozen=True)
