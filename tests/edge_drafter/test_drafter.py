@@ -157,14 +157,14 @@ def test_early_tokens_turn_misses_into_hits() -> None:
     assert heard.total_s == pytest.approx(deaf.total_s - needed * DRAFT_S)
 
 
-@pytest.mark.parametrize(("mode", "asks"), [("full", False), ("fsd", True)])
-def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(mode: str, asks: bool) -> None:
+@pytest.mark.parametrize(("mode", "least", "asks"), [("full", 0.1, False), ("fsd", 0.0, True)])
+def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(mode: str, least: float, asks: bool) -> None:
     target = hashed_target(3, eos_rate=0.0)
-    bench = Bench(target, target, Weather(exits=2), DraftingConfig.of(mode, ngrams=False))
-    for step in range(1, 2 * RETRY_STEPS):
+    bench = Bench(target, target, Weather(exits=2), DraftingConfig.of(mode, ngrams=False, exit_gain=least))
+    for step in range(1, 4 * RETRY_STEPS):
         assert bench.run(request(step, 30)).tokens == alone(target, 30)
-    later = {each.step: each.early for each in bench.link.begun if each.step >= RETRY_STEPS}
-    retried = later.pop(RETRY_STEPS)
+    later = {each.step: each.early for each in bench.link.begun if each.step >= 3 * RETRY_STEPS}
+    retried = later.pop(3 * RETRY_STEPS)
     assert set(later.values()) == {asks} and retried
 
 
