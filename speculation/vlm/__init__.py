@@ -2,8 +2,9 @@
 
 Home of everything that touches transformers: `folder` (what lies on disk), `storage` (weights in 8 bits), `settings`,
 `memory` and `quantise` (how it is loaded and what that takes), `load` (folder -> model), `processing` and `positions`
-(prompt and frame -> model inputs), `cache` (keys and values in rows of slots), `forward` (the only layer loop),
-`session` (one row that grows a tree), `speed` (what a forward takes), `inspect` (the report of
+(prompt and frame -> model inputs), `cache` (keys and values in rows of slots), `forward` (the layer loop), `fused`,
+`kernels` and `graphs` (a layer's operations, the same as Triton kernels, small forwards captured on a GPU), `session`
+(one row that grows a tree), `speed` (what a forward takes), `inspect` (the report of
 `python -m speculation.vlm inspect`).
 """
 
