@@ -192,9 +192,9 @@ def _driver() -> str:
 def _fit(options: argparse.Namespace) -> None:
     """Measure and write what passes of a shape with random weights cost."""
     vlm = build(options.profile, options.device, "bfloat16")
-    config = ProfileConfig(target=options.profile, quick=options.quick, runs=1, warm_up=2, bootstraps=100)
+    config = ProfileConfig(target=options.profile, quick=options.quick, runs=1, warm_up=2)
     train, unseen = (configurations(each, vlm.context, options.quick) for each in (training(), held_out()))
-    profile, _ = profile_of(vlm, train, unseen, config)
+    profile = profile_of(vlm, train, unseen, config)
     profile.save(options.out / COST_FILE)
     print(report(profile))
 

@@ -16,7 +16,7 @@ from types import FrameType
 
 PACKAGES = (
     "adapters_training", "benchmarks", "cloud_verifier", "edge_drafter", "spec_vlm_nav", "speculation",
-    "vlm_nav_evaluation",
+    "vlm_nav_evaluation", "vlm_nav_simulation",
 )  # fmt: skip
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LAUNCH_S = 0.5

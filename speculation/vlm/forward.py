@@ -21,7 +21,7 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.attention import attend
 from speculation.vlm.cache import CacheWriter, KVCache
 from speculation.vlm.families import Seen
-from speculation.vlm.fused import rotary_of, run_rows
+from speculation.vlm.fused import fused_layers, rotary_of, run_rows
 from speculation.vlm.graphs import PassGraphs
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.model import Vlm
@@ -308,9 +308,9 @@ def _own_layers(vlm: Vlm, writer: CacheWriter, plan: Plan) -> _RunLayer:
 
 
 def _fused_layers(vlm: Vlm, writer: CacheWriter, plan: Plan) -> _RunLayer | None:
-    """Return what runs layers with joined projections; None where they have other parts, or were moved since."""
-    fused, layers = vlm.fused_layers, list(vlm.text.layers)
-    if fused is None or fused[0].qkv.dtype != vlm.dtype or fused[0].qkv.device != vlm.device:
+    """Return what runs layers with joined projections; None where `fused_layers` has none."""
+    fused, layers = fused_layers(vlm), list(vlm.text.layers)
+    if fused is None:
         return None
 
     def run(index: int, hidden: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:

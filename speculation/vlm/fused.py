@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +96,8 @@ class Operations:
 
 _known: WeakKeyDictionary[nn.Module, list[FusedLayer]] = WeakKeyDictionary()
 """Decoders that were fused before."""
+not_fusable: WeakSet[nn.Module] = WeakSet()
+"""Decoders that have other parts."""
 
 
 def fuse(vlm: Vlm) -> list[FusedLayer]:
@@ -110,6 +112,19 @@ def fuse(vlm: Vlm) -> list[FusedLayer]:
         _check(layer)
     _known[vlm.text] = [_fused(layer, config.rms_norm_eps) for layer in layers]
     return _known[vlm.text]
+
+
+def fused_layers(vlm: Vlm) -> list[FusedLayer] | None:
+    """Return a decoder's layers fused; None where it has other parts, is on several devices or was moved since."""
+    if vlm.text in not_fusable or len(vlm.devices) > 1 or vlm.device.type not in ("cpu", "cuda"):
+        return None
+    try:
+        layers = fuse(vlm)
+    except NotFusable:
+        not_fusable.add(vlm.text)
+        return None
+    joined = layers[0].qkv
+    return layers if (joined.dtype, joined.device) == (vlm.dtype, vlm.device) else None
 
 
 def run_layer(layer: FusedLayer, hidden: Tensor, kv: Tensor, read: Read, operations: Operations) -> Tensor:

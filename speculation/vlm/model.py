@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +21,6 @@ from speculation.vlm.placement import Span, spans_of
 from speculation.vlm.positions import Ints
 from speculation.vlm.processing import Processor
 from speculation.wire import Thinking
-
-if TYPE_CHECKING:
-    from speculation.vlm.fused import FusedLayer
 
 
 @dataclass(frozen=True)
@@ -138,21 +135,6 @@ class Vlm:
     def spans(self) -> tuple[Span, ...]:
         """Which layers are on which device, in their order; one span where the model is on one device."""
         return spans_of(self.text.layers)
-
-    @cached_property
-    def fused_layers(self) -> list[FusedLayer] | None:
-        """The decoder's layers with joined projections, made when first asked for.
-
-        None where they have other parts, or are on several devices.
-        """
-        from speculation.vlm.fused import NotFusable, fuse  # late, as it takes this class
-
-        if len(self.devices) > 1 or self.device.type not in ("cpu", "cuda"):
-            return None
-        try:
-            return fuse(self)
-        except NotFusable:
-            return None
 
     @cached_property
     def devices(self) -> tuple[torch.device, ...]:

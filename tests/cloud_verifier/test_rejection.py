@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,14 +153,14 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
     """Coupled rows are drawn where the logits are, whoever shares their pass."""
     coupled = Row(0, (5,), (-1,), False, Coupled(1.0), StepDraws(7))
     rejecting = Row(1, (5,), (-1,), False, SPLIT, digest=bytes(8), evidence=(Drawn(0.5),))
-    there = []
-    on_device = engine._on_device
+    there: list[int] = []
+    of_device = engine.Choices.choose
 
-    def watched(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Callable[[], Verdict]]]:
-        there.extend(row.index for row in rows)
-        return on_device(rows, logits)
+    def watched(choices: Any, logits: Tensor) -> Tensor:
+        there.append(len(logits))
+        return of_device(choices, logits)
 
-    monkeypatch.setattr(engine, "_on_device", watched)
+    monkeypatch.setattr(engine.Choices, "choose", watched)
     found = []
     for device in (True, False):
         served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
@@ -168,4 +168,4 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
             prefill_at_once(served, row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
         verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
         found.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
-    assert there == [0] and found[0] == found[1]
+    assert there == [2] and found[0] == found[1]

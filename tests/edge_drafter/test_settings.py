@@ -76,7 +76,7 @@ def test_an_unknown_name_is_refused() -> None:
         ("threads", 0, "threads 0 is outside 1 to 1024"),
         ("sampling", "hot", "sampling 'hot' is unknown"),
         ("sampling", "split(temperature=1.0)", "one drafted chain at a time"),
-        ("service_class", "royal", r"service class 'royal' is none of economy \(2 tokens/s\)"),
+        ("service_class", "royal", r"service class 'royal' is none of batch \(1 tokens/s\), economy \(2"),
         ("verifier", "tcp://10.0.0.5:5555", "allow_plain"),
     ],
 )

@@ -85,7 +85,7 @@ def test_frames_are_sent_in_the_size_that_a_model_sees_and_to_a_language_model_a
 ) -> None:
     large, small = jpeg(frame(0, 4 * IMAGE_SIZE)), jpeg(frame(1))
     sent = as_sent(target, (large, small))
-    assert [decode_jpeg(each).shape for each in sent] == [(IMAGE_SIZE, IMAGE_SIZE, 3)] * 2 and sent[1] is small
+    assert [decode_jpeg(each).shape for each in sent] == [(IMAGE_SIZE, IMAGE_SIZE, 3)] * 2 and sent[1] == small
     assert as_sent(load_vlm(tiny_text_model(tmp_path / "words")), large) is large
 
 
