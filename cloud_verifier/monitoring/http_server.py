@@ -209,6 +209,10 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
 
         do_HEAD = do_GET
 
+        def do_POST(self) -> None:
+            text = b"pages are read by GET; the chat API, where --api-keys serves it, has paths that begin with /v1\n"
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, text, TEXT)
+
         def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
             self.send_response(status)
             self.send_header("Content-Type", content_type)

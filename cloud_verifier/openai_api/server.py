@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from cloud_verifier.openai_api.keys import ApiKeys
-from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
+from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request, refused
 from cloud_verifier.openai_api.questions import Questions
 from cloud_verifier.openai_api.verifier_sessions import ANSWER_S, Question, VerifierSessions, unavailable
 from cloud_verifier.start_error import StartError
@@ -222,12 +222,14 @@ class Answer:
 
 
 async def _body(request: web.Request) -> bytes:
-    """Return the body. Raises ApiError for one that is too large or comes too slowly."""
+    """Return the body. Raises ApiError for one that is too large, comes too slowly or is not encoded as it says."""
     try:
         return await asyncio.wait_for(request.read(), SLOW_S)
     except web.HTTPRequestEntityTooLarge:
         text = f"the body exceeds the limit of {MOST_BODY_BYTES} bytes; send smaller images"
         raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "request_too_large") from None
+    except web.RequestPayloadError:
+        raise refused("the body is not encoded as its Content-Encoding says", code="invalid_body") from None
     except (asyncio.TimeoutError, TimeoutError):
         text = f"the body did not come within {SLOW_S:g} s"
         raise ApiError(HTTPStatus.REQUEST_TIMEOUT, text, "request_timeout") from None
