@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -34,6 +35,8 @@ IMAGE_THREADS = 2
 WATCH_S = 1.0
 """How often the file of keys and slow connections are looked at."""
 _JSON = "application/json"
+
+Result = TypeVar("Result")
 
 
 class ChatServer:
@@ -102,10 +105,10 @@ class ChatServer:
             request["client"] = client
             if transport is not None:
                 self._due[transport] = math.inf
-            return await asyncio.wait_for(handler(request), ANSWER_S)
+            return await within(ANSWER_S, handler(request))
         except ApiError as error:
             return _failed(error)
-        except (asyncio.TimeoutError, TimeoutError):
+        except TimeoutError:
             return _failed(unavailable(f"no answer within {ANSWER_S:g} s"))
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
@@ -221,16 +224,29 @@ class Answer:
         return max(sizes, default=0)
 
 
+async def within(seconds: float, work: Awaitable[Result]) -> Result:
+    """Return the result of `work`. Raises TimeoutError where there is none in time.
+
+    A client that goes cancels its request and fails its reads at once: asyncio would log what fails then as lost.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        return await asyncio.wait_for(task, seconds)
+    except asyncio.TimeoutError:  # another class before Python 3.11
+        raise TimeoutError from None
+
+
 async def _body(request: web.Request) -> bytes:
     """Return the body. Raises ApiError for one that is too large, comes too slowly or is not encoded as it says."""
     try:
-        return await asyncio.wait_for(request.read(), SLOW_S)
+        return await within(SLOW_S, request.read())
     except web.HTTPRequestEntityTooLarge:
         text = f"the body exceeds the limit of {MOST_BODY_BYTES} bytes; send smaller images"
         raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "request_too_large") from None
     except web.RequestPayloadError:
         raise refused("the body is not encoded as its Content-Encoding says", code="invalid_body") from None
-    except (asyncio.TimeoutError, TimeoutError):
+    except TimeoutError:
         text = f"the body did not come within {SLOW_S:g} s"
         raise ApiError(HTTPStatus.REQUEST_TIMEOUT, text, "request_timeout") from None
 
@@ -238,8 +254,8 @@ async def _body(request: web.Request) -> bytes:
 async def _write(response: web.StreamResponse, event: bytes) -> None:
     """Send one event. Raises ConnectionError where the client is gone, or does not take it."""
     try:
-        await asyncio.wait_for(response.write(b"data: " + event + b"\n\n"), SLOW_S)
-    except (asyncio.TimeoutError, TimeoutError):
+        await within(SLOW_S, response.write(b"data: " + event + b"\n\n"))
+    except TimeoutError:
         raise ConnectionResetError(f"the client has taken nothing for {SLOW_S:g} s") from None
 
 

@@ -78,7 +78,7 @@ def test_unknown_pages_name_the_known_ones_and_nothing_is_written_to(server: Htt
     assert status == HTTPStatus.NOT_FOUND and "/metrics, /health, /ready, /load, /version" in body
     with pytest.raises(HTTPError, match="405") as posted:
         urlopen(Request(server.url + "/chat/completions", data=b"x"), timeout=60)
-    assert b"begin with /v1" in posted.value.read()
+    assert "begin with /v1" in json.loads(posted.value.read())["error"]["message"]
 
 
 def test_metrics_hold_every_series_of_the_catalogue_and_only_numbers_of_the_server() -> None:

@@ -346,6 +346,8 @@ def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
     with pytest.raises(openai.APIStatusError) as large:
         api.ask([{"role": "user", "content": "x" * (10 << 20)}])
     assert large.value.status_code == 413 and large.value.code == "request_too_large"
+    with pytest.raises(openai.APIStatusError, match="begin with /v1"):
+        client(api.url.removesuffix("/v1"), api.key).chat.completions.create(model="target", **ask)  # type: ignore[call-overload]
     assert api.page("/version")["model"] == "target", "pages are at the same port"
 
 
@@ -363,6 +365,22 @@ def test_what_is_no_http_is_refused_and_leaves_no_traceback(api: Api, head: str,
         connection.sendall(f"{head}\r\nAuthorization: Bearer {api.key}\r\n\r\n{body}".encode())
         assert b" 400 " in connection.recv(1 << 16)
     assert api.client.models.list().data and not any("Traceback" in line for line in api.verifier.log)
+
+
+def test_clients_that_go_at_any_place_of_a_request_leave_no_traceback(api: Api) -> None:
+    address = urlsplit(api.url)
+    body = json.dumps({"model": "target", "messages": as_robot(0), "stream": True, "max_tokens": 200}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {api.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    sent = head.encode() + body
+    for size in (20, len(head), len(sent) - 1, len(sent), len(sent), len(sent)):
+        with socket.create_connection((address.hostname, address.port), LIMIT_S) as connection:
+            connection.sendall(sent[:size])
+            connection.shutdown(socket.SHUT_WR)
+    eventually(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+    assert api.text(as_robot(0)) == api.truth(PROMPTS[0], jpeg(0))
+    assert not any("Traceback" in line for line in api.verifier.log)
 
 
 def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:

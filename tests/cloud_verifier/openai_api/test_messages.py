@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncGenerator, Sequence
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
-from cloud_verifier.openai_api.server import Answer
+from cloud_verifier.openai_api.server import Answer, within
 from speculation.language.growing_text import GrowingText
 
 SAID = [{"role": "user", "content": "hello"}]
@@ -121,3 +122,29 @@ def test_an_answer_is_its_text_before_the_first_stop_however_it_comes(
     places = [text[:end].find(stop) for stop in stops if stop in text[:end]]
     assert "".join(pieces) == text[: min(places, default=len(text))]
     assert answer.tokens == end and answer.reason == ("stop" if places else "length")
+
+
+def test_work_that_fails_as_it_is_cancelled_is_no_lost_error() -> None:
+    async def read() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ConnectionResetError from None
+
+    async def run() -> list[object]:
+        lost: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+        request = asyncio.create_task(within(60, read()))
+        await asyncio.sleep(0.01)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        del request
+        gc.collect()
+        return lost
+
+    assert not asyncio.run(run())
+
+
+def test_work_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(within(0.01, asyncio.sleep(60)))
