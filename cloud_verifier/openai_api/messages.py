@@ -6,7 +6,6 @@ What would change an answer and is not done here is refused by its name; what ch
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -216,15 +215,9 @@ def _explained(text: str) -> ApiError:
     return refused(f"{field}: {sentence}" if field else sentence, field)
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """How many tokens a request took."""
 
-    prompt: int
-    completion: int = 0
-
-
-class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -249,7 +242,7 @@ class _Completion(msgspec.Struct, frozen=True):
     created: int
     model: str
     choices: list[_Choice]
-    usage: _Usage | UnsetType | None = UNSET
+    usage: Usage | UnsetType = UNSET
 
 
 class Answers:
@@ -272,9 +265,6 @@ class Answers:
         """Return the last piece of a stream, which has no text."""
         return self._encoded("chat.completion.chunk", [], usage)
 
-    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | None = None) -> bytes:
+    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | UnsetType = UNSET) -> bytes:
         name, created, model = self._about
-        used: _Usage | UnsetType = UNSET
-        if usage is not None:
-            used = _Usage(usage.prompt, usage.completion, usage.prompt + usage.completion)
-        return msgspec.json.encode(_Completion(name, kind, created, model, choices, used))
+        return msgspec.json.encode(_Completion(name, kind, created, model, choices, usage))
