@@ -75,7 +75,7 @@ class Api:
     vlm: Vlm
 
     def ask(self, messages: list[Any], **how: Any) -> Any:
-        given = {"model": "target", "temperature": 0, "max_tokens": ANSWER} | how
+        given: dict[str, Any] = {"model": "target", "temperature": 0, "max_tokens": ANSWER} | how
         return self.client.chat.completions.create(messages=messages, **given)
 
     def text(self, messages: list[Any], **how: Any) -> str:
@@ -351,6 +351,12 @@ def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
     assert api.page("/version")["model"] == "target", "pages are at the same port"
 
 
+def connected(api: Api) -> socket.socket:
+    address = urlsplit(api.url)
+    assert address.port is not None
+    return socket.create_connection((str(address.hostname), address.port), LIMIT_S)
+
+
 @pytest.mark.parametrize(
     ("head", "body"),
     [
@@ -360,22 +366,20 @@ def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_http_is_refused_and_leaves_no_traceback(api: Api, head: str, body: str) -> None:
-    address = urlsplit(api.url)
-    with socket.create_connection((address.hostname, address.port), LIMIT_S) as connection:
+    with connected(api) as connection:
         connection.sendall(f"{head}\r\nAuthorization: Bearer {api.key}\r\n\r\n{body}".encode())
         assert b" 400 " in connection.recv(1 << 16)
     assert api.client.models.list().data and not any("Traceback" in line for line in api.verifier.log)
 
 
 def test_clients_that_go_at_any_place_of_a_request_leave_no_traceback(api: Api) -> None:
-    address = urlsplit(api.url)
     body = json.dumps({"model": "target", "messages": as_robot(0), "stream": True, "max_tokens": 200}).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {api.key}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     sent = head.encode() + body
     for size in (20, len(head), len(sent) - 1, len(sent), len(sent), len(sent)):
-        with socket.create_connection((address.hostname, address.port), LIMIT_S) as connection:
+        with connected(api) as connection:
             connection.sendall(sent[:size])
             connection.shutdown(socket.SHUT_WR)
     eventually(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
