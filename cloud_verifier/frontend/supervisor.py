@@ -55,6 +55,19 @@ LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.8
 CLOSE_S = 2.0
 
 
+def start_process(module: str, settings: msgspec.Struct, *passed: int | None) -> subprocess.Popen[bytes]:
+    """Start a module with its settings as JSON and these descriptors, where there are such. Raises OSError.
+
+    In a session of its own: a Ctrl-C reaches all processes of a terminal, this one perhaps while it starts.
+    """
+    command = [sys.executable, "-m", module, msgspec.json.encode(settings).decode()]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    descriptors = tuple(each for each in passed if each is not None)
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment, start_new_session=True
+    )
+
+
 class Frontend:
     """The verifier's socket in a process of its own, a `cloud_verifier.interfaces.Post`. Peers are opaque names."""
 
@@ -295,14 +308,8 @@ class Frontend:
             theirs.fileno(), self.address, self._listener, str(self._keys) if self._keys is not None else None,
             self.restarts, self._bytes_per_s,
         )  # fmt: skip
-        command = [sys.executable, "-m", "cloud_verifier.frontend", msgspec.json.encode(settings).decode()]
-        passed = (theirs.fileno(),) if self._listener is None else (theirs.fileno(), self._listener)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
-            # In a session of its own: a Ctrl-C reaches all processes of a terminal, this one perhaps while it starts.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=passed, env=environment, start_new_session=True
-            )
+            process = start_process("cloud_verifier.frontend", settings, theirs.fileno(), self._listener)
         with self._using:
             self._lose()
             self._process, self.pid = process, process.pid

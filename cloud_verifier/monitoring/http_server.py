@@ -209,6 +209,12 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
 
         do_HEAD = do_GET
 
+        def do_POST(self) -> None:
+            # In the chat API's form: its clients come here where their base URL has no /v1, and show no other text.
+            text = "pages are read by GET; the chat API, where --api-keys serves it, has paths that begin with /v1"
+            error = {"message": text, "type": "invalid_request_error", "param": None, "code": "method_not_allowed"}
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, msgspec.json.encode({"error": error}), JSON)
+
         def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
             self.send_response(status)
             self.send_header("Content-Type", content_type)

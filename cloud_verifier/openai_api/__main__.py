@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from pathlib import Path
@@ -33,6 +34,8 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)
     settings = msgspec.json.decode(sys.argv[1], type=ApiSettings)
     start_logging(None, settings.log_format)
+    # It has a traceback for all that is no HTTP, which anybody may send; faults of requests are the server's own lines.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     try:
         asyncio.run(serve(settings))
     except ValueError as error:

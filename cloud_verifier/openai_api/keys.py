@@ -32,6 +32,8 @@ class ApiKeys:
         self._file, self._folder = file, folder
         self._stamp = self._seen()
         self._names = self._read()
+        if not self._names:
+            raise StartError(f"--api-keys {file}: it holds no key; make one with keygen --api-keys {file}")
 
     def name(self, key: str) -> str:
         """Return whose key this is; empty where it is nobody's. It takes as long for one as for another."""
@@ -44,7 +46,7 @@ class ApiKeys:
     def refresh(self) -> set[str]:
         """Read the file where it has changed; return the names whose keys are no more, or are others.
 
-        One that cannot be used changes nothing but a line in the log.
+        One that cannot be used changes nothing but a line in the log; one without keys lets nobody in.
         """
         stamp, before = self._seen(), self._names
         if stamp == self._stamp:
@@ -65,7 +67,7 @@ class ApiKeys:
 
     def _read(self) -> dict[bytes, str]:
         names: dict[bytes, str] = {}
-        for number, line in enumerate(_lines(self._file), start=1):
+        for number, line in enumerate(_text(self._file).splitlines(), start=1):
             words = line.partition("#")[0].split()
             if not words:
                 continue
@@ -73,8 +75,6 @@ class ApiKeys:
             if problem:
                 raise StartError(f"--api-keys {self._file}, line {number}: {problem}")
             names[_digest(words[1])] = words[0]
-        if not names:
-            raise StartError(f"--api-keys {self._file}: it holds no key; make one with keygen --api-keys {self._file}")
         return names
 
     def _problem(self, words: list[str], names: dict[bytes, str]) -> str:
@@ -95,13 +95,13 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
-def _lines(file: Path) -> list[str]:
+def _text(file: Path) -> str:
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise StartError(f"--api-keys {file}: others may read it (mode {mode:04o}); run: chmod 600 {file}")
-        with file.open(encoding="utf-8") as text:
-            return text.read(MOST_BYTES).splitlines()
+        with file.open(encoding="utf-8-sig") as text:  # some editors begin a file with a mark of its encoding
+            return text.read(MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StartError(f"--api-keys {file}: {reason}") from None
@@ -114,12 +114,13 @@ def add_key(file: Path, name: str) -> str:
     """
     if not ROBOT_NAME.fullmatch(name):
         raise StartError(f"--client {name!r}: use letters, digits, - and _")
-    if file.exists() and any(line.split()[:1] == [name] for line in _lines(file)):
+    before = _text(file) if file.exists() else ""
+    if any(line.split()[:1] == [name] for line in before.splitlines()):
         raise StartError(f"--api-keys {file}: {name!r} has a key already; remove its line for another one")
     key = f"sk-{secrets.token_urlsafe(32)}"
     try:
         with open(file, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as text:
-            text.write(f"{name} {key}\n")
+            text.write(f"{name} {key}\n" if before[-1:] in ("", "\n") else f"\n{name} {key}\n")
     except OSError as error:
         raise StartError(f"--api-keys {file}: {error.strerror or error}") from None
     return key

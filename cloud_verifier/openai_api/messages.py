@@ -6,9 +6,8 @@ What would change an answer and is not done here is refused by its name; what ch
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -72,15 +71,21 @@ class ImagePart(_Part, frozen=True, tag_field="type", tag="image_url"):
 
 
 Content: TypeAlias = str | list[TextPart | ImagePart] | None
+Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
+Format: TypeAlias = Literal["text", "json_schema", "grammar"]
 
 
 class ChatMessage(_Part, frozen=True):
     """One turn of the conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Role
     content: Content = None
     name: Any = None
+    # an answer of such an API has these, all empty where it is of this server
     refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
     tool_calls: Any = None
 
 
@@ -103,7 +108,7 @@ class JsonSchema(_Part, frozen=True):
 class ResponseFormat(_Part, frozen=True):
     """What an answer must look like: anything, JSON of a schema, or by a grammar of robots' answers, by its name."""
 
-    type: Literal["text", "json_schema", "grammar"]
+    type: Format
     json_schema: JsonSchema | None = None
     grammar: str | None = None
 
@@ -179,16 +184,20 @@ def read_request(body: bytes) -> ChatRequest:
     for name, neutral in _NEUTRAL.items():
         value = getattr(request, name)
         if value is not None and value not in neutral:
-            raise refused(f"{name} is not supported by this server; leave it out", name, "unsupported_parameter")
+            raise _unsupported(name)
     for place, message in enumerate(request.messages):
-        if message.tool_calls:
-            where = f"messages[{place}].tool_calls"
-            raise refused(f"{where} is not supported by this server; leave it out", where, "unsupported_parameter")
+        for name in ("audio", "function_call", "tool_calls"):
+            if getattr(message, name):
+                raise _unsupported(f"messages[{place}].{name}")
     if request.stream_options is not None and not request.stream:
         raise refused("stream_options goes with stream: true", "stream_options")
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise refused("max_tokens is the old name of max_completion_tokens; give one of the two", "max_tokens")
     return request
+
+
+def _unsupported(field: str) -> ApiError:
+    return refused(f"{field} is not supported by this server; leave it out", field, "unsupported_parameter")
 
 
 def _explained(text: str) -> ApiError:
@@ -200,18 +209,15 @@ def _explained(text: str) -> ApiError:
         sentence = f"{field} is unknown to this server; leave it out"
         return refused(sentence, field, "unknown_parameter")
     sentence = sentence.replace("`", "")
+    if sentence.startswith(("Invalid enum value", "Invalid value")):
+        known = Role if field.endswith("role") else Format if field.startswith("response_format") else None
+        sentence += f"; give one of {', '.join(get_args(known) or ('text', 'image_url'))}"
     return refused(f"{field}: {sentence}" if field else sentence, field)
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """How many tokens a request took."""
 
-    prompt: int
-    completion: int = 0
-
-
-class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -236,7 +242,7 @@ class _Completion(msgspec.Struct, frozen=True):
     created: int
     model: str
     choices: list[_Choice]
-    usage: _Usage | UnsetType | None = UNSET
+    usage: Usage | UnsetType = UNSET
 
 
 class Answers:
@@ -259,9 +265,6 @@ class Answers:
         """Return the last piece of a stream, which has no text."""
         return self._encoded("chat.completion.chunk", [], usage)
 
-    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | None = None) -> bytes:
+    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | UnsetType = UNSET) -> bytes:
         name, created, model = self._about
-        used: _Usage | UnsetType = UNSET
-        if usage is not None:
-            used = _Usage(usage.prompt, usage.completion, usage.prompt + usage.completion)
-        return msgspec.json.encode(_Completion(name, kind, created, model, choices, used))
+        return msgspec.json.encode(_Completion(name, kind, created, model, choices, usage))

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.frontend.supervisor import start_process
 from cloud_verifier.logs import LogFormat
 from cloud_verifier.monitoring.http_server import HttpServer
 from cloud_verifier.openai_api.keys import ApiKeys
@@ -105,8 +104,9 @@ class ChatApiProcess:
 
     def close(self) -> None:
         """End the process, with the requests under way."""
-        self._closing.set()
-        self._ours.close()
+        with self._lock:
+            self._closing.set()
+            self._ours.close()
         try:
             self._process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -117,13 +117,8 @@ class ChatApiProcess:
         ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         settings = msgspec.structs.replace(self._settings, connections=theirs.fileno())
-        command = [sys.executable, "-m", "cloud_verifier.openai_api", msgspec.json.encode(settings).decode()]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=environment, start_new_session=True
-            )
-        return process, ours
+            return start_process("cloud_verifier.openai_api", settings, theirs.fileno()), ours
 
     def _supervise(self) -> None:
         while True:
@@ -133,9 +128,10 @@ class ChatApiProcess:
             _log.error("the chat API's process ended with %d; starting another", code)
             if self._closing.wait(PAUSE_S):
                 return
-            with self._lock:
-                self._ours.close()
-                self._process, self._ours = self._start()
+            with self._lock, contextlib.suppress(OSError):  # out of processes or descriptors: again after the pause
+                if not self._closing.is_set():
+                    self._ours.close()
+                    self._process, self._ours = self._start()
 
 
 async def accepted(descriptor: int) -> AsyncIterator[socket.socket]:

@@ -99,13 +99,15 @@ class Questions:
         if sees is None:
             raise refused(f"{where}: this model is a language model alone and sees no images", where)
         head, comma, data = url.partition(",")
-        if not (url.startswith(_DATA) and comma and head.endswith(";base64")):
+        head = head.lower()
+        if not (head.startswith(_DATA) and comma and head.endswith(";base64")):
             text = (
                 f"{where}: give the image itself, data:image/jpeg;base64,...; this server fetches none from elsewhere"
             )
             raise refused(text, where, "invalid_image_url")
         try:
-            image = view_jpeg(base64.b64decode(data, validate=True), head[len(_DATA) :].partition(";")[0])
+            encoded = "".join(data.split())  # base64 programs break lines
+            image = view_jpeg(base64.b64decode(encoded, validate=True), head[len(_DATA) :].partition(";")[0])
             jpeg = reduced(image, *sees.resize_rule)
         except binascii.Error as error:
             raise refused(f"{where}: no base64: {error}", where, "invalid_image") from None

@@ -12,12 +12,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
 from cloud_verifier.openai_api.keys import ApiKeys
-from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
+from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request, refused
 from cloud_verifier.openai_api.questions import Questions
 from cloud_verifier.openai_api.verifier_sessions import ANSWER_S, Question, VerifierSessions, unavailable
 from cloud_verifier.start_error import StartError
@@ -34,6 +35,8 @@ IMAGE_THREADS = 2
 WATCH_S = 1.0
 """How often the file of keys and slow connections are looked at."""
 _JSON = "application/json"
+
+Result = TypeVar("Result")
 
 
 class ChatServer:
@@ -102,10 +105,10 @@ class ChatServer:
             request["client"] = client
             if transport is not None:
                 self._due[transport] = math.inf
-            return await asyncio.wait_for(handler(request), ANSWER_S)
+            return await within(ANSWER_S, handler(request))
         except ApiError as error:
             return _failed(error)
-        except (asyncio.TimeoutError, TimeoutError):
+        except TimeoutError:
             return _failed(unavailable(f"no answer within {ANSWER_S:g} s"))
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
@@ -156,7 +159,7 @@ class ChatServer:
             if asked.stream:
                 return await self._stream(request, asked, answers, answer, pieces, size)
             text = "".join([piece async for piece in pieces])
-        body = answers.whole(text, answer.reason, Usage(size, answer.tokens))
+        body = answers.whole(text, answer.reason, answer.usage(size))
         return web.Response(body=body, content_type=_JSON)
 
     async def _stream(
@@ -176,7 +179,7 @@ class ChatServer:
                 await _write(response, answers.piece(piece))
             await _write(response, answers.piece(None, answer.reason))
             if asked.includes_usage:
-                await _write(response, answers.usage(Usage(size, answer.tokens)))
+                await _write(response, answers.usage(answer.usage(size)))
         except ApiError as error:
             await _write(response, error.body)
         await _write(response, b"[DONE]")
@@ -215,20 +218,39 @@ class Answer:
         if rest := self._grown.end()[self._shown :]:
             yield rest
 
+    def usage(self, prompt: int) -> Usage:
+        """Return how many tokens it took so far, of a prompt of so many."""
+        return Usage(prompt, self.tokens, prompt + self.tokens)
+
     def _held(self, text: str) -> int:
         """Return how many of the last characters may begin a text that stops it."""
         sizes = (size for stop in self._stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
         return max(sizes, default=0)
 
 
-async def _body(request: web.Request) -> bytes:
-    """Return the body. Raises ApiError for one that is too large or comes too slowly."""
+async def within(seconds: float, work: Awaitable[Result]) -> Result:
+    """Return the result of `work`. Raises TimeoutError where there is none in time.
+
+    A client that goes cancels its request and fails its reads at once: asyncio would log what fails then as lost.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        return await asyncio.wait_for(request.read(), SLOW_S)
+        return await asyncio.wait_for(task, seconds)
+    except asyncio.TimeoutError:  # another class before Python 3.11
+        raise TimeoutError from None
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return the body. Raises ApiError for one that is too large, comes too slowly or is not encoded as it says."""
+    try:
+        return await within(SLOW_S, request.read())
     except web.HTTPRequestEntityTooLarge:
         text = f"the body exceeds the limit of {MOST_BODY_BYTES} bytes; send smaller images"
         raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "request_too_large") from None
-    except (asyncio.TimeoutError, TimeoutError):
+    except web.RequestPayloadError:
+        raise refused("the body is not encoded as its Content-Encoding says", code="invalid_body") from None
+    except TimeoutError:
         text = f"the body did not come within {SLOW_S:g} s"
         raise ApiError(HTTPStatus.REQUEST_TIMEOUT, text, "request_timeout") from None
 
@@ -236,8 +258,8 @@ async def _body(request: web.Request) -> bytes:
 async def _write(response: web.StreamResponse, event: bytes) -> None:
     """Send one event. Raises ConnectionError where the client is gone, or does not take it."""
     try:
-        await asyncio.wait_for(response.write(b"data: " + event + b"\n\n"), SLOW_S)
-    except (asyncio.TimeoutError, TimeoutError):
+        await within(SLOW_S, response.write(b"data: " + event + b"\n\n"))
+    except TimeoutError:
         raise ConnectionResetError(f"the client has taken nothing for {SLOW_S:g} s") from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -40,7 +40,7 @@ PATIENCE_S = 5.0
 LOSSES, PAUSE_S = 20, 0.25
 """So often a step is taken up again, after such a pause."""
 MOST_WAITING = 256
-"""Requests that wait for a session; further ones are asked to come back."""
+"""Requests of one client that wait for a session; further ones are asked to come back."""
 LATER_S = 1.0
 ANSWER_S = 600.0
 """How long a request may take, with its wait for a session."""
@@ -325,20 +325,20 @@ class VerifierSessions:
         self._idle: list[tuple[str, VerifierSession]] = []
         self._earlier = defaultdict[str, Ngrams](Ngrams)
         """Earlier answers of each client, which are hints for its next ones."""
-        self._waiting = 0
+        self._waiting = Counter[str]()
 
     async def answer(self, client: str, question: Question) -> AsyncGenerator[list[int], None]:
         """Yield the tokens of an answer for a client as they are committed. Raises ApiError."""
-        if self._waiting >= MOST_WAITING:
-            raise too_many(f"{MOST_WAITING} requests wait already", LATER_S)
+        if self._waiting[client] >= MOST_WAITING:
+            raise too_many(f"{MOST_WAITING} of your requests wait already", LATER_S)
         earlier, tokens = self._earlier[client], list[int]()
         async with contextlib.AsyncExitStack() as stack:
-            self._waiting += 1
+            self._waiting[client] += 1
             try:
                 await stack.enter_async_context(self._own[client])
                 await stack.enter_async_context(self._free)
             finally:
-                self._waiting -= 1
+                self._waiting[client] -= 1
             session = self._take(client, question)
             stack.callback(self._idle.append, (client, session))
             answers = contextlib.aclosing(session.answer(question, earlier.hints))

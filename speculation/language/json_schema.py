@@ -7,7 +7,7 @@ is made over bytes, and what tokens may follow a place is found when an answer s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ MAX_DEPTH, MAX_CHARACTERS, MAX_ITEMS = 8, 200, 16
 MAX_SIZE = 400
 """Characters of all its strings, names and choices, those of an array as often as it may have items. To make its
 automaton takes a second then at most."""
+MAX_REFERENCES = 64
+"""So many references are followed, those in what they name included; one that names itself has no end."""
 KEPT_ROWS = 64
 """Places whose tokens are kept; with a vocabulary of 150,000 each may take a megabyte."""
 _NUMBER: Final = 20
@@ -45,6 +47,8 @@ def expression(schema: str) -> str:
         raise ValueError(f"the schema of {len(schema)} characters exceeds the limit of {MAX_SCHEMA_CHARS}")
     try:
         held = json.loads(schema)
+        definitions = held.pop("$defs", {}) if isinstance(held, dict) else {}
+        held = _plain(held, definitions, iter(range(MAX_REFERENCES)))
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"the schema is no JSON: {error}") from None
     size = _size(held, 0)
@@ -53,7 +57,35 @@ def expression(schema: str) -> str:
             f"the schema allows for answers that are too long to be kept to it (size {size}, the limit is {MAX_SIZE}); "
             "give shorter maxLength and maxItems"
         )
-    return str(build_regex_from_schema(schema))
+    return str(build_regex_from_schema(json.dumps(held, ensure_ascii=False)))
+
+
+def _plain(part: Any, definitions: Any, references: Iterator[int]) -> Any:
+    """Return a part of a schema with definitions in the place of references, and all names as JSON spells them.
+
+    outlines-core spells choices so by itself, but not names. Raises ValueError for a reference that leads nowhere.
+    """
+    if isinstance(part, list):
+        return [_plain(each, definitions, references) for each in part]
+    if not isinstance(part, dict):
+        return part
+    wanted = part.get("$ref")
+    if isinstance(wanted, str):
+        _check_keys(part, {"$ref"})
+        name = wanted.removeprefix("#/$defs/")
+        if not isinstance(definitions, dict) or name not in definitions:
+            raise ValueError(f"$ref {wanted[:60]!r} names nothing of the schema's own $defs; give '#/$defs/NAME'")
+        if next(references, None) is None:
+            raise ValueError(f"more than {MAX_REFERENCES} references, or a definition that names itself; write it out")
+        return _plain(definitions[name], definitions, references)
+    plain = {_spelled(name): _plain(each, definitions, references) for name, each in part.items()}
+    if isinstance(part.get("required"), list):
+        plain["required"] = [_spelled(each) for each in part["required"]]
+    return plain
+
+
+def _spelled(name: Any) -> Any:
+    return json.dumps(name, ensure_ascii=False)[1:-1] if isinstance(name, str) else name
 
 
 def _size(schema: Any, depth: int) -> int:
@@ -72,6 +104,8 @@ def _size(schema: Any, depth: int) -> int:
         if not kind or not all(isinstance(each, str) and each in _SCALARS for each in kind):
             raise ValueError(f"a list of types has {', '.join(sorted(_SCALARS))} only; give anyOf for others")
         return _NUMBER * len(kind)
+    if kind is None:  # a word that is not taken says more than a type that is missing
+        _check_keys(schema, {"anyOf", "const", "enum", "type"}.union(*_KNOWN.values()))
     if not isinstance(kind, str) or kind not in _SCALARS | _KNOWN.keys():
         raise ValueError(f"type {json.dumps(kind)[:40]} is none of {', '.join(sorted(_SCALARS | _KNOWN.keys()))}")
     _check_keys(schema, {"type", *_KNOWN.get(kind, ())})
@@ -85,11 +119,17 @@ def _size(schema: Any, depth: int) -> int:
 
 
 def _choices(held: Any, choice: str, depth: int) -> int:
+    if choice != "anyOf" and _has_object(held):  # outlines-core takes their names for regular expressions
+        raise ValueError(f"{choice} has an object; give anyOf of objects with properties")
     if choice == "const":
         return len(json.dumps(held))
     if not isinstance(held, list) or not held:
         raise ValueError(f"{choice} is no list of choices")
     return sum(_size(each, depth + 1) if choice == "anyOf" else len(json.dumps(each)) for each in held)
+
+
+def _has_object(held: Any) -> bool:
+    return isinstance(held, dict) or (isinstance(held, list) and any(map(_has_object, held)))
 
 
 def _members(schema: Mapping[str, Any], depth: int) -> int:

@@ -76,8 +76,9 @@ def test_load_and_version_are_json(server: HttpServer) -> None:
 def test_unknown_pages_name_the_known_ones_and_nothing_is_written_to(server: HttpServer) -> None:
     status, body, _ = get(server, "/")
     assert status == HTTPStatus.NOT_FOUND and "/metrics, /health, /ready, /load, /version" in body
-    with pytest.raises(HTTPError, match="501"):
-        urlopen(Request(server.url + "/load", data=b"x"), timeout=60)
+    with pytest.raises(HTTPError, match="405") as posted:
+        urlopen(Request(server.url + "/chat/completions", data=b"x"), timeout=60)
+    assert "begin with /v1" in json.loads(posted.value.read())["error"]["message"]
 
 
 def test_metrics_hold_every_series_of_the_catalogue_and_only_numbers_of_the_server() -> None:

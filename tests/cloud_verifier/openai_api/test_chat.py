@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import numpy as np
@@ -17,6 +20,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from PIL import Image
+from pydantic import BaseModel, Field
 
 from speculation import wire
 from speculation.images import view_jpeg
@@ -46,6 +50,22 @@ SCHEMA = {
 }
 
 
+class Way(Enum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Place(BaseModel):
+    way: Way
+    steps: int = Field(description="how far")
+
+
+class View(BaseModel):
+    seen: bool
+    best: Place
+    other: Place | None
+
+
 @dataclass
 class Api:
     verifier: Verifier
@@ -55,7 +75,7 @@ class Api:
     vlm: Vlm
 
     def ask(self, messages: list[Any], **how: Any) -> Any:
-        given = {"model": "target", "temperature": 0, "max_tokens": ANSWER} | how
+        given: dict[str, Any] = {"model": "target", "temperature": 0, "max_tokens": ANSWER} | how
         return self.client.chat.completions.create(messages=messages, **given)
 
     def text(self, messages: list[Any], **how: Any) -> str:
@@ -239,6 +259,16 @@ def test_pictures_are_seen_as_a_robots(api: Api, kind: str) -> None:
     assert api.text(messages) == api.truth(PROMPTS[0], frame)
 
 
+@pytest.mark.parametrize("head", ["DATA:image/jpeg;BASE64", "data:;base64", "data:text/plain;charset=utf-8;base64"])
+@pytest.mark.parametrize("broken", ["", "\n", "\r\n "])
+def test_data_uris_as_programs_write_them(api: Api, head: str, broken: str) -> None:
+    data = data_uri(jpeg(0)).partition(",")[2]
+    lines = broken.join(data[place : place + 76] for place in range(0, len(data), 76))
+    image = {"type": "image_url", "image_url": {"url": f"{head},{broken}{lines}{broken}"}}
+    messages = [{"role": "user", "content": [image, text_of(PROMPTS[0])]}]
+    assert api.text(messages, max_tokens=4) == api.truth(PROMPTS[0], jpeg(0), 4)
+
+
 def content(url: str) -> list[Any]:
     return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text_of("what is it?")]}]
 
@@ -316,7 +346,45 @@ def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
     with pytest.raises(openai.APIStatusError) as large:
         api.ask([{"role": "user", "content": "x" * (10 << 20)}])
     assert large.value.status_code == 413 and large.value.code == "request_too_large"
+    with pytest.raises(openai.APIStatusError, match="begin with /v1"):
+        client(api.url.removesuffix("/v1"), api.key).chat.completions.create(model="target", **ask)  # type: ignore[call-overload]
     assert api.page("/version")["model"] == "target", "pages are at the same port"
+
+
+def connected(api: Api) -> socket.socket:
+    address = urlsplit(api.url)
+    assert address.port is not None
+    return socket.create_connection((str(address.hostname), address.port), LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("FOO /v1/models HTTP/1.1", ""), ("POST /v1/chat/completions HTTP/1.1\r\nno header", ""),
+        ("POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked", "zz\r\n"),
+        ("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: gzip", "junk"),
+    ],
+)  # fmt: skip
+def test_what_is_no_http_is_refused_and_leaves_no_traceback(api: Api, head: str, body: str) -> None:
+    with connected(api) as connection:
+        connection.sendall(f"{head}\r\nAuthorization: Bearer {api.key}\r\n\r\n{body}".encode())
+        assert b" 400 " in connection.recv(1 << 16)
+    assert api.client.models.list().data and not any("Traceback" in line for line in api.verifier.log)
+
+
+def test_clients_that_go_at_any_place_of_a_request_leave_no_traceback(api: Api) -> None:
+    body = json.dumps({"model": "target", "messages": as_robot(0), "stream": True, "max_tokens": 200}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {api.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    sent = head.encode() + body
+    for size in (20, len(head), len(sent) - 1, len(sent), len(sent), len(sent)):
+        with connected(api) as connection:
+            connection.sendall(sent[:size])
+            connection.shutdown(socket.SHUT_WR)
+    eventually(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+    assert api.text(as_robot(0)) == api.truth(PROMPTS[0], jpeg(0))
+    assert not any("Traceback" in line for line in api.verifier.log)
 
 
 def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:
@@ -325,6 +393,10 @@ def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:
         found = json.loads(api.text(as_robot(0), response_format=wanted, max_tokens=120, **how))
         assert isinstance(found["seen"], bool) and found["where"] in ("left", "right")
         assert found.keys() <= SCHEMA["properties"].keys()  # type: ignore[attr-defined]
+    view = api.client.chat.completions.parse(
+        model="target", messages=as_robot(0), response_format=View, temperature=0, max_tokens=120
+    )
+    assert isinstance(view.choices[0].message.parsed, View), "as the openai package asks for a class"
     for name in ("reason_first", "action_first"):
         text = api.text(as_robot(0), response_format={"type": "grammar", "grammar": name}, max_tokens=60)
         assert parse_answer(text).action is not None

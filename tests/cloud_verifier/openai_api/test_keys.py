@@ -26,6 +26,16 @@ def test_a_key_is_somebodys_or_nobodys(tmp_path: Path) -> None:
     assert (keys.name(LONG), keys.name(f"{LONG}b"), keys.name(""), keys.name("\udcff")) == ("alice", "bob", "", "")
 
 
+@pytest.mark.parametrize("text", [f"\ufeffalice {LONG}\r\n\r\nbob {LONG}b\r\n", f"alice\t{LONG}\nbob {LONG}b"])
+def test_files_as_editors_write_them(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(text.encode())
+    file.chmod(0o600)
+    carols = add_key(file, "carol")
+    keys = ApiKeys(file, None)
+    assert [keys.name(key) for key in (LONG, f"{LONG}b", carols)] == ["alice", "bob", "carol"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -67,6 +77,8 @@ def test_changes_are_taken_up_and_what_cannot_be_used_is_not(tmp_path: Path, cap
     assert keys.refresh() == set() and keys.name(LONG) == "alice" and "stays as it was" in caplog.text
     file.unlink()
     assert keys.refresh() == set() and keys.name(LONG) == "alice"
+    written(file, "# nobody\n")
+    assert keys.refresh() == {"alice", "bob"} and not keys.name(LONG), "the last key can be taken back, too"
 
 
 def test_keygen_makes_a_key_and_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

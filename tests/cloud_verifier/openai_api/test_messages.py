@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncGenerator, Sequence
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
-from cloud_verifier.openai_api.server import Answer
+from cloud_verifier.openai_api.server import Answer, within
 from speculation.language.growing_text import GrowingText
 
 SAID = [{"role": "user", "content": "hello"}]
@@ -28,6 +29,8 @@ def test_what_people_send() -> None:
     request = read_request(body(stop="a", stream=True, stream_options={"include_usage": True}, user="x", seed=-5))
     assert request.stops == ("a",) and request.includes_usage and request.seed == -5
     assert read_request(body(stop=["", "b"])).stops == ("b",)
+    returned: dict[str, Any] = {"role": "assistant", "content": "so", "refusal": None, "annotations": [], "audio": None}
+    assert read_request(body(messages=[returned | {"function_call": None, "tool_calls": None}, *SAID])).messages[1:]
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,", "detail": "low"}}]
     assert len(read_request(body(messages=[{"role": "user", "content": parts}])).messages[0].content or "") == 2
 
@@ -39,7 +42,10 @@ def test_what_people_send() -> None:
         (b"[]", "", "object"),
         (b'{"model": "m"}', "", "messages"), (body(messages=[]), "messages", "length"),
         (body(best_of=2), "best_of", "unknown"), (body(max_tokens="5"), "max_tokens", "int"),
-        (body(messages=[{"role": "user", "content": [{"type": "file"}]}]), "messages[0].content[0].type", "file"),
+        (body(messages=[{"role": "user", "content": [{"type": "file"}]}]), "messages[0].content[0].type", "image_url"),
+        (body(messages=[{"role": "tool"}]), "messages[0].role", "'tool'; give one of system, developer"),
+        (body(response_format={"type": "json_object"}), "response_format.type", "give one of text, json_schema"),
+        (body(messages=[{"role": "assistant", "audio": {"id": 1}}]), "messages[0].audio", "not supported"),
         (body(messages=[{"role": "user", "content": "x", "cache": 1}]), "messages[0].cache", "unknown"),
         (body(messages=[{"role": "assistant", "tool_calls": [1]}, *SAID]), "messages[0].tool_calls", "not supported"),
         (body(tool_choice="required"), "tool_choice", "not supported"), (body(temperature=-1), "temperature", ">= 0"),
@@ -69,12 +75,12 @@ def test_any_json_is_a_request_or_an_error_of_the_api(held: Any) -> None:
 
 def test_answers_are_written_as_the_api_does() -> None:
     answers = Answers("chatcmpl-1", 7, "m")
-    whole = json.loads(answers.whole("hi", "stop", Usage(3, 2)))
+    whole = json.loads(answers.whole("hi", "stop", Usage(3, 2, 5)))
     assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     assert whole["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
     piece = json.loads(answers.piece("x"))
     assert piece["object"] == "chat.completion.chunk" and piece["choices"][0]["delta"] == {"content": "x"}
-    assert "usage" not in piece and json.loads(answers.usage(Usage(3)))["choices"] == []
+    assert "usage" not in piece and json.loads(answers.usage(Usage(3, 0, 3)))["choices"] == []
     assert json.loads(answers.piece(None, "length"))["choices"][0] | {"delta": {}} == {
         "index": 0, "finish_reason": "length", "delta": {}, "logprobs": None,
     }  # fmt: skip
@@ -115,3 +121,29 @@ def test_an_answer_is_its_text_before_the_first_stop_however_it_comes(
     places = [text[:end].find(stop) for stop in stops if stop in text[:end]]
     assert "".join(pieces) == text[: min(places, default=len(text))]
     assert answer.tokens == end and answer.reason == ("stop" if places else "length")
+
+
+def test_work_that_fails_as_it_is_cancelled_is_no_lost_error() -> None:
+    async def read() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ConnectionResetError from None
+
+    async def run() -> list[object]:
+        lost: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+        request = asyncio.create_task(within(60, read()))
+        await asyncio.sleep(0.01)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        del request
+        gc.collect()
+        return lost
+
+    assert not asyncio.run(run())
+
+
+def test_work_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(within(0.01, asyncio.sleep(60)))

@@ -36,6 +36,9 @@ SCHEMAS: dict[str, Any] = {
     "choice": {"anyOf": [{"type": "integer"}, {"const": "é"}]},
     "all optional": {"type": "object", "properties": {"a": {"type": "null"}, "b": {"const": 1}}},
     "nested": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}, "minItems": 1}, "maxItems": 3},
+    "odd names": {
+        "type": "object", "properties": {'"\\\n.*': {"type": "null"}, "é": {"const": '"'}}, "required": ['"\\\n.*'],
+    },
     "counted": {"type": "string", "minLength": 2, "maxLength": 200},
 }  # fmt: skip
 
@@ -104,14 +107,19 @@ def test_tokens_that_begin_no_json_have_nothing_behind_them() -> None:
     ("schema", "says"),
     [
         (True, "give an object"), ({}, "type null"), ({"type": "file"}, "none of"), ({"type": "array"}, "no items"),
-        ({"type": "object"}, "no properties"), ({"$ref": "#"}, "none of"), ({"type": ["string", "array"]}, "anyOf"),
+        ({"type": "object"}, "no properties"), ({"type": ["string", "array"]}, "anyOf"),
         ({"type": "string", "pattern": "(a*)*"}, "'pattern'"), ({"type": "string", "maxLength": 201}, "0 to 200"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "more than"), ({"enum": []}, "no list"),
         ({"type": "string", "maxLength": True}, "maxLength"), ({"anyOf": [{"type": "x"}]}, "none of"),
         (VIEW | {"additionalProperties": True}, "additionalProperties"), (VIEW | {"required": ["x"]}, "no property"),
         ({"type": "array", "items": {"type": "string", "maxLength": 100}, "maxItems": 16}, f"limit is {MAX_SIZE}"),
         ({"enum": ["x" * MAX_SCHEMA_CHARS]}, "characters exceeds"),
-        ({"type": "integer", "minimum": 3}, "'minimum'"),
+        ({"type": "integer", "minimum": 3}, "'minimum'"), ({"oneOf": [{"type": "null"}]}, "'oneOf'"),
+        ({"enum": [[{".*": 1}]]}, "enum has an object"), ({"const": "\ud800"}, "surrogates"),
+        ({"properties": VIEW["properties"]}, "type null"), ({"$ref": "#"}, "own .defs"),
+        ({"$ref": "#/$defs/a", "$defs": 5}, "own .defs"), ({"$ref": "#/$defs/a", "$defs": {"a": 5}}, "give an object"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}}, "names itself"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": VIEW}, "type": "object"}, "'type'"),
     ],
 )  # fmt: skip
 def test_what_is_not_taken_is_named(schema: Any, says: str) -> None:
@@ -123,6 +131,13 @@ def test_what_is_not_taken_is_named(schema: Any, says: str) -> None:
 def test_what_is_no_schema_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="schema"):
         expression(text)
+
+
+def test_references_are_what_they_name() -> None:
+    pair = {"type": "object", "properties": {"a": {"$ref": "#/$defs/way", "description": "b"}, "b": VIEW}}
+    defined = {"$ref": "#/$defs/pair", "$defs": {"way": {"enum": ["left", "right"]}, "pair": pair}}
+    written = pair | {"properties": {"a": {"enum": ["left", "right"]}, "b": VIEW}}
+    assert expression(json.dumps(defined)) == expression(json.dumps(written))
 
 
 def test_notes_change_nothing() -> None:
