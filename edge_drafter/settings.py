@@ -61,7 +61,7 @@ class Mode(str, Enum):
         {
             "idle": Idle.LEDGER, "width": 3, "draft_tokens": 64, "leaves": 8, "max_nodes": 256, "own_guess": True,
             "early_tokens": True, "exit_gain": 0.05, "best_first": True, "ahead": True, "ahead_above": 0.1,
-            "send_gain": 0.2, "partial": True, "truncate": True, "extend": True, "interrupt": True, "ngrams": True,
+            "send_gain": 0.7, "partial": True, "truncate": True, "extend": True, "interrupt": True, "ngrams": True,
             "effort": 0.75,
         },
     )  # fmt: skip

@@ -114,7 +114,8 @@ def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s
     assert full < best
     if not useless:
         without = seconds("full")
-        assert full < without / 0.99
+        # Without a link the edge's drafts cost the verifier nothing, and the ledger still makes some of its own.
+        assert full < without / 0.88
         assert (without > 1.2 * best) is (one_way_s > 0.0)
 
 
