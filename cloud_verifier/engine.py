@@ -397,7 +397,7 @@ class _Pending:
 
     @property
     def is_ready(self) -> bool:
-        """Whether they wait for nothing."""
+        """Return whether all numbers have reached the host."""
         return all(each.is_ready for each in self.coming)
 
     def verdicts(self) -> LayerVerdicts:

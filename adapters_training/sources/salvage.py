@@ -34,7 +34,7 @@ class _Message(NamedTuple):
     """Where its chunk lies in the file; None for a message outside of chunks."""
     begin: int
     end: int
-    """Where it lies in the chunk's records, or else in the file."""
+    """The record begins at this byte of the chunk's records, or of the file where it lies in no chunk."""
 
 
 class SalvagedMcap:

@@ -90,7 +90,7 @@ class ChatMessage(_Part, frozen=True):
 
 
 class StreamOptions(_Part, frozen=True):
-    """What a stream has besides its text."""
+    """These options are what a stream is asked to have besides its text."""
 
     include_usage: bool = False
     include_obfuscation: Any = None
@@ -162,7 +162,7 @@ class ChatRequest(_Part, frozen=True, kw_only=True):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether the stream ends with how many tokens it took."""
+        """It is true where the stream ends with the number of tokens that it took."""
         return self.stream_options is not None and self.stream_options.include_usage
 
 
@@ -216,7 +216,7 @@ def _explained(text: str) -> ApiError:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """How many tokens a request took."""
+    """The usage counts the tokens of a request."""
 
     prompt_tokens: int
     completion_tokens: int

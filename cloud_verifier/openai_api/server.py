@@ -48,9 +48,9 @@ class ChatServer:
         self._since = int(time.time())
         self._decoding = ThreadPoolExecutor(IMAGE_THREADS, "image")
         self._due: dict[asyncio.BaseTransport, float] = {}
-        """When a connection without a request under way is ended."""
+        """A connection without a request under way is ended at this time, seconds on the event loop's clock."""
         self._tasks: dict[asyncio.Task[object], str] = {}
-        """Whose request a task answers."""
+        """Each task answers a request of the client of this name."""
         app = web.Application(middlewares=[self._guarded], client_max_size=MOST_BODY_BYTES)
         app.add_routes([
             web.get("/v1/models", self._models), web.get("/v1/models/{name:.+}", self._models),

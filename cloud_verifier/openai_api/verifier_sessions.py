@@ -304,12 +304,13 @@ class VerifierSession:
                 return message
 
 
-def _refusal(fault: wire.Fault) -> ApiError:
+def _refusal(fault: wire.Fault) -> ApiError | Lost:
+    """Return what a fault is to the request: an error for its client, or a session that has to be opened anew."""
     text, code = printable(fault.message), fault.code
     if code is wire.FaultCode.TOO_LARGE:
         return too_long(text)
     if code is wire.FaultCode.NO_SESSION:
-        raise Lost(text)
+        return Lost(text)
     if code in (wire.FaultCode.BAD_IMAGE, wire.FaultCode.MALFORMED, wire.FaultCode.UNSUPPORTED_SAMPLING):
         return refused(text)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{code.name}: {text}", "internal_error")
