@@ -95,24 +95,25 @@ def draft_session(loaded: LoadedDraft, capacity: int, reserved: int = 0) -> Draf
 
 
 def _load_checked(config: EdgeConfig) -> LoadedDraft:
-    """Load the draft model. Raises ValueError for one that sees where none may, or is blind and not a GGUF file."""
+    """Load the draft model. Raises ValueError for one that takes images or words against the settings."""
     draft = load_draft(config.draft_model, config.draft)
     if draft.sees_images and config.text_only:
         raise ValueError(
             f"draft model {draft.name} sees images, text_only wants a language model alone; leave text_only out"
         )
-    is_blind = not draft.sees_images and not config.text_only
+    lacks_vision = not draft.sees_images and not config.text_only
     if isinstance(draft, Vlm):
-        if is_blind:
+        if lacks_vision:
             raise ValueError(f"draft model {draft.name} is a language model alone; choose one that sees")
         announce(draft, _log)
         return draft
     _log.info("%s: llama.cpp, %s of weights on %s", draft.name, gigabytes(draft.weight_bytes), draft.device)
-    if is_blind:
+    if lacks_vision:
         _log.warning(
-            "draft model %s has no eyes: it drafts from the words alone and is right less often, answers stay the "
-            "verifier's own (but in mode edge); give it its vision tower as MODEL.gguf,MMPROJ.gguf", draft.name,
-        )  # fmt: skip
+            "draft model %s has no vision tower: it drafts from the words alone and is right less often, answers "
+            "stay the verifier's own (but in mode edge); give it its vision tower as MODEL.gguf,MMPROJ.gguf",
+            draft.name,
+        )
     return draft
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp as a draft engine: a GGUF file grows the token tree, with a vision tower (mmproj) or blind.
+"""llama.cpp as a draft engine: a GGUF file grows the token tree, with a vision tower (mmproj) or without.
 
 A token tree is a set of llama.cpp's sequences over one shared cache. Sequence 0 holds the committed tokens; every leaf
 has a sequence of its own, and a node's cell belongs to those of all leaves below it, so that a token sees its ancestors
@@ -230,7 +230,7 @@ class LlamaCppModel:
         return int(self.library.llama_model_size(self.pointer))
 
     def encode(self, prompt: str, image: Jpegs) -> list[int | Frame]:
-        """Return the tokens of the chat around a prompt, with frames where they stand; a blind model has none.
+        """Return the tokens of the chat around a prompt, with frames where they stand, if it has a vision tower.
 
         Raises ValueError for a prompt or image that cannot be used.
         """
@@ -520,7 +520,7 @@ class LlamaCppSession:
 
     def _look(self, frame: Any, digest: Any, stop: Stop | None) -> None:
         """Compute an image of the prompt into the cache."""
-        assert self.model.eyes is not None, "a blind model has no frames"
+        assert self.model.eyes is not None, "a model without a vision tower has no frames"
         with _watched(self._library, self._context, stop):
             cells, behind = self.model.eyes.read(self._context, frame, self._next)
         self._held.append(_Held(digest, self._next, cells))

@@ -354,7 +354,7 @@ def test_without_eyes_it_drafts_blind_and_says_so_once(
     weights = Path(seeing.split(",")[0])
     with caplog.at_level(logging.INFO):
         edge = robot(serve(tiny_target).address, weights, mode="full")
-    assert sum("has no eyes" in line for line in caplog.messages) == 1
+    assert sum("has no vision tower" in line for line in caplog.messages) == 1
     assert any("llama.cpp, " in line and "of weights on cpu" in line for line in caplog.messages)
     session = VlmSession(target, 512)
     for seed in range(2):
