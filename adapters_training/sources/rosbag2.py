@@ -1,14 +1,13 @@
-"""Reads any rosbag2 without ROS: whole bags, and of those whose recorder was killed whatever is whole.
+"""Reads any rosbag2 without ROS.
 
-Such a recorder leaves a folder without metadata.yaml, an .mcap without its index, or an .db3 with a journal beside it,
-which only SQLite itself can work in.
+A killed recorder leaves a folder without metadata.yaml, which is read file by file; an .mcap without its index or a
+.db3 with a journal beside it is refused with the command that mends it.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,13 +19,7 @@ from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from ruamel.yaml import YAML
 
-from adapters_training.sources.salvage import SalvagedMcap
 from speculation.settings import expanded
-
-if sys.version_info >= (3, 14):
-    pass
-else:
-    pass
 
 METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
@@ -46,14 +39,13 @@ class Topic:
     count: int
 
 
-Storage = Reader | SalvagedMcap
 Reading = TypeVar("Reading", bound="BagReader")
 
 
 class BagReader:
     """One recorded bag, read lazily: a folder, with metadata.yaml or without, or one of its files. A context manager.
 
-    Of an .mcap that was never closed or is cut what is whole is read; `problems` tells of what is not, a sentence each.
+    Where one of several files cannot be read the others are; `problems` has a sentence for each that is left out.
     Message definitions are the bag's own where it has them, else those of `types`, a typestore of rosbags. Raises
     ValueError, in one sentence, for what is no bag and where nothing can be read.
     """
@@ -138,7 +130,7 @@ class BagReader:
             found[each.topic] = Topic(each.topic, kind, each.msgcount + (known.count if known else 0))
         return found
 
-    def _open(self, stack: ExitStack) -> list[Storage]:
+    def _open(self, stack: ExitStack) -> list[Reader]:
         """Open the bag as it should be, or else file by file. Raises ValueError where no file can be read."""
         path = self.path
         if not path.exists():
@@ -148,13 +140,13 @@ class BagReader:
             _check_journal(file)
         with suppress(Exception):  # what is wrong is found file by file
             return [_opened(stack, Reader(path))]
-        parts = list[Storage]()
+        parts = list[Reader]()
         reasons = list[str]()
         for file in files:
             try:
-                parts.append(self._open_file(stack, file))
+                parts.append(_opened(stack, Reader(file)))
             except Exception as error:  # the libraries raise whatever their parsers meet in a damaged file
-                reasons.append(f"{file} cannot be read: {_reason(error)}")
+                reasons.append(f"{file} cannot be read: {_reason(error)}{_recovery(file)}")
         if not any(part.connections for part in parts):
             raise ValueError(f"bag {reasons[0]}" if reasons else f"bag {path} holds no messages at all")
         self.problems += [f"bag {reason}" for reason in reasons]
@@ -162,27 +154,6 @@ class BagReader:
         if missing:
             self.problems.append(f"bag {path} lacks the files {', '.join(sorted(missing))}")
         return sorted(parts, key=lambda part: part.start_time)
-
-    def _open_file(self, stack: ExitStack, file: Path) -> Storage:
-        """Open one file of a bag, and note where a part of it is lost."""
-        try:
-            return _opened(stack, Reader(file))
-        except Exception as error:  # its index is missing or wrong, or it is no bag at all
-            if file.suffix != ".mcap":
-                raise ValueError(f"{_reason(error)}{_recovery(file)}") from None
-        part = SalvagedMcap(file)
-        stack.callback(part.close)
-        other = {each.ext.serialization_format for each in part.connections} - {"cdr"}  # type: ignore[union-attr]
-        if other:
-            raise ValueError(f"its messages are encoded as {', '.join(sorted(other))}, those of ROS 2 as cdr")
-        if not part.message_count:
-            raise ValueError("it was not closed and holds no whole message")
-        seconds = (part.end_time - part.start_time) * 1e-9
-        self.problems.append(
-            f"bag {file} was not closed or is cut off: {part.message_count} whole messages over {seconds:.1f} s are "
-            f"read, what its recorder had not written is lost{_recovery(file)}"
-        )
-        return part
 
     @contextmanager
     def _one_sentence(self, what: str) -> Iterator[None]:
@@ -202,14 +173,14 @@ def _listed(bag: Path) -> set[str]:
 
 
 def _recovery(file: Path) -> str:
-    """Return how other tools come by a file that they read; empty for one that none of them takes."""
+    """Return the command that saves what is whole in a damaged file; empty for a file of another kind."""
     name = shlex.quote(str(file))
     commands = {
         ".mcap": f"mcap recover {name} -o whole.mcap",
         ".db3": f'sqlite3 {name} ".recover" | sqlite3 whole.db3',
     }
     command = commands.get(file.suffix)
-    return f"; `{command}` makes a file of them that other tools read" if command else ""
+    return f"; `{command}` makes a whole file of what its recorder had written" if command else ""
 
 
 def unseen_videos(bag: BagReader) -> list[str]:
@@ -270,10 +241,10 @@ def _check_journal(file: Path) -> None:
         )
 
 
-def _opened(stack: ExitStack, reader: Any) -> Storage:
+def _opened(stack: ExitStack, reader: Any) -> Reader:
     reader.open()
     stack.callback(reader.close)
-    opened: Storage = reader
+    opened: Reader = reader
     return opened
 
 

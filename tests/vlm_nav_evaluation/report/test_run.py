@@ -99,18 +99,12 @@ def test_of_a_run_with_video_alone_it_is_said_that_none_is_shown(bag: Path, tmp_
     assert "/frontvideostream is a video stream, which is not decoded here" in problem
 
 
-def test_of_a_run_that_was_cut_off_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:
+def test_of_a_run_with_a_damaged_bag_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     shutil.copytree(bag, cut)
     (cut / "metadata.yaml").unlink()
     (file,) = cut.glob("*.mcap")
-    whole = load_run(bag)
-    data = file.read_bytes()
-    file.write_bytes(data[: len(data) * 2 // 3])
-    run = load_run(cut)
-    assert 0 < len(run.path) <= len(whole.path) and "was not closed or is cut off" in run.problems[0]
-    file.write_bytes(data)
-    middle = len(data) // 3
+    data, middle = file.read_bytes(), file.stat().st_size // 3
     file.write_bytes(data[:middle] + bytes(255 - byte for byte in data[middle : middle + 99]) + data[middle + 99 :])
     damaged = load_run(cut)
-    assert damaged.problems or len(damaged.path) <= len(whole.path)
+    assert damaged.problems or len(damaged.path) <= len(load_run(bag).path)
