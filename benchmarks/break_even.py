@@ -3,9 +3,8 @@
     python -m benchmarks.break_even --save
 
 At every place of the map the same answers are decoded by `cloud`, by plain `sd` and `fsd` (each at the best of
---gammas) and by --mode as it is shipped, once with the draft model and, where the answers have a fed head's drafts,
-once with that. Only the ratios of T_p, T_q and T_c count; T_p is that of whatever drafts, so one robot stands at two
-places of the map. `cloud` streams its tokens, so the link is paid once an answer, not once a token.
+--gammas) and by --mode as it is shipped. Only the ratios of T_p, T_q and T_c count. `cloud` streams its tokens, so the
+link is paid once an answer, not once a token.
 """
 
 from __future__ import annotations
@@ -42,16 +41,10 @@ LEAST, MOST_DRAFT, MOST_WAY = 0.03, 12.0, 6.0
 """The axes, T_p / T_q and T_c / T_q, end here."""
 GRID, QUICK_GRID = (12, 10), (6, 5)
 """Places over T_p / T_q and T_c / T_q."""
-SYNTHETIC = "tokens=48,fed=0.727"
-"""A head that is right as often as the draft model, at every depth."""
+SYNTHETIC = "tokens=48"
 TICKS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
-FED_CONTOURS, FED_COLOUR = (1.1, 1.5), "#7b2d8b"
-FED_SHARE = 0.1
-"""T_p of a fed head over that of the draft model on the same robot, a stand-in: of the weights of Qwen2-VL-2B a
-layer of its own width, with a list of 4,096 tokens, has 5 %, and one of Qwen2-VL-7B's width 15 %."""
-FED = "fed head"
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
 STYLES = {
@@ -60,7 +53,6 @@ STYLES = {
     "SpecEdge (RTX 4090)": ("D", "#eeca3b"),
     "Orin, fast server": ("^", "#e45756"),
     "Orin Nano, 4-bit engine, fast server": ("v", "#f58518"),
-    "the same with a fed head": ("^", "#c9a0dc"),
 }
 """Marker shape and colour by `Marker.paper`."""
 
@@ -138,23 +130,10 @@ def markers(measured: Sequence[float] = ()) -> list[Marker]:
     return found
 
 
-def with_head(marker: Marker) -> Marker:
-    """Return where the robot of a marker stands when a fed head drafts on it."""
-    source = f"{marker.source}, times {FED_SHARE:g}"
-    return marker._replace(
-        paper="the same with a fed head", label="", draft_s=FED_SHARE * marker.draft_s, source=source
-    )
-
-
-def heads(places: Sequence[Marker]) -> list[Marker]:
-    """Return the Orin of these places against fast servers with a fed head."""
-    return [with_head(each) for each in places if each.paper == "Orin, fast server"]
-
-
 def declared(draft: float, way: float, cost: str = DEFAULT_COST) -> Timings:
     """Return the timings of a place of the map; `cost` as in `Timings.with_cost`."""
     draft_s, way_s = draft * VERIFY_S, way * VERIFY_S
-    return Timings("map", draft_s, TABLE_9_LEAF, VERIFY_S, one_way_s=way_s, fed_s=draft_s).with_cost(cost)
+    return Timings("map", draft_s, TABLE_9_LEAF, VERIFY_S, one_way_s=way_s).with_cost(cost)
 
 
 def at(
@@ -162,17 +141,13 @@ def at(
 ) -> dict[str, Any]:
     """Return how many times faster than `cloud` each mode is, step by step, where T_p and T_c are so many T_q.
 
-    sd and fsd are given for every gamma, and the best median of them; `mode` also with the recording's fed head, if it
-    has one, whose T_p is that of the place.
+    sd and fsd are given for every gamma, and the best median of them.
     """
     arms = [Arm[Any](CLOUD, CLOUD), Arm[Any](mode, mode)]
-    arms += [Arm[Any](FED, mode, {"fed": True})] if recording.fed is not None else []
     arms += [Arm(f"{name} {gamma}", name, {"gamma": gamma}) for name in (SD, FSD) for gamma in gammas]
     run = VirtualTime(recording, declared(draft, way, cost)).run(arms)
     faster = {arm.name: spread(run.ratios(CLOUD, arm.name)) for arm in arms[1:]}
     cell: dict[str, Any] = {"draft": draft, "way": way, mode: faster[mode]}
-    if FED in faster:
-        cell[FED] = faster[FED]
     for name in (SD, FSD):
         tried = {gamma: faster[f"{name} {gamma}"] for gamma in gammas}
         best = max(gammas, key=lambda gamma: tried[gamma]["median"])
@@ -215,21 +190,8 @@ def plot(
         axes.plot(
             [], [], style, color=MODE_COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud right of it"
         )
-    has_head = FED in cells[0]
-    if has_head:
-        fed = grid(cells, len(drafts), FED)
-        shown = [level for level in FED_CONTOURS if fed.min() < level < fed.max()]
-        if shown:
-            lines = axes.contour(drafts, ways, fed, levels=shown, colors=FED_COLOUR, linewidths=1.8, linestyles="-.")
-            axes.clabel(lines, fmt=lambda level: f"{FED} {level:g}x", fontsize=8)
-        axes.plot([], [], "-.", color=FED_COLOUR, linewidth=1.8, label=f"{mode}, a {FED} of this T_p drafts")
     for paper, (shape, fill) in STYLES.items():
-        if has_head or paper != "the same with a fed head":
-            axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
-    for each in places:
-        if has_head and each.paper == "Orin, fast server":
-            arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 6, "shrinkB": 6}
-            axes.annotate("", with_head(each).place, each.place, arrowprops=arrow, zorder=4)
+        axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
     for each in places:
         shape, fill = STYLES[each.paper]
         axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
@@ -265,8 +227,6 @@ def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, An
             Column(name, f"{name}_best.median"), Column("gamma", f"{name}_best.gamma", ".0f"))),
         *(Column(f"{mode} {name}", f"{mode}.{name}") for name in ("min", "median", "max")),
     ]  # fmt: skip
-    if FED in cells[0]:
-        columns += [Column(f"{FED} {name}", f"{FED}.{name}") for name in ("min", "median", "max")]
     rows = {f"{found['paper']}: {found['source'].split(':')[0]}": found for found in systems}
     worst = {name: min(cell[name]["median"] for cell in cells) for name in (mode, "sd_best", "fsd_best")}
     slowest = min(cell[mode]["min"] for cell in cells)
@@ -309,7 +269,6 @@ def run(options: argparse.Namespace) -> None:
     speed_ups = partial(at, recording=recording, mode=options.mode, gammas=gammas, cost=options.cost)
     cells = [speed_ups(*place) for place in progress(grid_places, unit="cell")]
     places = markers([each / 1e3 for each in options.verify_ms])
-    places += heads(places) if recording.fed is not None else []
     systems = [{"paper": each.paper, "source": each.source, **speed_ups(*each.place)} for each in places]
     caption = _caption(options, recording, gammas)
     print(f"{caption}\n{report(systems, cells, options.mode)}")

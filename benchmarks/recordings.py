@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
@@ -160,7 +158,6 @@ def write_recording(options: argparse.Namespace, path: Path, count: int) -> None
     models = Models.load(
         options.target_model, options.draft_model, getattr(options, "exits", None),
         getattr(options, "predictor", AUTO), options.dtype, in_words(options.frames),
-        getattr(options, "recorded_head", None),
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
     recording = record(models, asked, options.max_tokens)
@@ -171,20 +168,8 @@ def write_recording(options: argparse.Namespace, path: Path, count: int) -> None
     right = sum(map(int.__eq__, tokens, drafted)) / len(tokens)
     print(
         f"{len(recording.steps)} steps, {len(tokens)} tokens, exits after {list(recording.exit_layers) or 'none'}, the "
-        f"draft's likeliest token is right in {right:.1%}{_fed_shares(recording)}: {path}, {path.stat().st_size} bytes"
+        f"draft's likeliest token is right in {right:.1%}: {path}, {path.stat().st_size} bytes"
     )
-
-
-def _fed_shares(recording: Recording) -> str:
-    """Return how often a fed head's likeliest token is right, by depth, behind every place; empty without a head."""
-    if recording.fed is None:
-        return ""
-    right = np.concatenate([
-        each.fed_tokens[:, :, 0] == np.asarray(each.tokens)[:, None]
-        for each in recording.steps
-        if each.fed_tokens is not None
-    ])  # fmt: skip
-    return ", a fed head's in " + ", ".join(f"{share:.1%}" for share in right.mean(axis=0)) + " by depth"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -194,8 +179,6 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     add_edge_flags(line, "predictor")
     add_questions(line)
-    shown = "folder of a fed head (default: as the verifier finds it)"
-    line.add_argument("--fed-head", dest="recorded_head", type=Path, metavar="FOLDER", help=shown)
     line.add_argument("--count", type=int, default=200, help="frames (default: 200)")
     line.add_argument("--out", type=Path, required=True, help="the file, .npz")
     return line

@@ -71,7 +71,6 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--steps", type=int, help=f"answers, 3 of 10 but at most 12 to tune on (default: {COUNT}, with "
                       f"--quick {QUICK_COUNT})")  # fmt: skip
     line.add_argument("--name", help="of the results, tuned_NAME.json (default: the setting)")
-    line.add_argument("--fed", action="store_true", help="the recording's fed head drafts, in the draft model's place")
     add_gamma(line)
     add_edge_flags(line, "drafting")
     add_cost(line)
@@ -97,8 +96,10 @@ def run(options: argparse.Namespace) -> None:
     found = []
     for rtt_ms in options.rtt_ms or [2e3 * timings.one_way_s]:
         at = replace(timings, one_way_s=rtt_ms / 2e3)
-        how = {"gamma": options.gamma, "fed": options.fed}
-        entry = {"rtt_s": rtt_ms / 1e3, **at_best(options.modes, first, shown, at, options.drafting, **how)}
+        entry = {
+            "rtt_s": rtt_ms / 1e3,
+            **at_best(options.modes, first, shown, at, options.drafting, gamma=options.gamma),
+        }
         print(f"\n{options.setting}, round trip {rtt_ms:g} ms\n\n{report(entry)}", flush=True)
         found.append(entry)
     if options.save:
@@ -107,8 +108,7 @@ def run(options: argparse.Namespace) -> None:
         name = f"tuned_{options.name or options.setting}"
         path = write_result(name, {"settings": settings_of(options), **about, "round_trips": found})
         if options.synthetic is None:
-            # A fed head would be three quarters of the file, and no arm has one.
-            replace(shown, fed=None).save(path.with_suffix(".npz"))
+            shown.save(path.with_suffix(".npz"))
 
 
 def at_best(

@@ -64,7 +64,6 @@ BAD = {
         ("--times verify_token_s=0.1", "--cost 0"),
         ("--times link=string", "unknown link 'string'"),
         ("--synthetic miss=2", "miss"),
-        ("--synthetic tokens=12 --steps 4 --fed", "declare draft_s and no fed_s"),
         ("--synthetic tokens=12 --steps 1", "two at least"),
         ("--recording config/links.json", "config/links.json"),
     ),

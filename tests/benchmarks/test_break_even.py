@@ -54,30 +54,16 @@ def test_every_marker_is_on_the_map_and_names_its_source() -> None:
     assert go2.place == pytest.approx((72 / 620, 120 / 620))
 
 
-def test_a_robot_with_a_head_stands_a_tenth_to_the_left() -> None:
-    one, other = break_even.heads(break_even.markers())
-    assert one.place == pytest.approx((0.72, 1.0)) and other.place == pytest.approx((0.36, 0.5))
-    assert all(each.place[0] > break_even.LEAST for each in (one, other))
-
-
-def test_a_head_that_is_as_good_as_the_draft_is_as_fast() -> None:
-    recording = Synthetic(tokens=40, fed=(0.727,)).draw(6)
-    cells = [break_even.at(draft, 0.05, recording, "full", [4]) for draft in (0.03, 0.3, 3.0)]
-    for cell in cells:
-        assert cell["fed head"]["median"] == pytest.approx(cell["full"]["median"], rel=0.25)
-    assert "fed head median" in break_even.report([{"paper": "p", "source": "s", **cells[0]}], cells, "full")
-
-
 def test_the_command_plots_and_saves(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
-    flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2,fed=0.7 --steps 1 --mode fsd"
+    flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert "takes 0.22% of it (wisp-32b)" in printed and "places where sd is slower than cloud" in printed
     assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, synthetic, acceptance 0.727" in printed
     assert 5_000 < (kept / "break_even.png").stat().st_size < 160_000
     saved = json.loads((kept / "break_even.json").read_text())
-    assert len(saved["cells"]) == 30 and len(saved["systems"]) == 18
+    assert len(saved["cells"]) == 30 and len(saved["systems"]) == 16
     assert saved["settings"]["gammas"] == "4" and saved["cells"][0]["fsd"]["median"] > 1.0

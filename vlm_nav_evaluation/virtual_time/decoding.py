@@ -16,7 +16,6 @@ from speculation.predictor import Predictor
 from speculation.profiles import DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import Hello, Welcome
-from vlm_nav_evaluation.virtual_time.fed import RecordedFedModel
 from vlm_nav_evaluation.virtual_time.link import VirtualLink, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.models import FINGERPRINT, RecordedDraftModel, RecordedEngine, RecordedServerDraft
 from vlm_nav_evaluation.virtual_time.recording import Recording
@@ -42,18 +41,15 @@ def run_mode(
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
     beside: Recording | None = None,
-    fed: bool = False,
     **changes: Any,
 ) -> list[StepResult]:
     """Decode a recording in one mode; `changes` are those of its `DraftingConfig`.
 
-    `trace`, `beside` and `fed` as in `decode`. Raises RuntimeError where an answer is not the target's own: that is a
+    `trace` and `beside` as in `decode`. Raises RuntimeError where an answer is not the target's own: that is a
     fault of a policy.
     """
-    if fed:  # The predictor knows the draft model's logits alone, as on the robot.
-        changes.setdefault("stop_below", 0.0)
     config = drafting(mode, recording, **changes)
-    results = decode(recording, timings, config, server=server, trace=trace, beside=beside, fed=fed)
+    results = decode(recording, timings, config, server=server, trace=trace, beside=beside)
     for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
         if mode != Mode.EDGE and result.tokens != step.tokens:
             raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
@@ -69,24 +65,18 @@ def decode(
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
     beside: Recording | None = None,
-    fed: bool = False,
 ) -> list[StepResult]:
     """Decode the steps of a recording one after another and return their results in that order.
 
     Several edges share the steps and one verifier. `trace` takes the spans of the first edge. A draft model
     stands beside the target where the mode needs one or `server` names one: `beside`, the same answers with its
-    predictions, or the edge's own. fed: the recording's fed head drafts on the edge in the draft model's place, from
-    features that cross the link when the prefill is done and with the commits. The verifier starts from the timings'
-    cost, as from a profile beside a model; without one it learns on line. The same arguments give the same results to
-    the last bit. Raises RuntimeError where a step is interrupted: that is a fault of
-    a policy; ValueError, with `fed`, for a recording without a head, and for timings that declare a draft model's time
-    and no head's.
+    predictions, or the edge's own. The verifier starts from the timings' cost, as from a profile beside a model;
+    without one it learns on line. The same arguments give the same results to the last bit. Raises RuntimeError where
+    a step is interrupted: that is a fault of a policy.
     """
-    if fed and timings.draft_s and not timings.fed_s:
-        raise ValueError(f"timings {timings.name} declare draft_s and no fed_s, the time of a fed head's forward")
     timeline = Timeline()
     mailbox = VirtualMailbox(timeline)
-    engine = RecordedEngine(recording, timings, timeline.sleep, recording.fed if fed else None)
+    engine = RecordedEngine(recording, timings, timeline.sleep)
     has_draft = config.self_draft or server.target.draft_model is not None
     drafts = RecordedServerDraft(beside or recording, timings, timeline.sleep) if has_draft else None
     machine = Machine(engine, drafts, DeviceProfile(timings.name), timings.pass_cost)
@@ -96,21 +86,19 @@ def decode(
 
     def edge(number: int) -> None:
         link = VirtualLink(timeline, timings.conditions, mailbox, f"edge {number}".encode())
-        features = engine.model.features
-        link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary, features=features))
+        link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary))
         welcome = link.receive(float("inf"))
         if not isinstance(welcome, Welcome):
             raise RuntimeError(f"the verifier answers Hello with {welcome}")
         draft = RecordedDraftModel(recording, timings, timeline.sleep, link.wait_for_message)
-        head = RecordedFedModel(recording, timings, timeline.sleep) if fed else None
         drafter = Drafter(
-            sources_of(config, draft, cast(Predictor, draft.predictor), head),
+            sources_of(config, draft, cast(Predictor, draft.predictor)),
             link,
             config,
             clock=timeline.clock,
             trace=trace if number == 0 and trace is not None else Trace(timeline.clock, 1),
             max_draft=welcome.max_draft,
-            cpu_clock=lambda: draft.busy_s + (head.busy_s if head is not None else 0.0),
+            cpu_clock=lambda: draft.busy_s,
         )
         for turn in range(number, len(recording.steps), edges):
             step = recording.steps[turn]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud_verifier.interfaces import LayerVerdicts, ModelInfo, Row, RowFeatures
+from cloud_verifier.interfaces import LayerVerdicts, ModelInfo, Row
 from cloud_verifier.server_draft.tree_growth import Growth, Proposals
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
@@ -20,7 +20,7 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
 from speculation.pass_cost import Load
 from speculation.wire import ROOT, Jpegs
-from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording
+from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
 Sleep = Callable[[float], None]
@@ -30,8 +30,6 @@ DRAFT_LAYERS = 28
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
 LEAST = 1e-12
-_PROMPT_TOKEN = 300
-"""Stands for each of a prompt: three bytes on the wire, as most of a real vocabulary are."""
 _TRUE_PATH = 0
 """The key of a prefix of the answer; a prefix that has left it has its hash."""
 
@@ -255,22 +253,18 @@ class _Session:
 class RecordedEngine:
     """A `cloud_verifier.interfaces.Engine`: the target and its exits."""
 
-    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep, fed: FedShape | None = None) -> None:
-        """`fed`: robots may ask for the features that such a head continues from; a prompt of which no length is
-        declared is then as long as what has features."""
+    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
         self._recording = recording
         self._timings = timings
         self._sleep = sleep
-        self._fed = fed
-        self._prompt = timings.prompt_tokens or (0 if fed is None else 1 + fed.prompt_tokens)
+        self._prompt = timings.prompt_tokens
         self._ends = tuple((layer + 1) / recording.layers for layer in range(recording.layers))
         self._at_once = (0.0,) * (recording.layers - 1) + (1.0,)
         self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
         self._sessions: dict[int, _Session] = {}
         self._model = ModelInfo(
             FINGERPRINT, FINGERPRINT, FINGERPRINT, recording.vocabulary + 1, recording.layers, recording.exit_layers,
-            recording.eos, reliability=recording.reliability, features="" if fed is None else FINGERPRINT,
-            prompt_features=0 if fed is None else fed.prompt_tokens,
+            recording.eos, reliability=recording.reliability,
         )  # fmt: skip
 
     @property
@@ -330,23 +324,7 @@ class RecordedEngine:
             asked = [] if index is None or last else [(row, index) for row in with_exits]
             early = {row.index: self._exit_verdict(row, layer, place, final[row.index]) for row, place in asked}
             verdicts = final if last else {n: each for n, each in early.items() if each is not None}
-            yield LayerVerdicts(layer, verdicts, features=self._features(rows, final) if last else {})
-
-    def _features(self, rows: Sequence[Row], final: Mapping[int, Verdict]) -> dict[int, RowFeatures]:
-        """Return features of the rows that ask, as many bytes as real ones. Of a prompt its length alone is known."""
-        found = {}
-        for row in (row for row in rows if row.features and self._fed is not None):
-            assert self._fed is not None
-            if row.chunk:
-                end = row.cached + row.chunk + 1
-                places = range(end - row.features - self._prompt, end - self._prompt)
-                answer = self._sessions[row.index].step.tokens
-                tokens = tuple(answer[place] if place >= 0 else _PROMPT_TOKEN for place in places)
-            else:
-                verdict = final[row.index]
-                tokens = (*(row.tokens[node] for node in verdict.path), verdict.token)
-            found[row.index] = RowFeatures(tokens, bytes(len(tokens) * self._fed.token_bytes))
-        return found
+            yield LayerVerdicts(layer, verdicts)
 
     def _forward_s(self, rows: Sequence[Row]) -> float:
         if not self._timings.prompt_tokens:  # `encode` took all that was declared

@@ -1,7 +1,7 @@
 """Record what a target, its exits and a draft predict on held-out frames, by teacher forcing.
 
 The target answers by itself; then one forward of each model over the whole answer gives its predictions, those of the
-exits and those of the draft at every place of it; so does one unrolled pass of a fed head, at every depth of a draft.
+exits and those of the draft at every place of it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from adapters_training.fed_head.unroll import unroll
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.engine import Prefill, find_encoder, find_exits
+from cloud_verifier.engine import find_exits
 from speculation.exits import ExitHeads, Head
-from speculation.features import SCALE_BYTES
-from speculation.fed.encoder import FeatureEncoder, rounded
-from speculation.fed.files import fingerprint, load_head
-from speculation.fed.head import FedHead
 from speculation.language.grammar import FREE, Grammars, grammar_for
-from speculation.logits_processors import UNPROCESSED, Context, LogitsProcessors
+from speculation.logits_processors import Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
 from speculation.sampling import GREEDY
@@ -34,37 +29,21 @@ from speculation.sampling.distribution import choose
 from speculation.sampling.noise import StepDraws
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
-from speculation.vlm.inputs import Inputs, as_sent, prepare
+from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, frames_of
 from vlm_nav_evaluation.experiment.run import Question
-from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
+from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording, Table
 
 TOP = 5
 """Draft tokens kept for each place."""
-FED_DEPTHS = 12
-"""Depths at which a fed head's drafts are recorded."""
 LARGEST_VOCABULARY = 4096
 """Where a vocabulary has more tokens, only those that occur are kept, under new numbers: rows of logits stay short."""
 FIRST_WORD, SPARE_WORDS = 256, 256
 """New numbers begin at `FIRST_WORD`, so that they have three bytes on the wire; spare ones serve as wrong tokens."""
 CAPACITY = 2048
-
-
-@dataclass(frozen=True)
-class FedPair:
-    """A fed head and the bottleneck that makes its features."""
-
-    encoder: FeatureEncoder
-    head: FedHead
-
-    @property
-    def shape(self) -> FedShape:
-        """Return what virtual time needs of it."""
-        config = self.head.config
-        return FedShape(SCALE_BYTES + config.size, config.prompt_tokens, config.short_list)
 
 
 @dataclass(frozen=True)
@@ -75,7 +54,6 @@ class Models:
     draft: Vlm
     exits: ExitHeads | None
     predictor: Predictor | None
-    fed: FedPair | None = None
 
     @classmethod
     def load(
@@ -86,21 +64,20 @@ class Models:
         predictor: str = "auto",
         dtype: str = "float32",
         text_only: bool = False,
-        fed_head: Path | None = None,
     ) -> Models:
-        """Load all parts; `text_only`: a pair of language models alone, asked without frames. Exits and fed head are,
-        where no folder is given, those that a verifier finds by itself.
+        """Load all parts; `text_only`: a pair of language models alone, asked without frames. Exits are, where no
+        folder is given, those that a verifier finds by itself.
 
         Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
         """
-        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only, fed_head=fed_head)
+        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only)
         config.check_folders()
         vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
             raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")
         folder = find(predictor, small.folder)
         guess = Predictor.load(folder, small.fingerprint) if folder is not None else None
-        return cls(vlm, small, find_exits(config, vlm), guess, _find_fed(config, vlm))
+        return cls(vlm, small, find_exits(config, vlm), guess)
 
     @property
     def exit_layers(self) -> tuple[int, ...]:
@@ -138,65 +115,12 @@ def record(models: Models, asked: Sequence[Question], max_tokens: int, answers: 
         {
             "target": target.fingerprint,
             "draft": models.draft.fingerprint,
-            "fed_head": "" if models.fed is None else fingerprint(models.fed.encoder),
             "predictor": predictor is not None,
             "cloud_prefill_s": median(recorder.cloud_prefill_s),
             "edge_prefill_s": median(recorder.edge_prefill_s),
         },
-        None if models.fed is None else models.fed.shape,
     )
     return compact(recording) if recording.vocabulary > LARGEST_VOCABULARY else recording
-
-
-def _find_fed(config: ServerConfig, vlm: Vlm) -> FedPair | None:
-    encoder, folder = find_encoder(config, vlm), config.fed_head_folder
-    if encoder is None or folder is None:
-        return None
-    return FedPair(encoder, load_head(folder, vlm.tokenizer_fingerprint))
-
-
-@torch.no_grad()
-def fed_drafts(
-    target: Vlm,
-    cache: KVCache,
-    pair: FedPair,
-    inputs: Inputs,
-    tokens: Sequence[int],
-    processors: LogitsProcessors = UNPROCESSED,
-    contexts: Sequence[Context] = (),
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Return a fed head's `TOP` likeliest tokens at every place of an answer by depth, and their probabilities,
-    [n, FED_DEPTHS, TOP] each, the likeliest first.
-
-    One unrolled pass (`adapters_training.fed_head.unroll`) over the features of prompt's end and answer, rounded as
-    they are on a link. Row 0 of the cache is used. Logits are processed by `processors`, for which the answer's places
-    have these `contexts`; where a grammar leaves none of the head's tokens, they are not masked.
-    """
-    config = pair.head.config
-    text = Prefill.of(target, inputs, tokens[:-1])
-    text.encode(target)
-    cache.clear(0, inputs.delta)
-    fed = len(text.ids) - 1
-    count = min(fed, config.prompt_tokens + len(tokens) - 1)
-    hidden = [
-        output.hidden[0][-count:]
-        for output in forward_layers(target, cache, [text.chunk(0, 0, fed)])
-        if output.layer in config.layers
-    ]
-    dtype = pair.head.embed.weight.dtype
-    states = pair.head.up(rounded(pair.encoder(hidden)).to(dtype))[None]
-    rows = pair.head.rows(text.ids[-count:].tolist())[None]
-    levels = torch.stack([each[0, -len(tokens) :] for each in unroll(pair.head, rows, states, FED_DEPTHS)], dim=1)
-    logits = pair.head.logits(levels).double()
-    ids = pair.head.get_buffer("ids").numpy()
-    for place, mask in enumerate(processors.masks(contexts) if processors else ()):
-        context = contexts[place] if mask is None or mask[ids].any() else contexts[place]._replace(state=None)
-        for depth in range(min(place + 1, FED_DEPTHS)):
-            row = logits[place - depth, depth][None].numpy()
-            logits[place - depth, depth] = torch.from_numpy(processors.process(row, [context], ids)[0])
-    likely = logits.softmax(-1).topk(min(TOP, len(config.short_list)), dim=-1)
-    found = pair.head.get_buffer("ids")[likely.indices]
-    return to_numpy(found).astype(np.int32), to_numpy(likely.values).astype(np.float32)
 
 
 class _Recorder:
@@ -238,21 +162,10 @@ class _Recorder:
         likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
         probabilities = np.take_along_axis(softmax, likeliest, axis=1)
         acceptance = self._acceptance(rows, probabilities)
-        fed_tokens, fed_probabilities = self._fed(question, tokens, processors, contexts)
         return RecordedStep(
             question.prompt, sum(map(len, frames_of(question.jpeg))), tuple(tokens), likeliest.astype(np.int32),
             probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
-            fed_tokens=fed_tokens, fed_probabilities=fed_probabilities,
         )  # fmt: skip
-
-    def _fed(
-        self, question: Question, tokens: list[int], processors: LogitsProcessors, contexts: Sequence[Context]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]] | tuple[None, None]:
-        target, pair = self._models.target, self._models.fed
-        if pair is None:
-            return None, None
-        inputs = prepare(target, question.prompt, question.jpeg)
-        return fed_drafts(target, self._cache, pair, inputs, tokens, processors, contexts)
 
     def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
@@ -302,7 +215,6 @@ def compact(recording: Recording) -> Recording:
     arrays = [np.asarray(step.tokens) for step in recording.steps]
     arrays += [step.draft_tokens for step in recording.steps]
     arrays += [step.exit_tokens for step in recording.steps if step.exit_tokens is not None]
-    arrays += [step.fed_tokens for step in recording.steps if step.fed_tokens is not None]
     used = np.unique(np.concatenate([np.array(recording.eos, dtype=int), *(each.ravel() for each in arrays)]))
 
     def renumber(tokens: npt.ArrayLike) -> npt.NDArray[np.integer]:
@@ -314,7 +226,6 @@ def compact(recording: Recording) -> Recording:
             tokens=tuple(renumber(step.tokens).tolist()),
             draft_tokens=renumber(step.draft_tokens),
             exit_tokens=renumber(step.exit_tokens) if step.exit_tokens is not None else None,
-            fed_tokens=renumber(step.fed_tokens) if step.fed_tokens is not None else None,
         )
         for step in recording.steps
     )
@@ -324,12 +235,11 @@ def compact(recording: Recording) -> Recording:
         found: list[int] = renumber(sorted(set(tokens).intersection(used.tolist()))).tolist()
         return found
 
-    short, fed = recording.short_list, recording.fed
+    short = recording.short_list
     return replace(
         recording,
         steps=steps,
         vocabulary=FIRST_WORD + len(used) + SPARE_WORDS,
         eos=tuple(renumber(recording.eos).tolist()),
         short_list=None if short is None else frozenset(listed(short)),
-        fed=None if fed is None else replace(fed, short_list=tuple(listed(fed.short_list))),
     )

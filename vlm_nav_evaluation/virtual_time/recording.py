@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -48,12 +48,6 @@ class RecordedStep:
     [n, exits]."""
     confidences: Numbers | None = None
     """Synthetic: the confidence of that verdict."""
-    fed_tokens: Tokens | None = None
-    """A fed head's k likeliest tokens at each place, by depth m [n, depths, k]: the last m - 1 tokens in front of the
-    place are drafts to it, which continue from its own features; of all before them it has the target's. At depths
-    beyond the place the prompt's end would be drafted; nothing asks for these."""
-    fed_probabilities: Numbers | None = None
-    """[n, depths, k]"""
 
 
 @dataclass(frozen=True)
@@ -66,18 +60,6 @@ class Table:
     def rate(self, confidence: float) -> float:
         """Return the measured agreement at `confidence`."""
         return self.agreement[bisect_right(self.edges, confidence, 1, len(self.edges) - 1) - 1]
-
-
-@dataclass(frozen=True)
-class FedShape:
-    """What a fed head can draft, and what its features are on a link."""
-
-    token_bytes: int
-    """Bytes that a token's packed feature has."""
-    prompt_tokens: int
-    """Tokens at the prompt's end that it continues from."""
-    short_list: tuple[int, ...]
-    """The tokens that it can draft, ascending."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +81,10 @@ class Recording:
     """The tokens that exits can predict; None for all."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Where all this comes from."""
-    fed: FedShape | None = None
-    """The fed head that every step has predictions of; None for none."""
 
     def __post_init__(self) -> None:
         if not self.steps:
             raise ValueError("a recording needs at least one step")
-        if self.fed is not None and any(step.fed_tokens is None for step in self.steps):
-            raise ValueError("a recording of a fed head needs its predictions in every step")
 
     def image(self, step: int) -> bytes:
         """Return bytes in place of a step's JPEG: as many, and they name the step."""
@@ -132,11 +110,9 @@ class Recording:
             **{name: getattr(self, name) for name in _HEAD},
             "reliability": {str(layer): [t.edges, t.agreement] for layer, t in self.reliability.items()},
             "short_list": sorted(self.short_list) if self.short_list is not None else None,
-            "fed": asdict(self.fed) if self.fed is not None else None,
         }
         arrays: dict[str, Any] = {
-            stored: np.concatenate([getattr(step, name) for step in self.steps])
-            for name, stored in (_ARRAYS | (_FED_ARRAYS if self.fed is not None else {})).items()
+            stored: np.concatenate([getattr(step, name) for step in self.steps]) for name, stored in _ARRAYS.items()
         }
         arrays["tokens"] = np.concatenate([np.asarray(step.tokens, dtype=np.int32) for step in self.steps])
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,9 +127,7 @@ class Recording:
         try:
             with np.load(path, allow_pickle=False) as data:
                 head = json.loads(str(data["head"]))
-                # Recordings made before there were fed heads have none.
-                fed = _FED_ARRAYS.values() if head.get("fed") is not None else ()
-                arrays = {name: data[name] for name in (*_ARRAYS.values(), *fed, "tokens")}
+                arrays = {name: data[name] for name in (*_ARRAYS.values(), "tokens")}
             if head["format"] != FORMAT:
                 raise ValueError(f"it has format {head['format']}, this program reads {FORMAT}")
             return _recording(head, arrays)
@@ -173,8 +147,6 @@ _ARRAYS = {
     "exit_probabilities": "exit_chances",
 }
 """Fields of a step and their names in a file."""
-_FED_ARRAYS = {"fed_tokens": "fed_tokens", "fed_probabilities": "fed_chances"}
-"""Those of a fed head."""
 
 _HEAD = ("vocabulary", "eos", "layers", "exit_layers", "max_tokens", "stop_below", "notes")
 """Fields of a recording that a file has as they are."""
@@ -184,14 +156,11 @@ def _recording(head: dict[str, Any], arrays: dict[str, Any]) -> Recording:
     """Return the recording of a file's head and arrays."""
     ends = np.cumsum(head["lengths"])[:-1]
     parts = {name: np.split(array, ends) for name, array in arrays.items()}
-    stored = {name: array for name, array in (_ARRAYS | _FED_ARRAYS).items() if array in parts}
     steps = tuple(
-        RecordedStep(prompt, size, tuple(parts["tokens"][i].tolist()), **{n: parts[s][i] for n, s in stored.items()})
+        RecordedStep(prompt, size, tuple(parts["tokens"][i].tolist()), **{n: parts[s][i] for n, s in _ARRAYS.items()})
         for i, (prompt, size) in enumerate(zip(head["prompts"], head["image_bytes"], strict=True))
     )
     same: dict[str, Any] = {name: tuple(head[name]) if isinstance(head[name], list) else head[name] for name in _HEAD}
     tables = {int(layer): Table(tuple(edges), tuple(rates)) for layer, (edges, rates) in head["reliability"].items()}
     short = None if head["short_list"] is None else frozenset(head["short_list"])
-    shape = head.get("fed")
-    fed = None if shape is None else FedShape(**shape | {"short_list": tuple(shape["short_list"])})
-    return Recording(steps, **same, reliability=tables, short_list=short, fed=fed)
+    return Recording(steps, **same, reliability=tables, short_list=short)

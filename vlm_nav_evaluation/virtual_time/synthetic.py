@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from speculation.wire import MAX_FEATURE_BYTES
-from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording
+from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording
 
 EOS = 1
 FIRST_WORD, VOCABULARY = 256, 512
 """Tokens are words of three bytes on the wire, as most of a real vocabulary's are."""
 LEAST = 1e-6
-FED_PROMPT_TOKENS = 32
-"""Tokens at a prompt's end that have features."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,6 @@ class Synthetic:
     """How well the draft knows whether it is right: 0.5 (not at all) to 1 (always)."""
     exit_sharpness: float = 0.9
     """How well an exit's confidence tells whether its verdict is right, as `sharpness`."""
-    fed: tuple[float, ...] = ()
-    """The chance that a fed head's likeliest token is the target's, by depth (`RecordedStep.fed_tokens`), not rising:
-    what is right at one depth is so at all before it. Empty for no head. Second choices and sharpness are the
-    draft's."""
     image_bytes: int = 20_000
     seed: int = 0
 
@@ -61,10 +53,6 @@ class Synthetic:
         shares = ("second", "miss", "sharpness", "exit_sharpness")
         limits = {name: (0.0 <= getattr(self, name) <= 1.0, "outside 0 to 1") for name in shares}
         limits["acceptance"] = (all(0.0 <= each <= 1.0 for each in self.rates), "outside 0 to 1")
-        limits["fed"] = (
-            all(a >= b for a, b in itertools.pairwise((1.0, *self.fed, 0.0))),
-            "not falling within 1 to 0",
-        )
         limits["tokens"] = (1 <= self.tokens <= 512, "outside 1 to 512")
         limits["exits"] = (rise, f"not rising within 0 to {self.layers - 2}")
         limits["mean_exit"] = (named, "outside the exits")
@@ -87,8 +75,7 @@ class Synthetic:
         random = np.random.default_rng([self.seed, 7])
         every = tuple(self._step(number, random) for number in range(steps))
         notes = {"synthetic": repr(self)}
-        fed = FedShape(MAX_FEATURE_BYTES, FED_PROMPT_TOKENS, tuple(range(VOCABULARY))) if self.fed else None
-        return Recording(every, VOCABULARY, (EOS,), self.layers, self.exit_layers, self.tokens, fed=fed, notes=notes)
+        return Recording(every, VOCABULARY, (EOS,), self.layers, self.exit_layers, self.tokens, notes=notes)
 
     def _step(self, number: int, random: np.random.Generator) -> RecordedStep:
         n = self.tokens
@@ -97,18 +84,10 @@ class Synthetic:
         rates = np.resize(np.array(self.rates), n)
         drafted, likely, chance = self._draft(tokens, random.random(n) < rates, rates, random)
         agrees, confidences = self._exits(n, random)
-        fed_tokens, fed_chances = self._fed(number, tokens) if self.fed else (None, None)
         return RecordedStep(
             f"synthetic step {number}", self.image_bytes, tuple(tokens.tolist()), drafted, likely, chance[:, None],
-            agrees=agrees, confidences=confidences, fed_tokens=fed_tokens, fed_probabilities=fed_chances,
+            agrees=agrees, confidences=confidences,
         )  # fmt: skip
-
-    def _fed(self, number: int, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return the head's two choices and their probabilities, [n, depths, 2] each; all else is as without a head."""
-        random = np.random.default_rng([self.seed, 8, number])
-        luck = random.random(len(tokens))
-        drafted = [self._draft(tokens, luck < rate, np.full(len(tokens), rate), random) for rate in self.fed]
-        return np.stack([each[0] for each in drafted], axis=1), np.stack([each[1] for each in drafted], axis=1)
 
     def _draft(
         self,

@@ -33,7 +33,7 @@ class Timings:
     draft_s: float = 0.0
     """T_p: a draft forward that feeds one token."""
     draft_leaf: float = 0.0
-    """Share of `draft_s`, or of `fed_s`, that each further token of a forward adds."""
+    """Share of `draft_s` that each further token of a forward adds."""
     verify_s: float = 0.0
     """T_q: a target forward over one token."""
     verify_token_s: float = 0.0
@@ -55,8 +55,6 @@ class Timings:
     server_draft_s: float = 0.0
     """A forward of a draft model beside the target, whatever the batch (mode server_sd)."""
     server_draft_prefill_s: float = 0.0
-    fed_s: float = 0.0
-    """T_p of a fed head: a forward over one token. It has no prefill."""
     link: str = ""
     """A link in config/links.json, empty for none: `one_way_s` is added to its delays, a rate given here replaces its
     own."""
@@ -77,7 +75,7 @@ class Timings:
     @classmethod
     def of(cls, profile: DeviceProfile, **changes: float) -> Timings:
         """Return a device profile's times with `changes`."""
-        names = ("name", "draft_s", "fed_s", "verify_s", "one_way_s", "server_draft_s")
+        names = ("name", "draft_s", "verify_s", "one_way_s", "server_draft_s")
         return cls(**{name: getattr(profile, name) for name in names} | changes)
 
     @cached_property
@@ -134,10 +132,6 @@ class Timings:
     def draft_forward_s(self, tokens: int) -> float:
         """Return the seconds of a draft forward over so many tokens, a chain or leaves."""
         return self.draft_s * (1.0 + self.draft_leaf * max(0, tokens - 1))
-
-    def fed_forward_s(self, tokens: int) -> float:
-        """Return the seconds of a fed head's forward over so many tokens of one level of a tree."""
-        return self.fed_s * (1.0 + self.draft_leaf * max(0, tokens - 1))
 
     def target_forward_s(self, load: Load) -> float:
         """Return the seconds of a target forward."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def record(folder: Path, messages: Sequence[Any], mode: CompressionMode | None) 
     ("plugin", "command"),
     [
         (StoragePlugin.MCAP, "`mcap recover {} -o whole.mcap`"),
-        (StoragePlugin.SQLITE3, "`sqlite3 {} \".recover\" | sqlite3 whole.db3`"),
+        (StoragePlugin.SQLITE3, '`sqlite3 {} ".recover" | sqlite3 whole.db3`'),
     ],
 )
 @pytest.mark.parametrize("size", [0, 8, 60, 2000])

@@ -10,7 +10,6 @@ import pytest
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import Row
 from speculation.exits import ExitHeads, Head, Reliability
-from speculation.fed.session import FedSession
 from speculation.language.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
@@ -18,13 +17,11 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once
-from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.virtual_time import Recording, Timings, decode, drafting
-from vlm_nav_evaluation.virtual_time.fed import RecordedFedModel
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
-from vlm_nav_evaluation.virtual_time.record import FedPair, Models, record
+from vlm_nav_evaluation.virtual_time.record import Models, record
 
 LIMIT = 12
 
@@ -44,18 +41,8 @@ def exits(target: Vlm) -> ExitHeads:
 
 
 @pytest.fixture(scope="module")
-def fed(target: Vlm) -> FedPair:
-    """A random bottleneck and head; every second token is on its list."""
-    config = tiny_config(
-        target=target.fingerprint, tokenizer=target.tokenizer_fingerprint, vocabulary=target.vocabulary,
-        hidden=target.hidden_size, short_list=tuple(range(0, target.vocabulary, 2)),
-    )  # fmt: skip
-    return FedPair(random_encoder(config), random_head(config, scale=2.0))
-
-
-@pytest.fixture(scope="module")
-def recording(target: Vlm, draft: Vlm, exits: ExitHeads, fed: FedPair, asked: list[Question]) -> Recording:
-    return record(Models(target, draft, exits, None, fed), asked, LIMIT)
+def recording(target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question]) -> Recording:
+    return record(Models(target, draft, exits, None), asked, LIMIT)
 
 
 def nothing(seconds: float) -> None: ...
@@ -70,16 +57,15 @@ def test_the_answers_are_the_targets(recording: Recording, target: Vlm, asked: l
 
 
 def test_constrained_answers_are_the_targets_and_nobody_proposes_what_the_grammar_leaves_out(
-    target: Vlm, draft: Vlm, exits: ExitHeads, fed: FedPair, asked: list[Question]
+    target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question]
 ) -> None:
     limit, question = 40, asked[0]
-    (step,) = record(Models(target, draft, exits, None, fed), [question], limit, answers=CONSTRAINED).steps
+    (step,) = record(Models(target, draft, exits, None), [question], limit, answers=CONSTRAINED).steps
     grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(question.prompt), target.eos)
     truth = VlmSession(target, 512).sampled(question.prompt, question.jpeg, limit, GREEDY, 0, grammar)
     assert step.tokens == tuple(token for token, _ in truth)
     masks = Constraint(grammar, grammar.start(limit)).masks(step.tokens[:-1], range(ROOT, len(step.tokens) - 2))
     assert len(masks) == len(step.tokens) and step.exit_tokens is not None and step.exit_probabilities is not None
-    assert step.fed_tokens is not None and step.fed_probabilities is not None
     own, session = 0, VlmSession(draft, 512)
     session.begin(question.prompt, question.jpeg)
     for place, (token, mask) in enumerate(zip(step.tokens, masks, strict=True)):
@@ -90,10 +76,6 @@ def test_constrained_answers_are_the_targets_and_nobody_proposes_what_the_gramma
         own += likely != np.argmax(session.root_logits())
         assert mask[step.draft_tokens[place][step.draft_probabilities[place] > 0.0]].all()
         assert mask[step.exit_tokens[place][step.exit_probabilities[place] > 0.0]].all()
-        listed = mask[np.array(fed.head.config.short_list)].any()
-        for depth in range(min(place + 1, step.fed_tokens.shape[1])) if listed else ():
-            some = step.fed_probabilities[place - depth, depth] > 0.0
-            assert some.any() and mask[step.fed_tokens[place - depth, depth][some]].all()
         session.commit((), token)
     assert own, "the mask changed what the draft model says"
 
@@ -132,36 +114,6 @@ def test_target_and_exits_predict_as_the_engine(
                         assert verdict.confidence == pytest.approx(again.confidence, rel=1e-4)
                         compared += 1
     assert compared > 20
-
-
-def test_the_fed_head_drafts_as_its_session(
-    recording: Recording, target: Vlm, fed: FedPair, asked: list[Question]
-) -> None:
-    """Chains of four behind every third place, from the verifier's own features: tokens and probabilities."""
-    engine, session = VlmEngine(target, 1, 512, encoder=fed.encoder), FedSession(fed.head)
-    model = RecordedFedModel(recording, Timings(), nothing)
-    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
-        for place in range(0, len(step.tokens) - 3, 3):
-            answer = step.tokens[:place]
-            left = engine.begin(0, engine.prepare(question.prompt, question.jpeg), answer, LIMIT)
-            engine.encode(0)
-            *_, output = engine.verify([Row(0, chunk=left, features=4 + place)])
-            known = output.features[0]
-            session.begin("p", b"", answer)
-            session.feed(known.tokens, place, known.packed)
-            model.begin("p", recording.image(number), answer)
-            model.feed(known.tokens, place, known.packed)
-            for depth in range(4):
-                if depth:
-                    token = [step.tokens[place + depth - 1]]
-                    real, virtual = (each.extend(token, [depth - 2])[0] for each in (session, model))
-                else:
-                    real, virtual = session.root_logits(), model.root_logits()
-                chances = np.exp(real - np.logaddexp.reduce(real))
-                # Features are rounded to int8, and forwards of other sizes round otherwise before.
-                assert np.exp(virtual.max()) == pytest.approx(chances.max(), abs=0.02)
-                assert chances[int(virtual.argmax())] > chances.max() - 0.02
-                assert np.isneginf(virtual[1::2]).all() and np.exp(virtual).sum() == pytest.approx(1.0)
 
 
 def test_a_short_list_is_recorded_as_it_is_used(

@@ -16,8 +16,7 @@ from speculation.sampling import Greedy
 from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
-from vlm_nav_evaluation.virtual_time.record import compact
-from vlm_nav_evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
+from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording, Table
 from vlm_nav_evaluation.virtual_time.synthetic import EOS, VOCABULARY, Synthetic
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -63,32 +62,6 @@ def test_a_recording_survives_its_file(tmp_path: Path) -> None:
         for name, value in vars(one).items():
             np.testing.assert_array_equal(value, getattr(other, name))
     assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_fed_head_survives_the_file_and_new_numbers(tmp_path: Path) -> None:
-    plain, random = recorded(), np.random.default_rng(5)
-    steps = tuple(
-        replace(
-            step,
-            fed_tokens=random.integers(2, 40, (12, 3, 4)).astype(np.int32),
-            fed_probabilities=random.random((12, 3, 4)).astype(np.float32),
-        )
-        for step in plain.steps
-    )
-    recording = replace(plain, steps=steps, fed=FedShape(256, 32, tuple(range(2, 40))))
-    recording.save(tmp_path / "fed.npz")
-    again = Recording.load(tmp_path / "fed.npz")
-    assert again.fed == recording.fed
-    small = compact(again)
-    assert small.fed is not None and set(np.diff(small.fed.short_list)) == {1}
-    for one, other, less in zip(recording.steps, again.steps, small.steps, strict=True):
-        assert one.fed_tokens is not None and less.fed_tokens is not None
-        np.testing.assert_array_equal(one.fed_tokens, other.fed_tokens)
-        np.testing.assert_array_equal(one.fed_probabilities, other.fed_probabilities)  # type: ignore[arg-type]
-        right = one.fed_tokens == np.array(one.tokens)[:, None, None]
-        np.testing.assert_array_equal(right, less.fed_tokens == np.array(less.tokens)[:, None, None])
-    with pytest.raises(ValueError, match="every step"):
-        replace(plain, fed=recording.fed)
 
 
 def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
