@@ -43,25 +43,11 @@ def add_prompt_options(line: argparse.ArgumentParser) -> None:
         line.add_argument(flag, default=default, choices=argument.choices, help=shown)
 
 
-def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], out: str, **defaults: Any) -> None:
-    """Register what `replay` and the closed loop share: what is decoded how, under which conditions, where it goes.
-
-    out: the default folder of the results, inside the project's `out`. defaults: as for `add_edge_flags`.
-    """
-    line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "fsd", "full"],
-                      help=f"some of {', '.join(modes)} (default: cloud,sd,fsd,full)")  # fmt: skip
-    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
-                      help="round trips declared on top of the profile's own (default: 0)")  # fmt: skip
-    add_prompt_options(line)
-    add_pair(line)
-    add_gamma(line)
-    names = ("profile", "link", "drafting", "predictor", "fed_head", "answers", "max_tokens", "dtype")
-    add_edge_flags(line, *names, **defaults)
+def add_views(line: argparse.ArgumentParser) -> None:
+    """Register --frames: how many frames a question shows."""
     shown = "frames of a question: the newest, and before it those of the last views (default: 1)"
     line.add_argument("--frames", type=int, dest="views", default=1, metavar="N", choices=range(1, MAX_FRAMES + 1),
                       help=shown)  # fmt: skip
-    line.add_argument("--exits", type=path_flag, help="folder of exit heads (default: where the verifier finds them)")
-    add_resumable_out(line, out)
 
 
 def add_resumable_out(line: argparse.ArgumentParser, out: str) -> None:

@@ -25,13 +25,13 @@ from speculation.language.grammar import CONSTRAINED, FREE
 from speculation.language.prompts import ResponseOrder, Vocabulary
 from speculation.progress import progress
 from vlm_nav_evaluation.closed_loop.command import RANDOM, add_processes
-from vlm_nav_evaluation.closed_loop.episodes import in_processes
 from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
 from vlm_nav_evaluation.closed_loop.timelines import Timelines
 from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_edge_flags, add_pair, add_resumable_out, milliseconds, seeds, several
+from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.plots import MODE_COLOURS, new_figure
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import MS, Column, figures_table
@@ -87,7 +87,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_pair(line)
     add_edge_flags(line, "max_tokens", "answers", max_tokens=96, answers=CONSTRAINED)
     line.add_argument("--max-actions", type=int, default=60)
-    add_processes(line, 1, "; changes no figure")
+    add_processes(line, 1)
     add_resumable_out(line, "acting")
     line.set_defaults(run=run)
 
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     jobs = [(seed, left, options) for seed, left in missing.items() if left]
     total = len(options.seeds) * len(cases)
     with progress(total=total, initial=total - sum(map(len, missing.values())), unit="episode") as bar:
-        for episodes in in_processes(run_room, jobs, options.processes, __name__):
+        for episodes in run_parallel(run_room, jobs, options.processes):
             for episode in episodes:
                 journal.add(asdict(episode))
                 done.append(episode)

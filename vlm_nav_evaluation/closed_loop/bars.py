@@ -87,8 +87,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--cases", type=several(CASES), default=list(CASES), help=shown)
     line.add_argument("--held-out", type=path_flag, help="frames of 'adapters_training data --held-out', for questions")
     line.add_argument("--count", type=int, default=300, help="questions (default: %(default)s)")
-    add_walks(line, "0-99", (TARGET,), "bars")
-    add_processes(line, 2, "")
+    add_walks(line, "0-99", "bars")
+    add_processes(line, 2)
     line.set_defaults(run=run)
 
 
@@ -109,9 +109,9 @@ def run(options: argparse.Namespace) -> int:
     keys = []
     for difficulty, layout, asked in (PLACES[name] for name in walked):
         policies = [(seed, policy) for seed in options.seeds for policy in (ORACLE, TARGET)]
-        keys += [EpisodeKey(difficulty, seed, policy, None, layout, asked) for seed, policy in policies]
+        keys += [EpisodeKey(difficulty, seed, policy, layout, asked) for seed, policy in policies]
     setting = Setting(
-        edge_config(options, "", mode="edge"), options.target_model, "", options.max_actions,
+        edge_config(options, mode="edge"), options.target_model, "", options.max_actions,
         ResponseOrder(options.response_order), Guidance(options.guide).applies(words), words.form,
     )  # fmt: skip
     episodes = walk(keys, setting, journal, options.processes)

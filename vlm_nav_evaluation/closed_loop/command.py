@@ -1,43 +1,33 @@
-"""`closed-loop`: does the robot find what it is asked to find, how well does it walk, and how long does it stand?
+"""`closed-loop`: does a model find what the robot is asked to find, and how well does it walk?
 
-Episodes run in the kinematic simulator, without ROS; answers come through the real edge decoder and one real verifier
-process. Modes that give the same tokens walk the same way, so they differ in time alone. The oracle walks
-every room too.
+Episodes run in the kinematic simulator, without ROS, link or clock: all exact modes give the target's answers. The
+oracle walks every room too. What modes and links do to the robot's time is measured by `acting`.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from edge_drafter import Mode
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
-from speculation.links import declared_name, load_link
-from speculation.predictor import name as predictor_name
-from speculation.profiles import load_profile
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
 from vlm_nav_evaluation.closed_loop.episodes import (
-    DRAFT,
-    MODES,
+    MODELS,
     ORACLE,
     TARGET,
     Episode,
     EpisodeKey,
     Setting,
-    finished,
-    is_linked,
     walk,
 )
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
-    different_walks,
     figures,
     main_table,
     outcome_table,
@@ -46,23 +36,34 @@ from vlm_nav_evaluation.closed_loop.scores import (
 )
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.options import add_decoding, seeds
+from vlm_nav_evaluation.options import (
+    add_edge_flags,
+    add_pair,
+    add_prompt_options,
+    add_resumable_out,
+    add_views,
+    seeds,
+    several,
+)
 from vlm_nav_evaluation.results import commit, machine, write_json
-from vlm_nav_evaluation.verifier_process import verifier, verifier_flags
 
 RANDOM = "random"
 
 
-def add_walks(line: argparse.ArgumentParser, rooms: str, modes: Sequence[str], out: str) -> None:
+def add_walks(line: argparse.ArgumentParser, rooms: str, out: str) -> None:
     """Register what commands share that walk through rooms; `rooms`: the default of --seeds."""
     line.add_argument("--seeds", type=seeds, default=rooms, help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
-    add_decoding(line, modes, out, max_tokens=96, answers=CONSTRAINED)
+    add_prompt_options(line)
+    add_pair(line)
+    add_edge_flags(line, "answers", "max_tokens", "dtype", max_tokens=96, answers=CONSTRAINED)
+    add_views(line)
     line.add_argument("--max-actions", type=int, default=40)
+    add_resumable_out(line, out)
 
 
-def add_processes(line: argparse.ArgumentParser, default: int, why: str) -> None:
+def add_processes(line: argparse.ArgumentParser, default: int) -> None:
     """Register --processes."""
-    shown = f"episodes at once{why} (default: {default})"
+    shown = f"episodes at once; changes no figure (default: {default})"
     line.add_argument("--processes", type=int, default=default, choices=range(1, 65), metavar="N", help=shown)
 
 
@@ -72,96 +73,66 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--layout", default="room", choices=(*LAYOUTS, "all"), help="floor plan (default: %(default)s)")
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    add_walks(line, "0-19", MODES, "closed_loop")
-    add_processes(line, 1, "; times are valid with 1")
+    shown = "models that answer, target, draft or both (default: target)"
+    line.add_argument("--models", type=several(MODELS), default=[TARGET], help=shown)
+    add_walks(line, "0-19", "closed_loop")
+    add_processes(line, 1)
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is not done yet, then print and write everything. Raises ValueError for options that make no sense.
-
-    Raises RuntimeError, VerifierLost or AnswerLate where the verifier fails; what was finished is kept.
-    """
-    load_profile(options.profile)
-    load_link(options.link)
+    """Run what is not done yet, then print and write everything. Raises ValueError for options that make no sense."""
     object_name = "" if options.target == RANDOM else str(options.target)
     scene_of(0, "easy", object_name)
     if options.max_actions < 1:
         raise ValueError(f"--max-actions {options.max_actions}: give at least 1")
     journal = Journal(options.out, "closed_loop", settings(options), options.restart)
-    keys, done = episode_keys(options), finished(journal)
-    with served(options, [key.policy for key in keys if key not in done]) as address:
-        edge = edge_config(options, address, mode=Mode.EDGE.value)
-        order, form = ResponseOrder(options.response_order), asked_form(_vocabulary(options))
-        shared = Setting(edge, options.target_model, object_name, options.max_actions, order, guided(options), form)
-        episodes = walk(keys, shared, journal, options.processes)
-    report(options, episodes)
+    form = asked_form(_vocabulary(options))
+    setting = Setting(
+        edge_config(options, mode="edge"), options.target_model, object_name, options.max_actions,
+        ResponseOrder(options.response_order), guided(options), form,
+    )  # fmt: skip
+    report(options, walk(episode_keys(options), setting, journal, options.processes))
     return 0
 
 
 def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
     """Print the tables and write them and their figures beside the journal."""
-    rows = figures(episodes)
-    declared = declared_name(options.profile, options.link)
+    rows, chosen = figures(episodes), settings(options)
+    about = {"commit": commit(), "machine": machine(), "pair": {name: chosen[f"{name}_model"] for name in MODELS}}
     parts = []
     for where in dict.fromkeys(map(place_of, rows)):
-        some, name = [row for row in rows if place_of(row) == where], place_name(where)
-        parts.append(f"{name} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
+        some = [row for row in rows if place_of(row) == where]
+        parts.append(f"{place_name(where)} rooms, object: {options.target}\n{main_table(some)}")
         parts.append(outcome_table(some))
-    differ, compared = different_walks(episodes)
-    if compared:
-        parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
     if left_out := sum(row["episodes"] - row["spl_episodes"] for row in rows if row["policy"] == ORACLE):
         parts.append(f"SPL leaves out {left_out} rooms that the oracle does not solve")
-    if interruptions := sum(episode.interruptions for episode in episodes):
-        parts.append(f"the link was lost {interruptions} times; that time is in the answers")
-    parts.append(f"{machine()}; episodes at once: {options.processes}")
-    text = "\n\n".join(parts)
+    text = "\n\n".join([*parts, about["machine"]])
     print(text)
     (options.out / "closed_loop.txt").write_text(text + "\n", encoding="utf-8")
-    data = {
-        "settings": settings(options),
-        "commit": commit(),
-        "machine": machine(),
-        "processes": options.processes,
-        "rooms_with_different_walks": differ,
-        "rooms_compared": compared,
-        "figures": rows,
-    }
-    write_json(options.out / "closed_loop.json", data)
+    write_json(options.out / "closed_loop.json", {"settings": chosen, **about, "figures": rows})
 
 
 def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
-    """Return all episodes in running order: links outermost, modes innermost; a busy machine slows all alike."""
-    links = sorted(options.rtt_ms)
+    """Return all episodes in running order."""
     return [
-        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None, layout)
-        for rtt_ms in links
+        EpisodeKey(level, seed, policy, layout)
         for layout in (LAYOUTS if options.layout == "all" else (options.layout,))
         for level in (LEVELS if options.difficulty == "all" else (options.difficulty,))
         for seed in options.seeds
-        for policy in (ORACLE, *options.modes)
-        if is_linked(policy) or rtt_ms == links[0]
+        for policy in (ORACLE, *options.models)
     ]
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
-    names = (
-        "target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "fed_head", "dtype",
-        "response_order", "views", "answers",
-    )  # fmt: skip
+    names = ("target", "max_actions", "max_tokens", "dtype", "response_order", "views", "answers")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
-    for name, folder, without in (
-        ("target_model", options.target_model, {DRAFT, Mode.EDGE.value}),
-        ("draft_model", options.draft_model, {TARGET}),
-    ):
-        needed = _found(folder).is_dir() or set(options.modes) - without
-        chosen[name] = folder_fingerprint(folder) if needed else ""
-    chosen["guide"] = guided(options)
-    chosen["predictor"] = predictor_name(options.predictor, _found(options.draft_model))
-    chosen["exits"] = str(options.exits) if options.exits else ""
-    return chosen
+    for model in MODELS:
+        folder = getattr(options, f"{model}_model")
+        needed = _found(folder).is_dir() or model in options.models
+        chosen[f"{model}_model"] = folder_fingerprint(folder) if needed else ""
+    return chosen | {"guide": guided(options)}
 
 
 def guided(options: argparse.Namespace) -> bool:
@@ -175,17 +146,8 @@ def _vocabulary(options: argparse.Namespace) -> Vocabulary | None:
 
 
 def _found(name: Path) -> Path:
-    """Return the folder that a path or hub name means; `name` itself where there is none, which no mode may need."""
+    """Return the folder that a path or hub name means; `name` itself where there is none, which may not be needed."""
     try:
         return find_model(name)
     except ModelFolderError:
         return name
-
-
-def served(options: argparse.Namespace, policies: Sequence[str]) -> AbstractContextManager[str]:
-    """Return the address of a verifier for these policies; none is started, and the text is empty, if none needs it."""
-    if not any(map(is_linked, policies)):
-        return nullcontext("")
-    # A link that is opened anew may meet its predecessor's session.
-    sessions = ("--max-sessions", str(max(8, 2 * options.processes)))
-    return verifier(options.target_model, *verifier_flags(options, policies), *sessions)

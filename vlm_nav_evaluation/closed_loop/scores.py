@@ -1,16 +1,16 @@
-"""Success, SPL and time of finished episodes: figures by difficulty, policy and link, and their tables."""
+"""Success and SPL of finished episodes: figures by kind of room and policy, and their tables."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from statistics import mean, median
+from statistics import mean
 from typing import Any, TypeAlias
 
-from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Asked, Episode, is_linked
-from vlm_nav_evaluation.tables import MS, Column, figures_table, table
+from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, Asked, Episode
+from vlm_nav_evaluation.tables import Column, figures_table, table
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
 
@@ -20,7 +20,7 @@ LAYOUTS = tuple(layout.value for layout in Layout)
 QUERIES = tuple(asked.value for asked in Asked)
 Place: TypeAlias = tuple[str, str, str]
 """Difficulty, layout, and what is searched for."""
-Group: TypeAlias = tuple[Place, str, "float | None"]
+Group: TypeAlias = tuple[Place, str]
 Row: TypeAlias = dict[str, Any]
 """What `figures` counts of a group."""
 COLUMNS = (
@@ -30,11 +30,6 @@ COLUMNS = (
     Column("path m", "path_m"),
     Column("collisions", "collisions"),
     Column("actions", "actions", ".1f"),
-    Column("to goal s", "time_to_goal_s", ".1f"),
-    Column("standing s", "standing_to_goal_s", ".1f"),
-    Column("standing", "standing_share", ".0%"),
-    Column("answer ms", "answer_s", ".0f", MS),
-    Column("passes/token", "passes_per_token"),
 )
 
 
@@ -62,14 +57,13 @@ def spl(walks: Iterable[tuple[bool, float, float]]) -> float | None:
 
 
 def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
-    """Return the episodes by (place, policy, round trip): policies without a link first, then link by link."""
+    """Return the episodes by place and policy."""
 
     def order(episode: Episode) -> tuple[float, ...]:
-        rtt_ms = -1.0 if episode.rtt_ms is None else episode.rtt_ms
         places = LAYOUTS.index(episode.layout), LEVELS.index(episode.difficulty), QUERIES.index(episode.asked)
-        return *places, rtt_ms, POLICIES.index(episode.policy), episode.seed
+        return *places, POLICIES.index(episode.policy), episode.seed
 
-    members = groupby(sorted(episodes, key=order), lambda one: (place(one), one.policy, one.rtt_ms))
+    members = groupby(sorted(episodes, key=order), lambda one: (place(one), one.policy))
     return {key: list(some) for key, some in members}
 
 
@@ -79,17 +73,15 @@ def place(episode: Episode) -> Place:
 
 
 def figures(episodes: Iterable[Episode]) -> list[Row]:
-    """Return one row per place, policy and round trip. SPL needs the oracle's episodes among them.
+    """Return one row per place and policy. SPL needs the oracle's episodes among them.
 
-    Times are seconds; None where the policy has no times or nothing was found. low, high: 95 % interval of the success
-    rate. spl_episodes: rooms that the oracle solves; SPL is over these, and its path counts as the shortest. path_m,
-    collisions, actions: means over all episodes. *_to_goal_s: medians over the episodes that found the target.
-    standing_share: standing over all time, of all episodes. answer_s: median of all answers.
+    low, high: 95 % interval of the success rate. spl_episodes: rooms that the oracle solves; SPL is over these, and its
+    path counts as the shortest. path_m, collisions, actions: means over all episodes.
     """
     groups = group(episodes)
     shortest = {
         (place(episode), episode.seed): episode.path_m
-        for (_, policy, _), members in groups.items()
+        for (_, policy), members in groups.items()
         for episode in members
         if policy == ORACLE and episode.success
     }
@@ -100,17 +92,11 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, in
     found = [episode for episode in episodes if episode.success]
     low, high = wilson(len(found), len(episodes))
     solved = [episode for episode in episodes if (place(episode), episode.seed) in shortest]
-    times = [episode for episode in found if episode.total_s is not None]
-    standing = [episode for episode in episodes if episode.standing_s is not None]
-    whole = sum(episode.total_s or 0.0 for episode in standing)
-    answers = [seconds for episode in episodes for seconds in episode.answers_s]
-    tokens = sum(episode.tokens for episode in episodes)
     return {
         "difficulty": key[0][0],
         "layout": key[0][1],
         "asked": key[0][2],
         "policy": key[1],
-        "rtt_ms": key[2],
         "episodes": len(episodes),
         "found": len(found),
         "low": low,
@@ -120,24 +106,8 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, in
         "path_m": mean(episode.path_m for episode in episodes),
         "collisions": mean(episode.collisions for episode in episodes),
         "actions": mean(len(episode.actions) for episode in episodes),
-        "time_to_goal_s": median(episode.total_s or 0.0 for episode in times) if times else None,
-        "standing_to_goal_s": median(episode.standing_s or 0.0 for episode in times) if times else None,
-        "standing_share": sum(episode.standing_s or 0.0 for episode in standing) / whole if whole else None,
-        "answer_s": median(answers) if answers else None,
-        "tokens_per_answer": tokens / len(answers) if answers else None,
-        "passes_per_token": sum(e.cloud_passes for e in episodes) / tokens if tokens and is_linked(key[1]) else None,
         "outcomes": dict(Counter(episode.outcome for episode in episodes).most_common()),
     }
-
-
-def different_walks(episodes: Iterable[Episode]) -> tuple[int, int]:
-    """Return in how many rooms the policies that give the target's answers act differently, and of how many rooms."""
-    walks: dict[tuple[Place, int], list[tuple[str, ...]]] = defaultdict(list)
-    for episode in episodes:
-        if is_linked(episode.policy) or episode.policy == TARGET:
-            walks[place(episode), episode.seed].append(episode.actions)
-    several = [entries for entries in walks.values() if len(entries) > 1]
-    return sum(len(set(entries)) > 1 for entries in several), len(several)
 
 
 def place_of(row: Row) -> Place:
@@ -156,35 +126,21 @@ def place_name(where: Place) -> str:
     return ", ".join(parts)
 
 
-def name_of(policy: str, rtt_ms: float | None) -> str:
-    """Return a row's name, e.g. 'sd, 40 ms'."""
-    return policy if rtt_ms is None else f"{policy}, {rtt_ms:g} ms"
-
-
 def main_table(rows: Sequence[Row]) -> str:
-    """Return success, walk and time, one row per policy and link."""
+    """Return success and walk, one row per policy."""
     shown = {
-        name_of(row["policy"], row["rtt_ms"]): {
+        row["policy"]: {
             **row,
             "of": f"{row['found']}/{row['episodes']}",
             "interval": f"{100 * row['low']:.0f}-{100 * row['high']:.0f} %",
         }
         for row in rows
     }
-    return figures_table("policy, round trip", shown, COLUMNS)
+    return figures_table("policy", shown, COLUMNS)
 
 
 def outcome_table(rows: Sequence[Row]) -> str:
-    """Return how episodes ended, one column per policy; the first link stands for all of them."""
-    columns = first_links(rows)
-    names = sorted({name for row in columns for name in row["outcomes"]})
-    return table(("ended", *(row["policy"] for row in columns)),
-                 [(name, *(str(row["outcomes"].get(name, 0)) for row in columns)) for name in names])  # fmt: skip
-
-
-def first_links(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per place and policy, that of the smallest round trip: links change times, not walks."""
-    seen: dict[tuple[Place, str], Row] = {}
-    for row in rows:
-        seen.setdefault((place_of(row), row["policy"]), row)
-    return list(seen.values())
+    """Return how episodes ended, one column per policy."""
+    names = sorted({name for row in rows for name in row["outcomes"]})
+    return table(("ended", *(row["policy"] for row in rows)),
+                 [(name, *(str(row["outcomes"].get(name, 0)) for row in rows)) for name in names])  # fmt: skip

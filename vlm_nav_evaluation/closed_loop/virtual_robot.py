@@ -14,16 +14,15 @@ from edge_drafter.link import LinkState
 from edge_drafter.question import Cancelled, Reply
 from spec_vlm_nav.executor import Command, Executor, Report
 from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
-from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.motion import MotionConfig, PlanarPose
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.navigator_interfaces import Decision, Execution, Frame, State
 from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import WATCHDOG_S
-from spec_vlm_nav.safety import SlewLimiter, Velocity
+from spec_vlm_nav.safety import Limits, SlewLimiter, Velocity
 from speculation.language.prompts import Vocabulary
 from speculation.wire import Jpegs, frames_of
-from vlm_nav_evaluation.closed_loop.episodes import SIM_LIMITS, SIM_MOTION
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import SUCCESS_GAP, Outcome
@@ -32,6 +31,9 @@ from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.scene import Scene
 from vlm_nav_simulation.world import World
 
+SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
+SIM_LIMITS = Limits(vx=0.5, wz=0.8)
+"""Executor and bridge as config/sim.yaml sets them."""
 TICK_S = 0.02
 """Executor, bridge and odometry run so often."""
 CAMERA_S = 1.0 / 8.0

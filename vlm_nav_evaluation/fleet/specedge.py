@@ -18,11 +18,12 @@ from typing import Any
 
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import Load, PassCost
+from speculation.progress import progress
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, tokens_of
 from vlm_nav_evaluation.fleet.figures import Window, run
-from vlm_nav_evaluation.fleet.parallel import run_parallel
 from vlm_nav_evaluation.fleet.systems import Drafting, Exit, Setting, System, Times
+from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.tables import Column, figures_table
 
 TREE, DEPTHS, BATCHES = 32, tuple(range(1, 13)), (1, 2, 4, 8)
@@ -155,7 +156,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     keys.append((pair, name, batch, arm))
                     cells.append((setting, robots, seed, window_of(robots, quick)))
     seen: dict[tuple[str, str, int], dict[str, list[dict[str, float]]]] = {}
-    for (pair, name, batch, arm), found in zip(keys, run_parallel("SpecEdge", cell, cells, options.jobs), strict=True):
+    results = progress(run_parallel(cell, cells, options.jobs), total=len(cells), desc="SpecEdge", unit="run")
+    for (pair, name, batch, arm), found in zip(keys, results, strict=True):
         seen.setdefault((pair, name, batch), {}).setdefault(arm, []).append(found)
     for (pair, name, batch), runs in seen.items():
         figures[pair][name]["batches"][batch] = compared(pairs[pair], batch, runs)

@@ -13,13 +13,14 @@ from typing import Any
 
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import PAPER_COSTS
+from speculation.progress import progress
 from speculation.service_classes import BATCH as BATCH_CLASS
 from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import Idle
 from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, run
-from vlm_nav_evaluation.fleet.parallel import run_parallel
 from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
+from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCH = 256
@@ -104,13 +105,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name in classes
         for system in chosen.values()
     ]
-    found = iter(run_parallel("capacity", capacity_cell, cells, jobs))
-    by_class = {name: {system: next(found) for system in chosen} for name in classes}
+    found = progress(run_parallel(capacity_cell, cells, jobs), total=len(cells), desc="capacity", unit="run")
+    each_capacity = iter(found)
+    by_class = {name: {system: next(each_capacity) for system in chosen} for name in classes}
     capacities = {system: {name: by_class[name][system] for name in classes} for system in chosen}
     loads = (32, 96) if quick else LOADS
     curves = [(Setting(system, times, workload, CLASSES), robots, seed, window or window_of(robots, CLASSES, workload))
               for system in chosen.values() for robots in loads]  # fmt: skip
-    found_runs = iter(run_parallel("load", run, curves, jobs))
+    found_runs = iter(progress(run_parallel(run, curves, jobs), total=len(curves), desc="load", unit="run"))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
     return {
         "name": "wisp" if options.cost == "appendix C" else f"wisp_{options.cost.replace(' ', '_')}",

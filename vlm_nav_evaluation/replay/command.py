@@ -34,7 +34,16 @@ from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.experiment.sockets import Edges, sockets
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.options import add_decoding, add_edge_flags
+from vlm_nav_evaluation.options import (
+    add_edge_flags,
+    add_gamma,
+    add_pair,
+    add_prompt_options,
+    add_resumable_out,
+    add_views,
+    milliseconds,
+    several,
+)
 from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_out_lines, text, write
 from vlm_nav_evaluation.results import machine
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S
@@ -223,7 +232,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
     line.add_argument("bags", nargs="+", type=path_flag, metavar="BAG", help=KINDS)
-    add_decoding(line, [mode.value for mode in Mode], "replay")
+    modes = [mode.value for mode in Mode]
+    line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "fsd", "full"],
+                      help=f"some of {', '.join(modes)} (default: cloud,sd,fsd,full)")  # fmt: skip
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
+                      help="round trips declared on top of the profile's own (default: 0)")  # fmt: skip
+    add_prompt_options(line)
+    add_pair(line)
+    add_gamma(line)
+    names = ("profile", "link", "drafting", "predictor", "fed_head", "answers", "max_tokens", "dtype")
+    add_edge_flags(line, *names)
+    add_views(line)
+    line.add_argument("--exits", type=path_flag, help="folder of exit heads (default: where the verifier finds them)")
+    add_resumable_out(line, "replay")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
     add_edge_flags(line, "keys", "service_class")

@@ -17,8 +17,8 @@ from vlm_nav_simulation.episode import Outcome
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
 FOUND = Episode(
-    "hard", 0, TARGET, None, target="red ball", object_class="ball", outcome=Outcome.FOUND.value, success=True,
-    actions=("stop",), path_m=2.0, collisions=1, gap_m=0.4, moving_s=4.0, standing_s=None, answers_s=(),
+    "hard", 0, TARGET, target="red ball", object_class="ball", outcome=Outcome.FOUND.value, success=True,
+    actions=("stop",), path_m=2.0, collisions=1, gap_m=0.4,
 )  # fmt: skip
 LOST = replace(FOUND, seed=1, success=False, outcome=Outcome.NOT_FOUND.value, collisions=0)
 UNSOLVABLE = replace(LOST, seed=2)

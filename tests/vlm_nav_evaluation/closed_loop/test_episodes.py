@@ -1,4 +1,4 @@
-"""An episode's clock, and what answers do in it."""
+"""What answers do in an episode."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from edge_drafter import DecodingStats
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.action_publisher import BLOCKED_LIMIT, STUCK_LIMIT
-from spec_vlm_nav.runner import SOURCE
 from speculation.language.prompts import (
     ACTIONS,
     MOTIONS,
@@ -27,23 +22,10 @@ from speculation.language.prompts import (
     format_answer,
     parse_answer,
 )
-from speculation.wire import Jpegs, frames_of, jpeg_of
+from speculation.wire import frames_of, jpeg_of
 from tests.models import frame, tiny_model
-from vlm_nav_evaluation.closed_loop.episodes import (
-    SETTLE_S,
-    SIM_LIMITS,
-    SIM_MOTION,
-    Answerer,
-    Answerers,
-    Asked,
-    Episode,
-    EpisodeKey,
-    Setting,
-    is_linked,
-    is_timed,
-    motion_seconds,
-    run_one,
-)
+from vlm_nav_evaluation.closed_loop.episodes import Asked, Episode, EpisodeKey, Setting, model_alone, run_one
+from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import MAX_BLOCKED, MAX_STUCK, Outcome
 
@@ -51,57 +33,45 @@ SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), m
 
 
 class FixedAnswer:
-    """Stands for the models: always the same answer, which takes half a second."""
+    """Stands for the models: always the same answer."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.asked = text, 0
+        self.answer = text
         self.prompts: list[str] = []
         self.shown: list[tuple[bytes, ...]] = []
 
-    def of(self, policy: str, rtt_ms: float | None) -> Answerer:
-        def answer(prompt: str, jpeg: Jpegs) -> tuple[str, DecodingStats | None]:
-            assert all(frame.startswith(b"\xff\xd8") for frame in frames_of(jpeg))
-            self.asked += 1
-            self.shown.append(frames_of(jpeg))
-            self.prompts.append(prompt)
-            stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
-            return self.text, stats if is_timed(policy) else None
-
-        return answer
+    def text(self, question: Question) -> str:
+        assert all(frame.startswith(b"\xff\xd8") for frame in frames_of(question.jpeg))
+        self.shown.append(frames_of(question.jpeg))
+        self.prompts.append(question.prompt)
+        return self.answer
 
 
-def episode(text: str, policy: str = "sd", seed: int = 3) -> Episode:
-    rtt_ms = 0.0 if is_linked(policy) else None
+def episode(text: str, seed: int = 3) -> Episode:
     models: Any = FixedAnswer(text)
-    return run_one(EpisodeKey("middle", seed, policy, rtt_ms), SETTING, models)
+    return run_one(EpisodeKey("middle", seed, "target"), SETTING, models)
 
 
-def test_the_clock_is_answers_and_settling_and_motion() -> None:
+def test_an_episode_ends_when_its_actions_are_used_up() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
     result = episode(format_answer("I see nothing.", turn))
     assert result.outcome == Outcome.OUT_OF_ACTIONS.value and not result.success
     assert result.actions == (turn.text,) * 3 and result.path_m == 0.0
-    assert result.answers_s == (0.5, 0.5, 0.5)
-    assert result.standing_s == pytest.approx(1.5 + 3 * SETTLE_S)
-    assert result.moving_s == pytest.approx(3 * motion_seconds(turn, turn.radians), abs=1e-3)
-    assert result.total_s == pytest.approx(result.standing_s + result.moving_s)
-    assert (result.tokens, result.cloud_passes, result.drafted, result.accepted) == (12, 6, 18, 9)
 
 
 @pytest.mark.parametrize("answers", ["free", "constrained"])
 def test_a_target_alone_answers_as_it_is_told_to(tmp_path: Path, answers: str) -> None:
     edge = EdgeConfig.flat(tmp_path, mode="edge", answers=answers, capacity=256, max_tokens=24)
-    models = Answerers(Setting(edge, tiny_model(tmp_path)))
-    image = encode_jpeg(frame(1))
-    text, stats = models.of("target", None)("find the red ball", jpeg_of([image]))
-    assert stats is None and (parse_answer(text).action is not None) == (answers == "constrained")
+    model = model_alone("target", Setting(edge, tiny_model(tmp_path)))
+    text = model.text(Question("find the red ball", jpeg_of([encode_jpeg(frame(1))])))
+    assert (parse_answer(text).action is not None) == (answers == "constrained")
 
 
 def test_prompts_hold_the_walk_so_far() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
     models: Any = FixedAnswer(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
     setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
-    run_one(EpisodeKey("middle", 3, "target", None), setting, models)
+    run_one(EpisodeKey("middle", 3, "target"), setting, models)
     find = "find the silver bottle"
     assert models.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 
@@ -109,7 +79,7 @@ def test_prompts_hold_the_walk_so_far() -> None:
 def test_a_question_holds_the_frames_of_the_last_views() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
     models: Any = FixedAnswer(format_answer("I see nothing.", turn))
-    run_one(EpisodeKey("middle", 3, "target", None), replace(SETTING, edge=SETTING.edge.changed(frames=2)), models)
+    run_one(EpisodeKey("middle", 3, "target"), replace(SETTING, edge=SETTING.edge.changed(frames=2)), models)
     first, second, third = (shown[-1] for shown in models.shown)
     assert models.shown == [(first,), (first, second), (second, third)] and len({first, second, third}) == 3
 
@@ -117,54 +87,31 @@ def test_a_question_holds_the_frames_of_the_last_views() -> None:
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:
     stopped = episode(format_answer("Here it is.", STOP))
     assert stopped.outcome == Outcome.STOPPED_AWAY.value and stopped.actions == ("stop",)
-    assert stopped.moving_s == 0.0 and stopped.gap_m > 1.0
+    assert stopped.gap_m > 1.0
     mute = episode("I do not know.")
     assert mute.outcome == Outcome.NO_ACTION.value and mute.actions == ()
-    assert mute.standing_s == pytest.approx(0.5 + SETTLE_S)
 
 
 def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
     ahead = NavigationAction(ActionKind.FORWARD, MOTIONS[2].size)
     models: Any = FixedAnswer(format_answer("There is a doorway on the left, about 2 m away.", ahead))
     setting = replace(SETTING, form=2, max_actions=20)
-    result = run_one(EpisodeKey("easy", 3, "target", None), setting, models)
+    result = run_one(EpisodeKey("easy", 3, "target"), setting, models)
     assert result.outcome == Outcome.BLOCKED.value and result.collisions >= MAX_BLOCKED == BLOCKED_LIMIT
     assert MAX_STUCK == STUCK_LIMIT
     assert models.prompts[0].splitlines()[1] == "Seen: here 1/8"
     assert any(line.startswith("Doors: ") for line in models.prompts[1].splitlines())
     assert models.prompts[-1].splitlines()[1].endswith(f"{ahead.text} blocked x{MAX_BLOCKED - 1}")
-    old: Any = FixedAnswer(models.text)
-    run_one(EpisodeKey("easy", 3, "target", None), replace(setting, form=1), old)
+    old: Any = FixedAnswer(models.answer)
+    run_one(EpisodeKey("easy", 3, "target"), replace(setting, form=1), old)
     assert len(old.prompts[-1].splitlines()) == 2 and "blocked" not in old.prompts[-1]
 
 
 def test_what_is_absent_is_rightly_not_here() -> None:
     models: Any = FixedAnswer(format_answer("", NOT_HERE))
     for asked, right in ((Asked.ABSENT, True), (Asked.CLASS, False)):
-        result = run_one(EpisodeKey("middle", 3, "target", None, "two_rooms", asked.value), SETTING, models)
+        result = run_one(EpisodeKey("middle", 3, "target", "two_rooms", asked.value), SETTING, models)
         assert (result.outcome, result.success) == (Outcome.NOT_FOUND.value, right)
     assert models.prompts[-1] == f"find a {result.object_class}"
-    oracle = run_one(EpisodeKey("easy", 3, "oracle", None, asked=Asked.ABSENT.value),
-                     replace(SETTING, max_actions=60), models)  # fmt: skip
+    oracle = run_one(EpisodeKey("easy", 3, "oracle", asked=Asked.ABSENT.value), replace(SETTING, max_actions=60), None)
     assert oracle.success and oracle.actions[-1] == NOT_HERE.text
-
-
-@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
-def test_a_free_motion_takes_a_bit_longer_than_at_full_speed(action: NavigationAction) -> None:
-    goal = abs(action.metres or action.radians)
-    least = goal / (SIM_MOTION.turn_speed if action.radians else SIM_MOTION.forward_speed)
-    assert least < motion_seconds(action, goal) < least + 1.0
-
-
-@given(st.sampled_from(MOTIONS), st.floats(0.0, 0.8))
-def test_a_blocked_motion_ends_and_costs_the_time_to_notice(action: NavigationAction, share: float) -> None:
-    goal = abs(action.metres or action.radians)
-    seconds = motion_seconds(action, share * goal)
-    assert SIM_MOTION.blocked_after_s <= seconds < 8.0
-
-
-def test_the_speeds_are_those_of_the_simulated_robot() -> None:
-    config = yaml.safe_load((SOURCE / "config" / "sim.yaml").read_text())
-    executor, bridge = (config[f"/**/{name}"]["ros__parameters"] for name in ("action_executor", "go2_bridge"))
-    assert (executor["forward_speed"], executor["turn_speed"]) == (SIM_MOTION.forward_speed, SIM_MOTION.turn_speed)
-    assert (bridge["max_forward_speed"], bridge["max_turn_speed"]) == (SIM_LIMITS.vx, SIM_LIMITS.wz)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from edge_drafter import DecodingStats
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.runner import SOURCE
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import figures
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
-from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, VirtualRobot, run_acting
+from vlm_nav_evaluation.closed_loop.virtual_robot import SIM_LIMITS, SIM_MOTION, ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
@@ -122,3 +124,10 @@ def test_standing_is_compared_in_the_same_rooms() -> None:
     assert [row["behaviour"] for row in rows] == ["wait", "ahead"]
     assert rows[0]["standing_share"] == 1.0 and rows[1]["standing_share"] == pytest.approx(0.2)
     assert rows[1]["found"] == 2 and rows[1]["spl"] == 1.0
+
+
+def test_the_speeds_are_those_of_the_simulated_robot() -> None:
+    config = yaml.safe_load((SOURCE / "config" / "sim.yaml").read_text())
+    executor, bridge = (config[f"/**/{name}"]["ros__parameters"] for name in ("action_executor", "go2_bridge"))
+    assert (executor["forward_speed"], executor["turn_speed"]) == (SIM_MOTION.forward_speed, SIM_MOTION.turn_speed)
+    assert (bridge["max_forward_speed"], bridge["max_turn_speed"]) == (SIM_LIMITS.vx, SIM_LIMITS.wz)
