@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -37,23 +37,3 @@ class Command(Generic[S]):
         for name, text in self.flags.items():
             line.add_argument(f"--{name}", action="store_true", help=text)
         line.set_defaults(run=lambda options: self.run(settings.read(self.kind, options), options))
-
-
-@dataclass(frozen=True)
-class Group:
-    """Commands under one name."""
-
-    name: str
-    text: str
-    about: str | None
-    commands: Sequence[Command[Any]]
-
-    def add(self, commands: Any) -> None:
-        """Register the commands."""
-        line = commands.add_parser(
-            self.name, help=self.text, description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        names = " | ".join(each.name for each in self.commands)
-        stages = line.add_subparsers(dest="stage", required=True, metavar=names)
-        for each in self.commands:
-            each.add(stages)

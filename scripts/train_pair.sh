@@ -86,8 +86,7 @@ run fed-head --config config/fed_head/embedded_pair.yaml --target "$target" --da
     --held-out "$out/fed-held-out" --draft "$draft" --steps "$fed_steps" --device auto --out "$out/fed-head"
 
 # The predictor learns from drafts on the held-out frames.
-run predictor log --draft "$draft" --target "$target" --data "$out/held-out" --out "$out/drafts"
-run predictor train --drafts "$out/drafts" --out "$out/predictor"
+run predictor --draft "$draft" --target "$target" --data "$out/held-out" --out "$out/predictor"
 # Leave the machine alone for twelve minutes.
 [ -e "$out/pass-cost/pass_cost.json" ] || run profile-verifier --target "$target" --out "$out/pass-cost"
 

@@ -6,7 +6,6 @@ label. It is kept all the same, unlabelled, since a draft that does not stop goe
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from msgspec import Meta
 
 from adapters_training import wording
 from adapters_training.devices import ModelConfig
-from adapters_training.files import replacing
 from adapters_training.records import Task, read_shard, shards
 from adapters_training.speculative_decoding import SpeculativeDecoder
 from speculation.predictor import FEATURES, features
@@ -30,7 +28,6 @@ ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024
 HELD_OUT_SHARE = 0.2
 """Share of the scenes for validation, and as many for the test."""
-_PATTERN = "drafts-*.npz"
 _ARRAYS = ("features", "label", "draft", "scene")
 Integers = npt.NDArray[np.int64]
 
@@ -48,7 +45,7 @@ class Drafts:
     scene: Integers
     """[n], the seed of the scene of the frame."""
     header: dict[str, Any]
-    """What they were logged with (models' fingerprints, gamma, ...)."""
+    """What they were made with: models' fingerprints, gamma and the like."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -64,71 +61,46 @@ class Drafts:
         return self.features[known], self.label[known].astype(np.float64)
 
 
-class LogConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How drafts are logged."""
+class DraftsConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How frames are decoded."""
 
     draft: Annotated[Path, Meta(description="model folder")] = Path("models/draft")
     target: Annotated[Path, Meta(description="model folder")] = Path("models/target")
     data: Annotated[Path, Meta(description="shards of the 'data' command; rooms of their own")]
-    out: Annotated[Path, Meta(description="folder for drafts-*.npz, one a shard")]
+    out: Annotated[Path, Meta(description="folder to export to; the edge looks beside its draft")]
     frames: Annotated[int, Meta(ge=1, description="in all, taken evenly from the shards")] = 600
     gamma: Annotated[int, Meta(ge=1, description="longest draft")] = 8
     max_tokens: Annotated[int, Meta(ge=2, description="of an answer")] = 96
-    seed: Annotated[int, Meta(ge=0, description="which frames and questions")] = 0
+    seed: Annotated[int, Meta(ge=0, description="of frames, questions, weights and the split of scenes")] = 0
 
 
-def log(draft: Vlm, target: Vlm, config: LogConfig) -> Drafts:
-    """Decode frames of the shards in `data` as mode sd does, write a file a shard into `out`, and return all drafts.
+def collect(draft: Vlm, target: Vlm, config: DraftsConfig) -> Drafts:
+    """Decode frames of the shards in `data` as mode sd does and return all drafts.
 
-    A shard whose file is there is not decoded again, so that a killed run goes on; each samples from (seed, its name)
-    only, so that the result is that of an unbroken run. Raises ValueError for models that are no pair, for a folder
-    without shards and for one whose drafts were logged differently.
+    Raises ValueError for models that are no pair and for a folder without shards.
     """
     decoder = SpeculativeDecoder(target, draft, config.gamma, config.max_tokens, CAPACITY)
-    out, paths = config.out, shards(config.data)
+    paths = shards(config.data)
     if not paths:
         raise ValueError(f"no frames in {config.data}: run 'python -m adapters_training data' first")
     header = {"draft": draft.fingerprint, "target": target.fingerprint, "features": list(FEATURES),
               "gamma": config.gamma, "frames": config.frames, "max_tokens": config.max_tokens, "seed": config.seed,
               "data": [path.name for path in paths]}  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
-    for old in sorted(out.glob(_PATTERN)):
-        _check_header(old, header)
-    shares = [len(range(place, config.frames, len(paths))) for place in range(len(paths))]
     form = wording.form_of(target.folder)
-    with progress(total=config.frames, unit="frame", desc="drafts", mininterval=2.0) as bar:
-        for path, share in zip(paths, shares, strict=True):
-            file = out / f"drafts-{path.stem}.npz"
-            if not file.exists():
-                _write(
-                    file, _log_shard(decoder, form, path, random.Random(f"{config.seed}/{path.name}"), share), header
-                )
-            bar.update(share)
-    return read(out)
-
-
-def read(folder: Path) -> Drafts:
-    """Return all drafts logged in a folder. Raises ValueError where there are none or they do not belong together."""
-    files = sorted(folder.glob(_PATTERN))
-    if not files:
-        raise ValueError(f"no drafts in {folder}: run 'python -m adapters_training predictor log' first")
-    header = _header(files[0])
     parts: list[dict[str, Any]] = []
     count = 0
-    for file in files:
-        _check_header(file, header)
-        with np.load(file, allow_pickle=False) as data:
-            part = {name: data[name] for name in _ARRAYS}
-        part["draft"] = part["draft"] + count
-        count = int(part["draft"].max(initial=count - 1)) + 1
-        parts.append(part)
-    missing = len(header["data"]) - len(files)
-    if missing:
-        raise ValueError(f"{folder} lacks the drafts of {missing} shards: run the same 'predictor log' again to go on")
+    with progress(total=config.frames, unit="frame", desc="drafts", mininterval=2.0) as bar:
+        for place, path in enumerate(paths):
+            share = len(range(place, config.frames, len(paths)))
+            part = _of_shard(decoder, form, path, random.Random(f"{config.seed}/{path.name}"), share)
+            part["draft"] = part["draft"] + count
+            count = int(part["draft"].max(initial=count - 1)) + 1
+            parts.append(part)
+            bar.update(share)
     return Drafts(**{name: np.concatenate([part[name] for part in parts]) for name in _ARRAYS}, header=header)
 
 
-def _log_shard(decoder: SpeculativeDecoder, form: int, path: Path, rng: random.Random, share: int) -> dict[str, Any]:
+def _of_shard(decoder: SpeculativeDecoder, form: int, path: Path, rng: random.Random, share: int) -> dict[str, Any]:
     """Return the arrays of the drafts about `share` frames of a shard."""
     frames = read_shard(path)
     rows: list[npt.NDArray[np.float64]] = []
@@ -162,27 +134,6 @@ def scene_of(path: Path, index: int, count: int) -> int:
     first, last = (int(part) for part in path.stem.split("-")[1:3])
     each, rest = divmod(count, last - first)
     return first + index // each if each and not rest else first
-
-
-def _write(file: Path, arrays: dict[str, Any], header: dict[str, Any]) -> None:
-    with replacing(file) as part, part.open("wb") as sink:
-        np.savez_compressed(sink, header=np.array(json.dumps(header)), **arrays)
-
-
-def _header(file: Path) -> dict[str, Any]:
-    try:
-        with np.load(file, allow_pickle=False) as data:
-            header = json.loads(str(data["header"]))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{file} holds no drafts ({error}); remove it and log them again") from None
-    return dict(header)
-
-
-def _check_header(file: Path, header: dict[str, Any]) -> None:
-    found = _header(file)
-    differ = [name for name in {**found, **header} if found.get(name) != header.get(name)]
-    if differ:
-        raise ValueError(f"{file} was logged with another {', '.join(differ)}; give another --out")
 
 
 def split(scenes: Sequence[int], seed: int) -> tuple[set[int], ...]:

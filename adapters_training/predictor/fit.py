@@ -1,21 +1,16 @@
 """Fit the predictor: a small network, calibrated.
 
-Training takes seconds, so nothing is saved on the way: the same drafts and seed give the same weights, bit for bit,
-however often it was begun. Logistic regression and boosted trees, which models/README.md holds against it, were no
-better.
+It takes seconds; the same drafts and seed give the same weights, bit for bit. Logistic regression and boosted trees
+were no better.
 """
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from msgspec import Meta
 from torch import nn
 
 from adapters_training.predictor.drafts import Drafts
@@ -25,46 +20,36 @@ from speculation.progress import progress
 Rows = npt.NDArray[np.float64]
 HIDDEN = (32, 16)
 """Widths of the MLP."""
-LEARNING_RATE, WEIGHT_DECAY, BATCH, PATIENCE = 3e-3, 1e-4, 256, 12
+LEARNING_RATE, WEIGHT_DECAY, BATCH = 3e-3, 1e-4, 256
+EPOCHS, PATIENCE = 100, 12
+"""The fit ends so many epochs after the best one."""
 
 
-class FitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is fitted, to which drafts, and for which times."""
-
-    drafts: Annotated[Path, Meta(description="folder of 'predictor log'")]
-    out: Annotated[Path, Meta(description="folder to export to; the edge looks beside its draft")]
-    profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
-    gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold")] = 4
-    threshold: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
-    ] = None
-    epochs: Annotated[int, Meta(ge=1, description="at most; the fit ends some epochs after the best one")] = 100
-    seed: Annotated[int, Meta(ge=0, description="of weights, batches and the split of scenes")] = 0
-
-
-def fit(training: Drafts, validation: Drafts, config: FitConfig) -> Predictor:
+def fit(training: Drafts, validation: Drafts, seed: int) -> Predictor:
     """Return the calibrated network. Raises ValueError where the drafts have only accepted or only rejected tokens."""
     for what, drafts in (("training", training), ("validation", validation)):
         if len(np.unique(drafts.labelled()[1])) < 2:
-            raise ValueError(f"the {what} drafts were all accepted or all rejected: log more, or of another pair")
+            raise ValueError(
+                f"the {what} drafts were all accepted or all rejected: decode more frames, or those of another pair"
+            )
     rows, _ = training.labelled()
     mean, spread = rows.mean(axis=0), rows.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
-    layers, header = _network(training, validation, mean, scale, config), training.header
+    layers, header = _network(training, validation, mean, scale, seed), training.header
     raw = Predictor(header["draft"], header["target"], mean, scale, layers, 0.5, int(header["gamma"]))
     return _calibrated(raw, validation)
 
 
-def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, config: FitConfig) -> tuple[Layer, ...]:
+def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, seed: int) -> tuple[Layer, ...]:
     """Adam on binary cross-entropy (WISP, Appendix B); the epoch with the least validation loss is kept."""
     (rows, labels), (other_rows, other_labels) = _tensors(training, mean, scale), _tensors(validation, mean, scale)
-    network = _build(config)
+    network = _build(seed)
     optimiser = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     loss_of = nn.BCEWithLogitsLoss()
     best, best_loss, since = _weights(network), math.inf, 0
-    bar = progress(range(config.epochs), unit="epoch", desc="predictor", mininterval=2.0)
+    bar = progress(range(EPOCHS), unit="epoch", desc="predictor", mininterval=2.0)
     for epoch in bar:
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed * 1_000_003 + epoch))
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
         for chosen in torch.split(order, BATCH):
             optimiser.zero_grad(set_to_none=True)
             loss_of(network(rows[chosen])[:, 0], labels[chosen]).backward()
@@ -81,8 +66,8 @@ def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, conf
     return best
 
 
-def _build(config: FitConfig) -> nn.Sequential:
-    generator = torch.Generator().manual_seed(config.seed)
+def _build(seed: int) -> nn.Sequential:
+    generator = torch.Generator().manual_seed(seed)
     parts: list[nn.Module] = []
     width = len(FEATURES)
     for out in (*HIDDEN, 1):

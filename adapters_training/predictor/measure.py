@@ -1,8 +1,7 @@
-"""How good a predictor is: as a classifier, as a probability, and as a rule that stops drafts."""
+"""How good a predictor is as a classifier, and as a rule that stops drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,6 @@ from adapters_training.predictor.drafts import ACCEPTED, Drafts
 from speculation.profiles import DeviceProfile
 
 Rows = npt.NDArray[np.float64]
-BINS = 10
 GRID = tuple(round(0.02 * step, 2) for step in range(1, 50))
 """Thresholds that are tried."""
 
@@ -46,21 +44,6 @@ class Outcome:
     """Mean tokens of a draft."""
     acceptance: float
     """Accepted over drafted tokens."""
-
-
-@dataclass(frozen=True)
-class Quality:
-    """A classifier's figures on labelled tokens at its threshold; accepted is the positive class (WISP, Table 4)."""
-
-    threshold: float
-    tokens: int
-    accepted: float
-    accuracy: float
-    auc: float
-    recall: float
-    specificity: float
-    ece: float
-    """Expected calibration error over 10 equally filled bins."""
 
 
 def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:
@@ -101,25 +84,6 @@ def choose_threshold(drafts: Drafts, chances: Rows, gamma: int, timings: Timings
     return best
 
 
-def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: float) -> Quality:
-    """Measure a classifier on the labelled tokens of `drafts`."""
-    rows, labels = drafts.labelled()
-    chances = probabilities(rows)
-    predicted, truth = chances >= threshold, labels == 1.0
-    recall = float(predicted[truth].mean()) if truth.any() else 0.0
-    specificity = float((~predicted[~truth]).mean()) if (~truth).any() else 0.0
-    return Quality(
-        threshold=threshold,
-        tokens=len(labels),
-        accepted=float(truth.mean()),
-        accuracy=float((predicted == truth).mean()),
-        auc=auc(chances, truth),
-        recall=recall,
-        specificity=specificity,
-        ece=calibration_error(chances, labels),
-    )
-
-
 def auc(chances: Rows, truth: npt.NDArray[np.bool_]) -> float:
     """Return the probability that an accepted token gets a higher chance than a rejected one; ties count half."""
     positives, negatives = int(truth.sum()), int((~truth).sum())
@@ -128,10 +92,3 @@ def auc(chances: Rows, truth: npt.NDArray[np.bool_]) -> float:
     _, place, counts = np.unique(chances, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
     return float((ranks[truth].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
-
-
-def calibration_error(chances: Rows, labels: Rows) -> float:
-    """Return the mean distance of mean chance and share accepted over bins of equally many tokens."""
-    bins = [part for part in np.array_split(np.argsort(chances, kind="stable"), BINS) if len(part)]
-    gaps = [len(part) * abs(float(chances[part].mean()) - float(labels[part].mean())) for part in bins]
-    return sum(gaps) / max(1, len(labels))

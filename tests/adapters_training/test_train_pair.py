@@ -12,7 +12,7 @@ import pytest
 
 from adapters_training.__main__ import _parser
 from adapters_training.all_commands import COMMANDS
-from adapters_training.command import Command, Group
+from adapters_training.command import Command
 from adapters_training.settings import read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +25,7 @@ QUICK = {
     "measure-exits": "--prompts 6 --list-prompts 4 --repeats 3",
     "select-exits": "--budget 1",
     "fed-head": "--steps 2 --batch 2 --held-out-samples 4 --depths 2",
-    "predictor log": "--frames 20",
-    "predictor train": "--epochs 5",
+    "predictor": "--frames 20",
     "profile-verifier": "--quick --runs 1 --warm-up 0",
 }
 """Options with which a command goes through all it does in seconds."""
@@ -36,8 +35,7 @@ from adapters_training.__main__ import main
 quick = {quick!r}
 if __name__ == "__main__":
     words = sys.argv[sys.argv.index("adapters_training") + 1 :]
-    name = next(each for each in (" ".join(words[:2]), words[0], "") if each in quick or not each)
-    sys.exit(main([*words, *quick.get(name, "").split()]))
+    sys.exit(main([*words, *quick.get(words[0], "").split()]))
 """
 
 
@@ -49,18 +47,14 @@ def script(out: Path, python: Path, *start: str) -> subprocess.CompletedProcess[
 
 def kinds() -> dict[str, Command[object]]:
     """Return every command by the words that name it."""
-    found: dict[str, Command[object]] = {}
-    for each in COMMANDS:
-        inner = {f"{each.name} {one.name}": one for one in each.commands} if isinstance(each, Group) else {}
-        found |= inner if isinstance(each, Group) else {each.name: each}
-    return found
+    return {each.name: each for each in COMMANDS}
 
 
 @pytest.mark.parametrize("start", [(), ("models",)])
 def test_every_command_takes_what_it_is_given(tmp_path: Path, start: tuple[str, ...]) -> None:
     said = script(tmp_path, Path("/bin/echo"), *start).stdout.splitlines()
     commands = [line.partition(COMMAND)[2].split() for line in said if COMMAND in line]
-    names = [" ".join(words[:2]) if words[0] == "predictor" else words[0] for words in commands]
+    names = [words[0] for words in commands]
     assert len(commands) > 15 and {*QUICK, "processor"} == set(names)
     for name, words in zip(names, commands, strict=True):
         read(kinds()[name].kind, _parser().parse_args(words))

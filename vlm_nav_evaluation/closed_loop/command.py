@@ -99,7 +99,11 @@ def run(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
     """Print the tables and write them and their figures beside the journal."""
     rows, chosen = figures(episodes), settings(options)
-    about = {"commit": commit(), "machine": machine(), "pair": {name: chosen[f"{name}_model"] for name in MODELS}}
+    about: dict[str, Any] = {
+        "commit": commit(),
+        "machine": machine(),
+        "pair": {name: chosen[f"{name}_model"] for name in MODELS},
+    }
     parts = []
     for where in dict.fromkeys(map(place_of, rows)):
         some = [row for row in rows if place_of(row) == where]

@@ -1,25 +1,27 @@
-"""From frames to an exported predictor on the tiny random pair: log, kill, go on, train, load."""
+"""From frames to an exported predictor on the tiny random pair."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adapters_training.__main__ import main
-from adapters_training.predictor import drafts
-from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, LogConfig, log, read, scene_of, split
+from adapters_training.predictor.drafts import (
+    ACCEPTED,
+    REJECTED,
+    UNLABELLED,
+    DraftsConfig,
+    collect,
+    scene_of,
+    split,
+)
 from adapters_training.records import write_shard
 from speculation.predictor import Predictor
 from speculation.vlm.model import Vlm
 from tests.adapters_training.frames import make_frame
-
-
-def small(data: Path, out: Path, gamma: int = 3) -> LogConfig:
-    return LogConfig(data=data, out=out, gamma=gamma, frames=12, max_tokens=10)
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +35,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def logged(data: Path, draft: Vlm, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = Path(tmp_path_factory.mktemp("drafts"))
-    log(draft, target, small(data, folder))
-    return folder
-
-
 def predictor(*words: object) -> int:
     return main(["predictor", *map(str, words)])
 
 
-def test_what_is_logged_is_what_mode_sd_drafts(logged: Path) -> None:
-    some = read(logged)
+def test_what_is_collected_is_what_mode_sd_drafts(data: Path, draft: Vlm, target: Vlm) -> None:
+    some = collect(draft, target, DraftsConfig(data=data, out=data, gamma=3, frames=12, max_tokens=10))
     assert set(some.scene.tolist()) == set(range(12))
     assert {ACCEPTED, REJECTED} <= set(some.label.tolist()) <= {ACCEPTED, REJECTED, UNLABELLED}
     for number in set(some.draft.tolist()):
@@ -58,56 +53,28 @@ def test_what_is_logged_is_what_mode_sd_drafts(logged: Path) -> None:
     assert len(rows) == len(labels_) == int((some.label != UNLABELLED).sum())
 
 
-def test_a_killed_log_goes_on_to_the_same_drafts(
-    data: Path, draft: Vlm, target: Vlm, logged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_measures_and_exports_what_the_edge_loads(
+    data: Path, draft: Vlm, target: Vlm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = drafts._log_shard
-
-    def dies(decoder: object, form: int, path: Path, *rest: object) -> object:
-        if path.stem.startswith("seeds-0000006"):
-            raise KeyboardInterrupt
-        return real(decoder, form, path, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(drafts, "_log_shard", dies)
-    with pytest.raises(KeyboardInterrupt):
-        log(draft, target, small(data, tmp_path))
-    with pytest.raises(ValueError, match="lacks the drafts of 1 shards"):
-        read(tmp_path)
-    monkeypatch.undo()
-    whole, unbroken = log(draft, target, small(data, tmp_path)), read(logged)
-    assert (whole.features == unbroken.features).all() and (whole.label == unbroken.label).all()
-    assert (whole.draft == unbroken.draft).all()
-    with pytest.raises(ValueError, match="was logged with another gamma; give another --out"):
-        log(draft, target, small(data, tmp_path, 2))
-
-
-def test_train_measures_and_exports_what_the_edge_loads(
-    logged: Path, draft: Vlm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("train", "--drafts", logged, "--out", tmp_path, "--gamma", 3, "--epochs", 5)
+    words = ("--data", data, "--out", tmp_path, "--draft", draft.folder, "--target", target.folder, "--gamma", 3,
+             "--threshold-gamma", 3, "--frames", 12, "--max-tokens", 10)  # fmt: skip
     assert predictor(*words) == 0
     assert "never stopping: " in capsys.readouterr().out
-    chosen = Predictor.load(tmp_path, draft.fingerprint)
     notes = json.loads((tmp_path / "predictor.json").read_text())["notes"]
-    assert notes["test"]["threshold"] == pytest.approx(chosen.threshold) and notes["gamma"] == 3
+    assert Predictor.load(tmp_path, draft.fingerprint).max_depth == 3 and notes["gamma"] == 3
     assert predictor(*words, "--threshold", 0.25) == 0
     assert Predictor.load(tmp_path, draft.fingerprint).threshold == 0.25
 
 
-def refusals(data: Path, logged: Path, draft: Path, empty: Path) -> list[tuple[Sequence[object], str]]:
-    train = ("train", "--out", empty / "x", "--drafts")
-    return [
-        (("log", "--data", empty, "--out", empty / "x", "--draft", draft, "--target", draft), "no frames in"),
-        ((*train, empty), "run 'python -m adapters_training predictor log' first"),
-        ((*train, logged, "--gamma", 9), "--gamma is 9; the drafts were logged with 3"),
-        ((*train, logged, "--profile", "raw"), "profile raw declares no times"),
-    ]
-
-
 def test_what_cannot_be_done_is_one_sentence_and_status_2(
-    data: Path, logged: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, sentence in refusals(data, logged, tiny_draft, tmp_path):
+    pair = ("--draft", tiny_draft, "--target", tiny_draft, "--out", tmp_path / "x")
+    for words, sentence in (
+        (("--data", tmp_path, *pair), "no frames in"),
+        (("--data", data, *pair, "--threshold-gamma", 9), "--threshold-gamma 9 is more than --gamma 8"),
+        (("--data", data, *pair, "--profile", "raw"), "profile raw declares no times"),
+    ):
         assert predictor(*words) == 2
         said = capsys.readouterr().err.strip().splitlines()[-1]
         assert said.startswith("adapters_training predictor: ") and sentence in said

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
 import numpy as np
 import pytest
 
 from adapters_training.predictor.drafts import Drafts
-from adapters_training.predictor.fit import FitConfig, fit
-from adapters_training.predictor.measure import auc, calibration_error
+from adapters_training.predictor.fit import fit
+from adapters_training.predictor.measure import auc
 
 HEADER = {"draft": "d", "target": "t", "gamma": 8}
-QUICK = FitConfig(drafts=Path("-"), out=Path("-"), epochs=25)
 
 
 def sample(seed: int, count: int = 1500) -> Drafts:
@@ -24,17 +20,19 @@ def sample(seed: int, count: int = 1500) -> Drafts:
 
 
 def test_it_learns_what_there_is_to_learn_and_is_calibrated() -> None:
-    fitted = fit(sample(0), sample(1), QUICK)
+    fitted = fit(sample(0), sample(1), 0)
     rows, labels = sample(2).labelled()
     chances = fitted.probabilities(rows)
     assert auc(chances, labels == 1) > 0.85
-    assert calibration_error(chances, labels) < 0.06
+    likely = chances > 0.5
+    for some in (likely, ~likely):  # calibrated: of what gets a chance, as many are accepted
+        assert chances[some].mean() == pytest.approx(labels[some].mean(), abs=0.06)
     assert (fitted.draft, fitted.target, fitted.max_depth) == ("d", "t", 8)
 
 
 def test_begun_again_it_gives_the_same_weights_bit_for_bit() -> None:
-    first, again = (fit(sample(0), sample(1), QUICK) for _ in range(2))
-    other = fit(sample(0), sample(1), msgspec.structs.replace(QUICK, seed=1))
+    first, again = (fit(sample(0), sample(1), 0) for _ in range(2))
+    other = fit(sample(0), sample(1), 1)
     for one, two in zip(first.layers, again.layers, strict=True):
         assert (one[0] == two[0]).all() and (one[1] == two[1]).all()
     assert not (first.layers[0][0] == other.layers[0][0]).all()
@@ -44,4 +42,4 @@ def test_drafts_that_were_all_accepted_teach_nothing() -> None:
     some = sample(0)
     all_right = Drafts(some.features, np.ones(len(some), np.int64), some.draft, some.scene, HEADER)
     with pytest.raises(ValueError, match="the training drafts were all accepted or all rejected"):
-        fit(all_right, some, QUICK)
+        fit(all_right, some, 0)
