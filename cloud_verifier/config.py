@@ -313,15 +313,6 @@ class Monitoring(Settings, frozen=True):
     log_format: Annotated[
         Literal["text", "json"], Meta(description="lines for people, or a JSON object a line for machines")
     ] = "text"
-    otlp: Annotated[
-        str | None,
-        Meta(description="send a trace of every step to this OTLP collector, http://HOST:4318/v1/traces"),
-    ] = None
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.otlp is not None and not re.match(r"https?://[^/\s]", self.otlp):
-            raise StartError(f"--otlp {self.otlp!r} is no address such as http://localhost:4318/v1/traces")
 
 
 class ChatApi(Settings, frozen=True):

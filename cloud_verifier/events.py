@@ -62,8 +62,6 @@ class Committed:
     commit: Commit
     since: float
     """When the step's commit before left or, before the first, its prefill was done."""
-    pass_s: float
-    """Seconds of the pass, with the drafts that were made for it."""
     now: float
 
 

@@ -213,7 +213,7 @@ class Executor:
             raise output.failures[step.index]
         verdict, since = output.verdicts[step.index], step.committed_at
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
-        self._emit(Committed(step, verdict, commit, since, compute_s, now))
+        self._emit(Committed(step, verdict, commit, since, now))
         self._outbox.send_commit(step, commit)
         if not commit.done:
             self._engine.keep(step.index, verdict.path, verdict.token)

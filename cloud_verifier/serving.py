@@ -16,7 +16,6 @@ from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.http_server import HttpServer, pages_served
-from cloud_verifier.start_error import need
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
 from speculation.vlm.settings import RAW, ModelSettings
@@ -45,15 +44,7 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth, H
     """Make the figures of a verifier and serve them while it loads and runs. Raises StartError."""
     settings, clock = config.monitoring, time.monotonic
     with ExitStack() as stack:
-        traces = None
-        if settings.otlp is not None:
-            need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-            from cloud_verifier.monitoring.otlp import StepTraces
-            from speculation.otlp import http_exporter
-
-            traces = StepTraces(http_exporter(settings.otlp), clock)
-            stack.callback(traces.close)
-        figures = Figures(clock, traces)
+        figures = Figures(clock)
         health = VerifierHealth(figures, clock, settings.hang_s)
         pages = stack.enter_context(pages_served(settings, health))
         yield figures, health, pages

@@ -52,9 +52,8 @@ ZMQ_FILES = {
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
 MONITORING_HOMES = {
     "rich": ("cloud_verifier/monitoring/",),
-    "opentelemetry": ("cloud_verifier/monitoring/", "speculation/otlp.py", "edge_drafter/otlp_export.py"),
 }  # fmt: skip
-"""Packages of the extras `monitoring` and `otlp`, which a robot and a verifier must run without."""
+"""Packages of the extra `monitoring`, which a robot and a verifier must run without."""
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",

@@ -51,7 +51,7 @@ BASE = {
 ROBOT = [f"spec_vlm_nav.nodes.{name}" for name in ("vlm_nav", "action_executor", "go2_bridge")]
 PIP_ONLY = {"torch", "transformers", "tokenizers", "safetensors", "msgspec", "outlines_core", "av", "gi"}
 """What nodes import that rosdep has no key for, or none that is new enough; `make setup` installs it."""
-OPTIONAL = {"torchao", "rich", "opentelemetry", "ray", "llama_cpp", "triton", "aiohttp"}
+OPTIONAL = {"torchao", "rich", "ray", "llama_cpp", "triton", "aiohttp"}
 """Imported where a setting asks for them, with a sentence where they are missing."""
 
 

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 
@@ -55,8 +54,6 @@ class StepRecord:
     prefilled: float | None = None
     early: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
     """What exits said of the pass under way: layer, path and next token."""
-    passes: list[tuple[str, float, float, int]] = field(default_factory=list)
-    """What each pass was: choice, start, end and committed tokens, where somebody traces them."""
 
     @property
     def service_class(self) -> str:
@@ -108,22 +105,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Why no further robot can be taken; empty: one can."""
 
 
-class StepSink(Protocol):
-    """Takes steps that ended, to trace them; in the server's thread, so it must not wait."""
-
-    @property
-    def dropped(self) -> int:
-        """Return how many steps it could not take."""
-
-    def put(self, record: StepRecord, how: str, now: float) -> None: ...
-
-
 class Figures(SeriesStore):
     """Counts what one server does. `clock` gives seconds."""
 
-    def __init__(self, clock: Callable[[], float], traces: StepSink | None = None) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(CATALOGUE)
-        self._traces = traces
         self.phase = Phase.LOADING
         self.beat = clock()
         """When the engine last gave a sign, between two layers or turns: see `/health`."""
@@ -232,8 +218,6 @@ class Figures(SeriesStore):
         if record.prefilled is not None and now > record.prefilled:
             totals.tokens_per_s = step.usage.tokens / (now - record.prefilled)
         self._timed(record, commit, event.since, now)
-        if self._traces is not None:
-            record.passes.append((step.act.value, now - event.pass_s, now, tokens))
 
     def _verified(self, step: Step, accepted: int) -> None:
         """Count a pass by what it did, and its draft, if it verified one."""
@@ -279,8 +263,6 @@ class Figures(SeriesStore):
             self.observe(s.E2E, now - record.begun)
             if record.prefilled is not None:
                 self.observe(s.DECODE_TIME, now - record.prefilled)
-        if self._traces is not None:
-            self._traces.put(record, how, now)
         del self._records[step.index]
 
     def closed(self, session: int) -> None:
@@ -310,8 +292,6 @@ class Figures(SeriesStore):
         self.set_all(s.ROBOT_RTT, trip)
         for state in STATES:
             self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)
-        if self._traces is not None:
-            self.set(s.SPANS_DROPPED, self._traces.dropped)
         credits = [each.credit for each in sessions if each.credit is not None]
         self.set(s.CREDIT, min(credits, default=0.0))
         self.set(s.CREDIT_MEAN, sum(credits) / len(credits) if credits else 0.0)

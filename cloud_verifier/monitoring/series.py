@@ -177,7 +177,6 @@ ROBOT_LOST = _counter("robot_sessions_lost", "Times that it was gone", "robot")
 INFO = _gauge("info", "1; its labels name program and model", "version", "model", "fingerprint", "protocol")
 HEARTBEAT = _gauge("engine_heartbeat_age_seconds", "Since the engine last gave a sign; /health turns to 503 by it")
 SNAPSHOT_AGE = _gauge("snapshot_age_seconds", "Age of these figures")
-SPANS_DROPPED = _counter("trace_steps_dropped", "Steps whose trace the collector did not take in time (--otlp)")
 
 CATALOGUE = tuple(each for each in globals().values() if isinstance(each, Series))
 """All series of a verifier, in the order of `/metrics`."""

@@ -16,7 +16,7 @@ def committed(tokens: int, queue_s: float, compute_s: float, service: str) -> Co
     """Return a commit of a robot of this class."""
     commit = Commit(1, 1, 0, [7] * tokens, bytes(8), False, 1, queue_s, compute_s)
     step = step_of(BeginStep(1, "p", b"j"), service=SERVICE_CLASSES[service])
-    return Committed(step, Verdict((), 7, 1.0), commit, 0.0, compute_s, 0.0)
+    return Committed(step, Verdict((), 7, 1.0), commit, 0.0, 0.0)
 
 
 def test_a_commit_is_late_that_took_the_verifier_longer_than_its_class_allows() -> None:

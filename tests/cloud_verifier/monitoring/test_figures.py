@@ -93,7 +93,7 @@ def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
     step.tree, step.act = Tree.chain((5, 6)), Act.VERIFY
     for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
         commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
-        figures.take(Committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1)))
+        figures.take(Committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.2 * (round + 1)))
     assert observed(figures, s.INTER_TOKEN, "interactive") == (3, pytest.approx(0.2 + 0.2))
     assert observed(figures, s.TTFT, "interactive") == (1, pytest.approx(0.2))
     # 8 tokens a second: one within 0.2 s is late, two are not

@@ -88,7 +88,6 @@ class VlmNavSettings(msgspec.Struct, frozen=True):
     trace: Annotated[
         str, Meta(description="file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
     ] = ""
-    otlp: Annotated[str, Meta(description="OTLP collector for traces of steps, http://HOST:4318/v1/traces")] = ""
     swap_every: Annotated[
         int,
         Meta(ge=0, le=10_000, description="answers between two tests of whether the draft model sees; 0: no tests"),

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
@@ -35,11 +35,7 @@ from spec_vlm_nav.nodes.process import keep_loaded, route_logging
 from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
 from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
-from speculation.optional_packages import need
 from speculation.trace import Trace
-
-if TYPE_CHECKING:
-    from edge_drafter.otlp_export import ExportedSteps
 
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
@@ -75,7 +71,6 @@ class VlmNav(ManagedNode):
             self._settings.swap_every, lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._decoder: EdgeDecoder | None = None
-        self._exported: ExportedSteps | None = None
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
         self.inputs, self.out = Inputs(self), Outputs(self)
         self._objects: Vocabulary | None = None
@@ -103,10 +98,8 @@ class VlmNav(ManagedNode):
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
         chosen = self._settings
-        if chosen.otlp and self._exported is None:
-            self._exported = _exported_steps(chosen.otlp)
         self.problem = "it loads the draft model"
-        decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if chosen.trace or chosen.otlp else 1))
+        decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if chosen.trace else 1))
         self._decoder = decoder
         if decoder.link is not None:
             self.problem = "it waits for the verifier"
@@ -151,9 +144,6 @@ class VlmNav(ManagedNode):
         if decoder is not None:
             gc.unfreeze()
             decoder.close()
-        if self._exported is not None:
-            self._exported.close()
-            self._exported = None
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
@@ -235,20 +225,6 @@ class VlmNav(ManagedNode):
         decoder = self._decoder
         if self._settings.trace and decoder is not None:
             write_trace(self, decoder.trace, self._settings.trace)
-        if self._exported is not None and decoder is not None:
-            self._exported.send(decoder.trace.spans)
-
-
-def _exported_steps(address: str) -> ExportedSteps:
-    """Return what sends steps to the OTLP collector at `address`. Raises ValueError where its packages are missing."""
-    try:
-        need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-    except ImportError as error:
-        raise ValueError(f"otlp: {error}") from None
-    from edge_drafter.otlp_export import ExportedSteps
-    from speculation.otlp import http_exporter
-
-    return ExportedSteps(http_exporter(address))
 
 
 def main() -> None:
