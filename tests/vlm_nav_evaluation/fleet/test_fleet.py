@@ -32,8 +32,8 @@ DRAFTINGS = {
     "predictor": (Drafting(8, predictor=True), {}),
     "grows": (Drafting(3, ahead=True, most=12), {}),
     "grows, ledger": (Drafting(3, ahead=True, most=12), {"idle": Idle.LEDGER}),
-    "tree": (Drafting(4, ahead=True, tree=12, heads=3), {}),
-    "tree, ledger": (Drafting(4, ahead=True, tree=12, heads=3), {"idle": Idle.LEDGER}),
+    "tree": (Drafting(4, ahead=True, tree=12), {}),
+    "tree, ledger": (Drafting(4, ahead=True, tree=12), {"idle": Idle.LEDGER}),
     "server": (None, {"server_draft": 8, "server_depth": 3}),
     "no cache": (Drafting(4), {"cached": False}),
 }
