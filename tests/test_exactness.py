@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
 from cloud_verifier.policies import POLICIES
-from edge_drafter import BranchOrder, DraftingConfig, Mode, StepRequest
+from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.grammar import Automaton, Grammars, actions_of
 from speculation.language.prompts import parse_answer
@@ -132,9 +132,8 @@ def robots(draw: st.DrawFn, pair: Pair) -> Robot:
     )  # fmt: skip
     config = DraftingConfig.of(
         mode,
-        gamma=draw(st.one_of(st.integers(0, 6), st.sampled_from(["auto", "balance"]))),
+        gamma=draw(st.one_of(st.integers(0, 6), st.just("auto"))),
         max_nodes=draw(st.integers(1, 60)),
-        queue_policy=draw(st.sampled_from(BranchOrder)),
         stop_below=draw(st.sampled_from([0.0, 0.2])),
     )
     weather = Weather(

@@ -6,12 +6,12 @@ Prints every step, records a bag, and writes a report. Exit status: 0 found, 1 n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from edge_drafter.question import VerifierLost
+from spec_vlm_nav.client import Outcome
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
 from spec_vlm_nav.runner import Runner
@@ -20,15 +20,12 @@ from speculation.language.instructions import understand
 from speculation.language.prompts import Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
-from vlm_nav_evaluation.drafting_gain import measure, questions
 from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
-from vlm_nav_evaluation.html_page import Section
-from vlm_nav_evaluation.report.run import load_run
 from vlm_nav_evaluation.report.tables import decoding_table, step_lines
 from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
-READY_LIMIT_S = 120.0
+READY_LIMIT_S, POLL_S = 120.0, 0.2
 PROMPT = "vlm_nav/prompt"
 
 
@@ -41,8 +38,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
     line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "demo", help="bag, log and report go here")
-    line.add_argument("--no-gain", action="store_true", help="do not ask the run's frames again to compare modes")
-    line.add_argument("--no-movie", action="store_true", help="leave the movie out of the report, which takes longest")
     line.set_defaults(run=run)
 
 
@@ -55,8 +50,6 @@ class StepPrinter:
 
     def __init__(self) -> None:
         self.stats: list[Any] = []
-        self.prompts: dict[int, str] = {}
-        """What was asked about a frame, by its stamp (ns)."""
         self._stats: dict[tuple[int, int], Any] = {}
         self._decisions: dict[tuple[int, int], Any] = {}
         self._printed: set[tuple[int, int]] = set()
@@ -65,9 +58,7 @@ class StepPrinter:
     def __call__(self, topic: str, message: Any) -> None:
         """Take a message of the graph."""
         if topic == PROMPT:
-            asked = AskedPrompt.from_json(message.data)
-            self.prompts[asked.stamp_ns] = asked.prompt
-            understood = asked.instruction
+            understood = AskedPrompt.from_json(message.data).instruction
             if understood != self._understood:
                 self._understood = understood
                 print(f"Understood: {understood}", flush=True)
@@ -104,18 +95,6 @@ def target_of(sentence: str, vocabulary: Vocabulary | None, seed: int) -> str:
     return f"{colour} {understood.object_class or known.classes[seed % len(known.classes)]}"
 
 
-def ask_again(options: argparse.Namespace, prompts: Mapping[int, str]) -> list[Section]:
-    """Print what drafting gains on the run that was recorded, and return it as parts of a report."""
-    print("asking some of these frames again: cloud alone, sd and full, at declared times", flush=True)
-    try:
-        gain = measure(questions(load_run(options.out / "bag").decisions, prompts), options)
-    except (ValueError, RuntimeError, VerifierLost) as error:
-        print(f"not compared: {error}\n")
-        return []
-    print(f"\n{gain.text()}\n")
-    return [gain.section()]
-
-
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit status. Raises ValueError or StartError, in one sentence, if it cannot."""
     if options.say is not None:
@@ -142,19 +121,19 @@ def run(options: argparse.Namespace) -> int:
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", READY_LIMIT_S)
         print(f'instruction: "{instruction}"', flush=True)
-        goal = observer.send(instruction, options.time)
-        while (end := goal.wait(0.2)) is None:
+        ends = observer.send(instruction, options.time)
+        while not ends:
             runner.check()
-        truth = observer.truth
+            time.sleep(POLL_S)
+        (end,), truth = ends, observer.truth
     near = bool(truth.get("visible")) and float(truth.get("distance", 9e9)) <= SUCCESS_GAP
-    found = end.succeeded and near
+    found = end.outcome is Outcome.FOUND and near
     reason = "" if found else f": {end.message}" + ("" if near else f"; {truth.get('distance')} m away")
     verdict = "FOUND" if found else "NOT FOUND"
     headline = f"{verdict} the {scene.target.text} after {end.elapsed_s:.0f} s and {end.actions} actions{reason}"
     walked = f"walked {truth.get('path_length', 0.0):.2f} m, {truth.get('collisions', 0)} collisions"
     print(f"\n{headline}\n{walked}\n\n{decoding_table(printer.stats)}\n")
-    kept, movie = trace if trace.exists() else None, not options.no_movie
-    more = [] if options.no_gain else ask_again(options, printer.prompts)
-    page = write_report(options.out, options.out / "bag", headline=headline, trace=kept, movie=movie, more=more)
+    kept = trace if trace.exists() else None
+    page = write_report(options.out, options.out / "bag", headline=headline, trace=kept)
     print(f"report {page}\nbag    {options.out / 'bag'}\nlog    {log.path}")
     return 0 if found else 1

@@ -14,7 +14,7 @@ from PIL import Image
 
 from speculation.images import file_pixels
 
-FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
+FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"))
 THUMBNAIL, JPEG_QUALITY = 360, 82
 PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
 
@@ -55,10 +55,10 @@ def png(figure: Figure, dpi: int = 110) -> bytes:
 
 
 def embedded(data: bytes) -> str:
-    """Return a PNG, JPEG or GIF as the source of an image that the page carries. Raises ValueError for other data."""
+    """Return a PNG or JPEG as the source of an image that the page carries. Raises ValueError for other data."""
     kind = next((name for start, name in FORMATS if data.startswith(start)), None)
     if kind is None:
-        raise ValueError("the data is neither PNG, JPEG nor GIF")
+        raise ValueError("the data is neither PNG nor JPEG")
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 

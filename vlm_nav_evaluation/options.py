@@ -31,7 +31,7 @@ def add_pair(line: argparse.ArgumentParser) -> None:
 
 def add_gamma(line: argparse.ArgumentParser) -> None:
     """Register --gamma."""
-    shown = "draft tokens per verification, auto or balance (default: 4)"
+    shown = "draft tokens per verification, or auto (default: 4)"
     line.add_argument("--gamma", type=gamma, default=4, help=shown)
 
 

@@ -25,6 +25,7 @@ from vlm_nav_evaluation.tables import Column, figures_table
 READY_LIMIT_S, STEP_LIMIT_S = 120.0, 60.0
 WARM_UP = 0.2
 """Share of the samples at the beginning that are left out: caches fill, estimates settle."""
+POLL_S = 0.05
 SAMPLES = 50
 ALLOWED_MB, ALLOWED_SHARE = 4.0, 0.03
 """Less growth of memory than the larger of these, over a whole run, is an allocator's noise."""
@@ -78,14 +79,15 @@ def run(options: argparse.Namespace) -> int:
         runner.wait_until(observer.ready, "all nodes ready", READY_LIMIT_S)
         began, every = time.monotonic(), options.steps // SAMPLES
         with progress(total=options.steps, unit="step") as bar:
-            goal = observer.send(options.instruction, 3600.0, dry_run=True)
+            ends = observer.send(options.instruction, 3600.0, dry_run=True)
             while answers < options.steps:
                 before = answers
                 until = time.monotonic() + STEP_LIMIT_S
                 while answers < before + every:
                     runner.check()
-                    if goal.wait(0.05) is not None:
-                        goal = observer.send(options.instruction, 3600.0, dry_run=True)
+                    time.sleep(POLL_S)
+                    if ends:
+                        ends = observer.send(options.instruction, 3600.0, dry_run=True)
                     if time.monotonic() > until + every:
                         raise RuntimeError(f"no answer within {STEP_LIMIT_S:g} s; the log is {log.path}")
                 bar.update(answers - before)

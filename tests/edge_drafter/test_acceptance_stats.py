@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import random
 from statistics import mean
 
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.acceptance_stats import (
-    HYSTERESIS,
     RETRY_STEPS,
     SPREAD,
     START,
@@ -22,7 +20,6 @@ from edge_drafter.acceptance_stats import (
     NamedToken,
     Regression,
     Verdict,
-    balanced_gamma,
     tokens_per_second,
 )
 from edge_drafter.settings import DraftingConfig
@@ -76,53 +73,17 @@ SPECEDGE_POINTS = [(0.015, 7), (0.040, 5), (0.050, 4)]
 """Round trip, depth; with the two times above (SpecEdge, Sec. 5, on Figure 12)."""
 
 
-def balanced(rtts: list[float], start: int = 4) -> list[int]:
-    """Return the depths that a controller chooses while it measures these round trips, one a verdict."""
-    controller, depths = Controller("balance", start), []
-    for rtt in rtts:
-        controller.drafted(DRAFT_S)
-        controller.verified(VERIFY_S)
-        controller.judged(controller.gamma, 0, VERIFY_S + rtt, 0.0, VERIFY_S)
-        depths.append(controller.gamma)
-    return depths
-
-
-@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
-@pytest.mark.parametrize("start", [1, 4, 12])
-def test_balance_has_the_papers_points(rtt: float, depth: int, start: int) -> None:
-    assert round(balanced_gamma(VERIFY_S, DRAFT_S, rtt)) == depth
-    assert balanced([rtt] * 5, start)[-1] == depth
-
-
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
-def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
+def test_the_link_is_measured_although_every_batch_takes_its_own_time(
     rounds: list[tuple[float, float, bool]],
 ) -> None:
     """Passes of a shared verifier differ, and drafts that were sent ahead measure their pass and no round trip."""
-    controller = Controller("balance")
+    controller = Controller(False)
     for verify_s, queue_s, is_ahead in [*rounds, (VERIFY_S, 0.0, False)]:
         controller.verified(verify_s)
         seconds = None if is_ahead else verify_s + 0.04 + queue_s
         controller.judged(4, 2, seconds, queue_s, verify_s)
     assert controller.rtt_s == pytest.approx(0.04)
-
-
-def test_balance_does_not_flap_at_the_halfway_point() -> None:
-    """Round trips that balance at a depth of 4.5, give or take a twentieth a sample."""
-    dice = random.Random(5)
-    noisy = [VERIFY_S - DRAFT_S * (4.5 + dice.uniform(-0.05, 0.05)) for _ in range(500)]
-    assert sum(a != b for a, b in itertools.pairwise(balanced(noisy))) <= 1
-
-
-@given(st.floats(0.0, 0.4), st.integers(1, 16))
-def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: int) -> None:
-    """It moves only beyond the halfway point and the hysteresis, and then to the nearest depth."""
-    ideal = balanced_gamma(VERIFY_S, DRAFT_S, rtt)
-    after = balanced([rtt] * 5, start)[-1]
-    if abs(ideal - start) < 0.499 + HYSTERESIS:
-        assert after == start
-    else:
-        assert abs(after - min(16.0, max(1.0, ideal))) <= 0.501 + HYSTERESIS
 
 
 # --- exits

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import BranchOrder, Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
+from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
 from edge_drafter.acceptance_stats import RETRY_STEPS
 from edge_drafter.settings import WHO_DECODES
 from speculation.cancellation import Stop
@@ -46,13 +46,12 @@ TECHNIQUES = [each.name for each in fields_of(DraftingConfig) if each.kind is bo
     mode=st.sampled_from([mode for mode in Mode if mode is not Mode.EDGE]),
     seed=st.integers(0, 10_000),
     agreement=st.floats(0.0, 1.0),
-    gamma=st.one_of(st.integers(0, 6), st.sampled_from(["auto", "balance"])),
+    gamma=st.one_of(st.integers(0, 6), st.just("auto")),
     techniques=st.dictionaries(st.sampled_from(TECHNIQUES), st.booleans(), max_size=3),
     sizes=st.fixed_dictionaries(
         {},
         optional={
             "branches": st.integers(0, 4),
-            "queue_policy": st.sampled_from(BranchOrder),
             "max_nodes": st.integers(1, 40),
             "leaves": st.integers(1, 3),
             "draft_tokens": st.integers(0, 9),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rclpy.action import ActionClient
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.runner import Line, Runner, free_address
 from tests.forked import SUBPROCESS
 from tests.system.conftest import LIMIT_S, until
+from tests.system.sent_goal import SentGoal
 from vlm_nav_evaluation.nodes.observer import Observer
 
 TURN_LEFT = 2
@@ -58,6 +60,11 @@ class Robot:
 
     def __post_init__(self) -> None:
         self.names = self.runner.names
+        self._client = ActionClient(self.observer.node, NavigateByInstruction, "navigate_by_instruction")
+
+    def close(self) -> None:
+        """Free the action client, before its node is destroyed."""
+        self._client.destroy()
 
     def repair(self) -> None:
         """Start again what a test has ended; wait until all nodes are active and the robot stands."""
@@ -69,7 +76,12 @@ class Robot:
         self.runner.wait_until(lambda: self.observer.ready() and self.stands, "all nodes ready again", LIMIT_S)
         if "vlm_nav" in ended:
             # A goal that comes before both ends have found each other is lost: ask for nothing until that is refused.
-            until(lambda: self.observer.send(" ").wait(1.0) is not None, "goals arrive")
+            until(lambda: self.send(" ").wait(1.0) is not None, "goals arrive")
+
+    def send(self, instruction: str = FIND, time_s: float = 0.0) -> SentGoal:
+        """Send a goal and return at once."""
+        until(self._client.server_is_ready, "goals are taken")
+        return SentGoal(self._client, self.observer.call, instruction, time_s)
 
     @property
     def stands(self) -> bool:
@@ -100,7 +112,8 @@ def simulated(model: Path, line: Line, mode: str = "fsd", **more: str) -> Iterat
         patch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", LIMIT_S)
-        yield Robot(runner, observer, record)
+        with closing(Robot(runner, observer, record)) as robot:
+            yield robot
 
 
 def finish(robot: Robot, goal: Any) -> Any:

@@ -31,11 +31,11 @@ def turning(chain: Robot, relay: Relay, lines: Lines) -> Robot:
 
 def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_own(turning: Robot) -> None:
     turns = turning.turns()
-    first = turning.observer.send(FIND)
+    first = turning.send()
     until(lambda: turning.turns() > turns, "robot turns")
     until(lambda: "instruction" in turning.observer.last, "the instruction is on its topic")
     assert turning.observer.last["instruction"].data == FIND
-    second = turning.observer.send(FIND)
+    second = turning.send()
     replaced = finish(turning, first)
     assert not replaced.succeeded and replaced.error_code == CODES.PREEMPTED and "newer goal" in replaced.message
     before = turning.turns()
@@ -47,7 +47,7 @@ def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_ow
 
 
 def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_goes_on(turning: Robot) -> None:
-    goal = turning.observer.send(FIND)
+    goal = turning.send()
     until(lambda: turning.turns() >= 2, "robot turns")
     turning.runner.kill("verifier")
 
@@ -67,7 +67,7 @@ def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_g
 
 @pytest.mark.parametrize("victim", ["vlm_nav", "action_executor"])
 def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, victim: str) -> None:
-    goal = turning.observer.send(FIND)
+    goal = turning.send()
     until(lambda: turning.observer.speed > 0.2, "robot turns")
     turning.runner.kill(victim)
     if victim == "action_executor":

@@ -31,7 +31,7 @@ def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_bridge_that_died_c
         runner.start()
         runner.wait_until(lambda: observer.active, "all nodes active", LIMIT_S)
         robot = Robot(runner, observer, record)
-        goal = observer.send(FIND, 1200.0)
+        goal = robot.send(FIND, 1200.0)
         # The second turn begins when the first one has been measured by odometry.
         until(lambda: robot.turns() > 1, "the robot turns")
 
@@ -43,3 +43,4 @@ def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_bridge_that_died_c
         until(lambda: robot.turns() > turned + 3, "the goal goes on")
         goal.cancel()
         assert finish(robot, goal).cancelled
+        robot.close()

@@ -15,7 +15,7 @@ def test_a_model_that_says_stop_ends_the_goal_and_leaves_figures_and_a_trace(
 ) -> None:
     trace = tmp_path / "trace.json"
     with simulated(stopping_model, lines, "full", trace=str(trace)) as robot:
-        end = finish(robot, robot.observer.send(FIND))
+        end = finish(robot, robot.send())
         answers = steps(load(trace))
         assert end.succeeded and end.actions == 0
         assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0

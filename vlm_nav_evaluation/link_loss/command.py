@@ -135,7 +135,7 @@ class Bench:
         self._observer = self._stack.enter_context(Observer())
         self._runner.start()
         self._runner.wait_until(self._observer.ready, "all nodes ready", READY_LIMIT_S)
-        self._ends = self._observer.pursue(options.instruction, 3600.0)
+        self._ends = self._observer.send(options.instruction, 3600.0)
 
     def close(self) -> None:
         """End all processes."""

@@ -7,29 +7,25 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import rclpy
-from action_msgs.msg import GoalStatus
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
-from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage
-from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import Header, String
 from std_srvs.srv import Trigger
 from unitree_api.msg import Request
 
-from spec_vlm_nav.client import GoalEnd as PursuitEnd
-from spec_vlm_nav.client import Request as PursuitRequest
+from spec_vlm_nav.client import GoalEnd
+from spec_vlm_nav.client import Request as GoalRequest
 from spec_vlm_nav.nodes.goal_client import GoalClient
 from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.robots.go2 import Go2
@@ -53,18 +49,6 @@ TOPICS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class GoalEnd:
-    """How the action server closed a goal."""
-
-    succeeded: bool
-    cancelled: bool
-    error_code: int
-    message: str
-    actions: int
-    elapsed_s: float
-
-
 class Observer:
     """Subscribes in a thread of its own; a context manager. `on_message` is called there with (topic, message).
 
@@ -83,21 +67,22 @@ class Observer:
         """Whether all nodes are active, as lifecycle_manager has it."""
         self._asked_at = -math.inf
         self._question: Any = None
+        self._ends: list[GoalEnd] = []
         self._end = threading.Event()
 
     def __enter__(self) -> Observer:
         self._inits = not rclpy.ok()
         if self._inits:
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-        self._node = Node("observer", namespace=self._namespace)
+        self.node = Node("observer", namespace=self._namespace)
         for topic, (kind, qos) in TOPICS.items():
-            self._node.create_subscription(kind, topic, partial(self._take, topic, kind), qos, raw=True)
-        self.cmd_vel = self._node.create_publisher(Twist, "cmd_vel", 1)
-        self._client = ActionClient(self._node, NavigateByInstruction, "navigate_by_instruction")
-        self._manager = self._node.create_client(Trigger, "lifecycle_manager/is_active")
+            self.node.create_subscription(kind, topic, partial(self._take, topic, kind), qos, raw=True)
+        self.cmd_vel = self.node.create_publisher(Twist, "cmd_vel", 1)
+        self._goals = GoalClient(self.node, on_end=lambda end: self._ends.append(end))
+        self._manager = self.node.create_client(Trigger, "lifecycle_manager/is_active")
         self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self._node)
-        steady_timer(self._node, ASK_S, self._ask_manager)
+        self._executor.add_node(self.node)
+        steady_timer(self.node, ASK_S, self._ask_manager)
         self._thread = threading.Thread(target=self._spin, name="observer", daemon=True)
         self._thread.start()
         return self
@@ -105,15 +90,15 @@ class Observer:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(timeout=5.0)
-        self._client.destroy()
-        self._node.destroy_node()
+        self._goals.destroy()
+        self.node.destroy_node()
         if self._inits:
             rclpy.try_shutdown()
 
     def ready(self) -> bool:
         """Whether all nodes are active, a frame and odometry are here, and goals are taken."""
         here = {"odom", "camera/image/compressed"} <= set(self.last)
-        return self.active and here and bool(self._client.server_is_ready())
+        return self.active and here and self._goals.has_server
 
     @property
     def truth(self) -> dict[str, Any]:
@@ -130,25 +115,15 @@ class Observer:
         twist = message.twist.twist
         return float(max(abs(twist.linear.x), abs(twist.linear.y), abs(twist.angular.z)))
 
-    def send(
-        self, instruction: str, time_allowance_s: float = 0.0, max_actions: int = 0, dry_run: bool = False
-    ) -> GoalRun:
-        """Send a goal and return at once."""
-        goal = NavigateByInstruction.Goal(instruction=instruction, max_actions=max_actions, dry_run=dry_run)
-        goal.time_allowance.sec = int(time_allowance_s)
-        goal.time_allowance.nanosec = int(time_allowance_s % 1.0 * 1e9)
-        return GoalRun(self._client, goal, self._executor.create_task)
-
-    def pursue(self, instruction: str, time_s: float) -> list[PursuitEnd]:
+    def send(self, instruction: str, time_s: float, dry_run: bool = False) -> list[GoalEnd]:
         """Send a goal that outlives a restart of the server; its end is put into the list that is returned."""
-        ends: list[PursuitEnd] = []
-
-        def begin() -> None:
-            self._pursuing = GoalClient(self._node, on_end=ends.append)
-            self._pursuing.send(PursuitRequest(instruction, time_s))
-
-        self._executor.create_task(begin)
+        self._ends = ends = list[GoalEnd]()
+        self.call(lambda: self._goals.send(GoalRequest(instruction, time_s, dry_run=dry_run)))
         return ends
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run `work` in the observer's thread."""
+        self._executor.create_task(work)
 
     def _spin(self) -> None:
         while not self._end.is_set():
@@ -174,48 +149,3 @@ class Observer:
             self._bag.write(f"/{topic}", kind_of(kind), time.time_ns(), payload)
         message = self.last[topic] = deserialize_message(payload, kind)
         self._on_message(topic, message)
-
-
-class GoalRun:
-    """A goal under way. Everything but `wait` runs in the observer's thread, where `call` puts it.
-
-    Called from another thread, rclpy's action client may get the answer before it has noted the question.
-    """
-
-    def __init__(self, client: Any, goal: Any, call: Callable[[Callable[[], None]], Any]) -> None:
-        self._call = call
-        self._done = threading.Event()
-        self._handle: Any = None
-        self._end: GoalEnd | None = None
-        call(lambda: client.send_goal_async(goal).add_done_callback(self._on_answer))
-
-    def wait(self, timeout: float) -> GoalEnd | None:
-        """Return the end of the goal, None if it has not come within `timeout` seconds."""
-        self._done.wait(timeout)
-        return self._end
-
-    def cancel(self) -> None:
-        """Ask the server to cancel; the end comes through `wait`."""
-        if self._handle is not None:
-            self._call(self._handle.cancel_goal_async)
-
-    def _on_answer(self, future: Any) -> None:
-        self._handle = future.result()
-        if not self._handle.accepted:
-            self._end = GoalEnd(False, False, 0, "the action server took no goal", 0, 0.0)
-            self._done.set()
-            return
-        self._handle.get_result_async().add_done_callback(self._on_result)
-
-    def _on_result(self, future: Any) -> None:
-        answer = future.result()
-        result, elapsed = answer.result, answer.result.total_elapsed_time
-        self._end = GoalEnd(
-            answer.status == GoalStatus.STATUS_SUCCEEDED,
-            answer.status == GoalStatus.STATUS_CANCELED,
-            result.error_code,
-            result.error_msg,
-            result.actions_executed,
-            elapsed.sec + elapsed.nanosec * 1e-9,
-        )
-        self._done.set()

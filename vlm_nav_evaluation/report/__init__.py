@@ -1,1 +1,1 @@
-"""The page of a recorded run: its bag read back, plots, the time line of an answer, a movie, tables."""
+"""The page of a recorded run: its bag read back, plots, the time line of an answer, tables."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from speculation.settings import path_flag
 from speculation.trace import load
 from vlm_nav_evaluation.html_page import Section, embedded, png, thumbnail, write_page
-from vlm_nav_evaluation.report.movie import write_movie
 from vlm_nav_evaluation.report.plots import plot_latency, plot_top
 from vlm_nav_evaluation.report.run import HELD, Decision, load_run
 from vlm_nav_evaluation.report.tables import decoding_rows
 from vlm_nav_evaluation.report.timeline import most_useful_step, plot_step, steps
 
-PAGE, TRACE, LOG, MOVIE = "report.html", "trace.json", "log.txt", "run.gif"
+PAGE, TRACE, LOG = "report.html", "trace.json", "log.txt"
 HOW_TO_READ = (
     "The answer for which most draft forwards were of use. The edge drafts, the cloud verifies; lines between them are "
     "messages, ticks are early tokens of the target's exit layers. Green on a shaded band is drafting that a "
@@ -28,22 +26,12 @@ FILES = {
     "bag": "mcap; Foxglove opens it, ros2 bag play plays it",
     TRACE: "every answer's spans; open ui.perfetto.dev and drop the file there",
     LOG: "output of all processes",
-    MOVIE: "first person, and the robot from outside",
 }
 
 
-def write_report(
-    folder: Path,
-    bag: Path,
-    *,
-    headline: str = "",
-    trace: Path | None = None,
-    movie: bool = True,
-    more: Sequence[Section] = (),
-) -> Path:
+def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | None = None) -> Path:
     """Write a bag's page, with its plots as files of their own too, into `folder`, and return the page.
 
-    `more`: parts that stand behind the decoding figures.
     Raises ValueError, in one sentence, if `bag` or `trace` is none; OSError if `folder` cannot be written.
     """
     run = load_run(bag)
@@ -62,9 +50,6 @@ def write_report(
         return embedded(data), description
 
     walk = [keep("top.png", top, "the run from above")]
-    film = write_movie(folder / MOVIE, run, scene) if movie else None
-    if film is not None:
-        walk.append((embedded(film.read_bytes()), "the run: first person, and from outside"))
     sections = [Section("Where it walked", problem, plots=walk)]
     if answers:
         plot = keep(
@@ -75,9 +60,8 @@ def write_report(
         plot = keep("latency.png", png(plot_latency(run)), "time of each answer by stage")
         sections.append(Section("Where the time of each answer went", OVERLAP, plots=[plot]))
         sections.append(Section("Decoding", rows=decoding_rows(run.stats)))
-    sections += more
     sections.append(Section("What it saw, and what it did", cards=[_card(entry) for entry in run.decisions]))
-    files = {"bag": bag, TRACE: trace, LOG: folder / LOG, MOVIE: film}
+    files = {"bag": bag, TRACE: trace, LOG: folder / LOG}
     links = [
         (os.path.relpath(path, folder), name, FILES[name])
         for name, path in files.items()
@@ -107,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     beside = options.bag.parent / TRACE
     trace = options.trace or (beside if beside.exists() else None)
     folder = options.out or options.bag.parent / f"{options.bag.name}_report"
-    print(f"report {write_report(folder, options.bag, trace=trace, movie=not options.no_movie)}")
+    print(f"report {write_report(folder, options.bag, trace=trace)}")
     return 0
 
 
@@ -119,5 +103,4 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--trace", type=path_flag, help=f"trace of the run (default: {TRACE} beside the bag, if there is one)"
     )
     line.add_argument("--out", type=path_flag, help="folder of the page (default: BAG_report beside the bag)")
-    line.add_argument("--no-movie", action="store_true", help="leave the movie out, which takes longest")
     line.set_defaults(run=run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,21 +85,6 @@ class Run:
     def stats(self) -> list[Any]:
         """Return the figures of the answers, in order."""
         return [decision.stats for decision in self.decisions if decision.stats is not None]
-
-    def place_at(self, at_ns: int) -> Place | None:
-        """Return where the robot was at a time of the bag's clock; its first place for earlier times."""
-        before = [place for place in self.path if place.at_ns <= at_ns]
-        return before[-1] if before else next(iter(self.path), None)
-
-    def frames_at(self, moments_ns: Iterable[int]) -> Iterator[bytes | None]:
-        """Yield for each moment, in order of time, the newest frame recorded by then; None before the first."""
-        with BagReader(self.bag) as bag:
-            images = _messages(bag, [self.camera] if self.camera else _cameras(bag), [])
-            newest, coming = None, next(images, None)
-            for moment in sorted(moments_ns):
-                while coming is not None and coming[1] <= moment:
-                    newest, coming = coming[2], next(images, None)
-                yield _jpeg(newest) if newest is not None else None
 
     def scene(self) -> Scene | None:
         """Return the simulated room that the run was in; None for a real one. Raises ValueError for an unknown one."""

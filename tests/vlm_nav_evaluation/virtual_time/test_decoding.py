@@ -149,19 +149,6 @@ def test_prefills_in_chunks_change_times_alone(chunk: int) -> None:
     assert [each.stats.total_s for each in alone] == pytest.approx([3.0 + cloud_s(timings, 40)] * 4)
 
 
-@pytest.mark.parametrize("mode", ["proactive", "fsd"])
-def test_robots_that_share_a_verifier_do_not_drive_each_others_depth_down(mode: str) -> None:
-    """A depth of 4 balances this link; what one robot waits for the other's verification is no round trip."""
-    recording = Synthetic(tokens=60, acceptance=0.8, seed=3).draw(4)
-    timings = Timings("specedge", 0.011, 0.0, 0.0942, one_way_s=0.025)
-    balanced, fixed = (
-        decode(recording, timings, drafting(mode, recording, gamma=gamma), edges=2) for gamma in ("balance", 4)
-    )
-    assert sum(each.stats.server_queue_s for each in fixed) > 0.0
-    assert [each.stats.gamma for each in balanced] == [4] * 4
-    assert [each.stats.total_s for each in balanced] == [each.stats.total_s for each in fixed]
-
-
 times = st.floats(0.0, 0.3)
 
 

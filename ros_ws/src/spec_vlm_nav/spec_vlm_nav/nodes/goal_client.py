@@ -57,6 +57,11 @@ class GoalClient:
         self._timer = steady_timer(node, STEP_S, self._step)
 
     @property
+    def has_server(self) -> bool:
+        """Whether somebody takes goals."""
+        return bool(self._client.server_is_ready())
+
+    @property
     def running(self) -> bool:
         """Whether a goal is under way."""
         return not self._reported
@@ -93,7 +98,7 @@ class GoalClient:
         pursuit = self.pursuit
         if pursuit is None:
             return
-        pursuit.server(self._client.server_is_ready())
+        pursuit.server(self.has_server)
         for order in pursuit.step(time.monotonic()):
             self._carry_out(pursuit, order)
         if pursuit.end is not None and not self._reported:
