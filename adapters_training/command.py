@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -25,8 +25,6 @@ class Command(Generic[S]):
     """Each field is an option, and a line of the YAML file that --config names."""
     run: Callable[[S, argparse.Namespace], int]
     """Returns the exit status. Raises ValueError or OSError, in one sentence, for what cannot be done."""
-    flags: Mapping[str, str] = field(default_factory=dict)
-    """Options that are no settings, each with its help; they are given or not."""
 
     def add(self, commands: Any) -> None:
         """Register the command."""
@@ -34,6 +32,4 @@ class Command(Generic[S]):
             self.name, help=self.text, description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         settings.add_options(line, self.kind)
-        for name, text in self.flags.items():
-            line.add_argument(f"--{name}", action="store_true", help=text)
         line.set_defaults(run=lambda options: self.run(settings.read(self.kind, options), options))

@@ -13,12 +13,12 @@ nodes: `accelerate launch -m adapters_training exits ...` (or torchrun).
 
 examples:
   python -m adapters_training exits --config config/exits/vicuna_7b.yaml --target models/vicuna-7b-v1.3 \\
-      --data sg_90k_part1.json --out out/vicuna-exits --dry-run
+      --data sg_90k_part1.json --out out/vicuna-exits
   python -m adapters_training exits --config config/exits/embedded_pair.yaml --target models/target --data out/data \\
       --held-out out/held-out --out models/exits --steps 400
 
-time: the dry run estimates the whole run's time on this machine. The paper's took 117 to 136 hours of an A100 for a
-7 B target (Table 2); the embedded pair's takes minutes on two CPU cores.
+time: the progress bar estimates it; try everything first with --steps 2 and another --out. The paper's took 117 to 136
+hours of an A100 for a 7 B target (Table 2); the embedded pair's takes minutes on two CPU cores.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
         self.heads.adapters.to(self.vlm.dtype).requires_grad_(False)
         found = measure(self.vlm, self.heads, self.prepared.held_out(config.held_out_samples), config.head_tokens)
         agreed, bare = (sum(found[name].values()) for name in ("agreement", "agreement without adapter"))
-        if agreed < bare and not self.is_trial:
+        if agreed < bare:
             count = len(self.heads.layers)
             tqdm.write(
                 f"warning: these exits agree with the last layer in {agreed / count:.1%} of {found['tokens']} held-out "
@@ -147,13 +147,6 @@ class ExitTrainer(FrozenTrainer[ExitsConfig]):
             )
         self.heads.save(folder)
         return found
-
-    def load(self, folder: Path) -> None:
-        ExitHeads.load(folder, self.vlm)
-
-    def described(self, results: Mapping[str, Any]) -> str:
-        weights = sum(each.numel() for each in self.parameters) / 1e6
-        return f"{len(self.heads.layers)} exits of rank {self.config.rank} ({weights:.2f} M weights)"
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> Sequence[str]:

@@ -12,7 +12,7 @@ nodes: `accelerate launch -m adapters_training text-draft ...` (or torchrun).
 
 examples:
   python -m adapters_training answers --model TARGET --data questions.jsonl --out out/answers.jsonl --frames 2000
-  python -m adapters_training text-draft --target TARGET --data out/answers.jsonl --out out/draft --dry-run
+  python -m adapters_training text-draft --target TARGET --data out/answers.jsonl --out out/draft
 """
 
 from __future__ import annotations
@@ -118,12 +118,6 @@ class TextDraftTrainer(FrozenTrainer[TextDraftConfig]):
         found = measure(self.vlm, {"draft": ModelDrafter(self.vlm, draft, config.gamma)}, batches, config.gamma)
         found["draft"]["agreement"] = found["draft"]["right at depth"][0]
         return {"weights of the draft": parameters(self.model), **found}
-
-    def load(self, folder: Path) -> None:
-        load_vlm(folder, self.config.model("cpu", "float32"))
-
-    def described(self, results: Mapping[str, Any]) -> str:
-        return f"a draft of {results['weights of the draft'] / 1e6:.2f} M weights"
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> Sequence[str]:

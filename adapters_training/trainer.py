@@ -33,7 +33,6 @@ CHECKPOINT_FILE, CONFIG_FILE = "checkpoint.pt", "config.yaml"
 END_SHARE = 0.02
 """What falling schedules leave of the learning rate."""
 LOG_STEPS, PRINT_STEPS = 10, 100
-SPEED_STEPS = 3
 PROBE_STEPS = 4
 """Number of steps on whose batches the loss is measured before the first step and after the last one."""
 RISE = 1.1
@@ -284,17 +283,6 @@ class Trainer(ABC, Generic[C]):
             float(tail[0]), float(tail[1]), int(tail[2]), int(tail[3])
         )  # fmt: skip
         return done.learned
-
-    def seconds_a_step(self) -> float:
-        """Return how long a step takes, the same in every process; the weights stay as they are."""
-        times = []
-        for batches in self.stream(self.step, self.step + SPEED_STEPS, 0):
-            begun = time.monotonic()
-            self._sum(self.learn(batches))
-            self.optimiser.zero_grad(set_to_none=True)
-            times.append(time.monotonic() - begun)
-        # The first step warms caches and allocators up.
-        return self.replicas.mean(sum(times[1:]) / len(times[1:]))
 
     def save(self) -> None:
         """Write a checkpoint; a kill at any time leaves the old one or the new one."""

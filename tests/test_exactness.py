@@ -14,7 +14,6 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.exits import ExitHeads, Reliability
@@ -174,10 +173,9 @@ def test_every_answer_is_the_targets_own(pairs: list[Pair], data: st.DataObject)
                 for request in edge.requests
             ]
     target = replace(target, repetition_penalty=data.draw(PENALTIES, label="penalty"))
-    policy = data.draw(st.sampled_from(ExitPolicy))
     chunk, collect_s = data.draw(st.sampled_from([0, 1, 30])), data.draw(st.sampled_from([0.0, 0.05]))
     schedule = data.draw(st.sampled_from(list(POLICIES)))
-    config = SERVER.changed(queue_policy=policy, policy=schedule, collect_s=collect_s, prefill_chunk=chunk)
+    config = SERVER.changed(policy=schedule, collect_s=collect_s, prefill_chunk=chunk)
     run(
         target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2, 0.6])), config=config,
         exits=noisy_exits(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=pair.drafts[0],

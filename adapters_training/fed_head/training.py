@@ -13,7 +13,7 @@ nodes: `accelerate launch -m adapters_training fed-head ...` (or torchrun).
 examples:
   python -m adapters_training answers --model models/target --data out/data --out out/answers --frames 6000
   python -m adapters_training fed-head --config config/fed_head/embedded_pair.yaml --target models/target \\
-      --data out/answers --held-out out/held-out-answers --draft models/draft --out models/fed_head --dry-run
+      --data out/answers --held-out out/held-out-answers --draft models/draft --out models/fed_head
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from adapters_training.trainer import StepLosses
 from speculation.features import SCALE_BYTES
 from speculation.fed.config import FedConfig
 from speculation.fed.encoder import FeatureEncoder
-from speculation.fed.files import CONFIG_FILE, load_encoder, load_head, round_weights, save
+from speculation.fed.files import CONFIG_FILE, round_weights, save
 from speculation.fed.head import FedHead
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
@@ -175,18 +175,6 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
             "short list": len(shape.short_list),
             **found,
         }
-
-    def load(self, folder: Path) -> None:
-        load_encoder(folder, self.vlm)
-        load_head(folder, self.vlm.tokenizer_fingerprint)
-
-    def described(self, results: Mapping[str, Any]) -> str:
-        head, bottleneck = results["weights of the head"] / 1e6, results["weights of the bottleneck"] / 1e6
-        return (
-            f"a head of {head:.2f} M weights with {results['short list']:,} tokens, features of layers "
-            f"{list(self.prepared.layers)} through a bottleneck of {bottleneck:.2f} M weights to "
-            f"{results['bytes a token']} bytes a token"
-        )
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> Sequence[str]:

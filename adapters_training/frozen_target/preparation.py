@@ -67,7 +67,7 @@ def prepare(kind: type[FrozenTrainer[F]], config: F) -> Prepared[F]:
             count = min(config.batch, len(measured) - first)
             yield measure(lambda place: int(measured[place % len(measured)]), first, count, 0)
 
-    return Prepared(config, replicas, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
+    return Prepared(config, replicas, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches)
 
 
 def _open_data(config: FrozenTargetConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:

@@ -42,8 +42,6 @@ class Prepared(Generic[F]):
     plan: Plan
     maker: Maker[Batch]
     held_out: Callable[[int], Iterator[Batch]]
-    need: float
-    """Bytes of the target's weights, of what learns with its optimiser, and of the program; a step takes more."""
 
 
 class FrozenTrainer(Trainer[F]):
@@ -59,7 +57,7 @@ class FrozenTrainer(Trainer[F]):
 
     def __init__(self, prepared: Prepared[F]) -> None:
         """Make what learns, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        self.prepared, self.vlm, self.is_trial = prepared, prepared.vlm, False
+        self.prepared, self.vlm = prepared, prepared.vlm
         config, plan, replicas = prepared.config, prepared.plan, prepared.replicas
         modules = {"weights": self.build(config)}
         forwards = Run(plan, prepared.maker, config.seed, replicas.rank)
@@ -83,14 +81,6 @@ class FrozenTrainer(Trainer[F]):
     def finish(self, config: F, folder: Path) -> dict[str, Any]:
         """Write what was trained, as it is served, into a folder, and return what it is worth on held-out data."""
 
-    @abstractmethod
-    def load(self, folder: Path) -> None:
-        """Load what `finish` wrote. Raises ValueError where it cannot be served."""
-
-    @abstractmethod
-    def described(self, results: Mapping[str, Any]) -> str:
-        """Return what a run makes, for a dry run."""
-
     @staticmethod
     @abstractmethod
     def table(results: Mapping[str, Any]) -> Sequence[str]:
@@ -98,11 +88,6 @@ class FrozenTrainer(Trainer[F]):
 
     def used(self) -> F:
         return msgspec.structs.replace(self.prepared.config, steps=self.steps, layers=self.prepared.layers)
-
-    def check(self) -> None:
-        # A trial of a few steps need not come to anything.
-        if not self.is_trial:
-            super().check()
 
     @property
     def settings(self) -> dict[str, Any]:

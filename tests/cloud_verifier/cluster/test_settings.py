@@ -60,7 +60,7 @@ def test_a_replica_has_the_clusters_settings_and_its_own_address_and_pages() -> 
     given = [
         "--model", "m", "--policy", "full_budget", "--allow-plain", "--max-batch", "3", "--idle-s", "7.5",
         "--keys", "k", "--log-file", "f", "--trace", "t", "--bind", "tcp://0.0.0.0:1", "--memory", "2GB",
-        "--draft-model", "d", "--queue-policy", "newest", "--http", "9155",
+        "--draft-model", "d", "--http", "9155",
     ]  # fmt: skip
     options = parse(["cluster", *given])
     whole = ServerConfig.of(**{name: options[name] for name in SERVER})

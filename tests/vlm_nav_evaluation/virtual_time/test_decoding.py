@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.config import ServerConfig
-from cloud_verifier.exit_queue import QueuePolicy
 from edge_drafter import Mode, StepResult
 from speculation.pass_cost import Load
 from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, decode, drafting
@@ -37,8 +35,7 @@ def answers(recording: Recording) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("mode", LINKED)
 def test_two_runs_are_equal_to_the_last_bit(mode: Mode) -> None:
     recording = Synthetic(tokens=40, second=0.4, sharpness=0.7, seed=3).draw(2)
-    server = SERVER.changed(queue_policy=QueuePolicy.RANDOM, seed=5)
-    runs = [decode(recording, GO2, drafting(mode, recording), server=server) for _ in range(2)]
+    runs = [decode(recording, GO2, drafting(mode, recording)) for _ in range(2)]
     assert stats_of(runs[0]) == stats_of(runs[1])
 
 
@@ -182,14 +179,12 @@ times = st.floats(0.0, 0.3)
         up_bits_per_s=st.sampled_from([0.0, 2e4, 1e7]),
         down_bits_per_s=st.sampled_from([0.0, 2e4, 1e7]),
     ),
-    policy=st.sampled_from(list(QueuePolicy)),
     edges=st.integers(1, 3),
 )
 def test_every_mode_answers_as_the_target(
-    mode: Mode, gamma: int | str, source: Synthetic, timings: Timings, policy: QueuePolicy, edges: int
+    mode: Mode, gamma: int | str, source: Synthetic, timings: Timings, edges: int
 ) -> None:
     recording = source.draw(3)
-    server: ServerConfig = SERVER.changed(queue_policy=policy)
     config = drafting(mode, recording, gamma=gamma, stop_below=0.2)
-    results = decode(recording, timings, config, edges=edges, server=server)
+    results = decode(recording, timings, config, edges=edges)
     assert [result.tokens for result in results] == answers(recording)
