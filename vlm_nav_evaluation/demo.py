@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from edge_drafter.question import VerifierLost
 from spec_vlm_nav.client import Outcome
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, AskedPrompt, to_action
@@ -20,7 +22,10 @@ from speculation.language.instructions import understand
 from speculation.language.prompts import Vocabulary
 from speculation.settings import path_flag
 from vlm_nav_evaluation.bags.files import BagWriter
+from vlm_nav_evaluation.drafting_gain import measure, questions
 from vlm_nav_evaluation.graph_options import DECODING, Log, add_graph_flags, prepare
+from vlm_nav_evaluation.html_page import Section
+from vlm_nav_evaluation.report.run import load_run
 from vlm_nav_evaluation.report.tables import decoding_table, step_lines
 from vlm_nav_simulation.episode import SUCCESS_GAP
 from vlm_nav_simulation.objects import CLASSES, COLOURS
@@ -38,6 +43,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
     line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "demo", help="bag, log and report go here")
+    line.add_argument("--no-gain", action="store_true", help="do not ask the run's frames again to compare modes")
     line.set_defaults(run=run)
 
 
@@ -50,6 +56,8 @@ class StepPrinter:
 
     def __init__(self) -> None:
         self.stats: list[Any] = []
+        self.prompts: dict[int, str] = {}
+        """What was asked about a frame, by its stamp (ns)."""
         self._stats: dict[tuple[int, int], Any] = {}
         self._decisions: dict[tuple[int, int], Any] = {}
         self._printed: set[tuple[int, int]] = set()
@@ -58,7 +66,9 @@ class StepPrinter:
     def __call__(self, topic: str, message: Any) -> None:
         """Take a message of the graph."""
         if topic == PROMPT:
-            understood = AskedPrompt.from_json(message.data).instruction
+            asked = AskedPrompt.from_json(message.data)
+            self.prompts[asked.stamp_ns] = asked.prompt
+            understood = asked.instruction
             if understood != self._understood:
                 self._understood = understood
                 print(f"Understood: {understood}", flush=True)
@@ -93,6 +103,18 @@ def target_of(sentence: str, vocabulary: Vocabulary | None, seed: int) -> str:
         raise ValueError(f"--say: rooms are not arranged by {understood.relation.text!r}; name the object alone")
     colour = understood.colour or known.colours[seed % len(known.colours)]
     return f"{colour} {understood.object_class or known.classes[seed % len(known.classes)]}"
+
+
+def ask_again(options: argparse.Namespace, prompts: Mapping[int, str]) -> list[Section]:
+    """Print what drafting gains on the run that was recorded, and return it as parts of a report."""
+    print("asking some of these frames again: cloud alone, sd and full, at declared times", flush=True)
+    try:
+        gain = measure(questions(load_run(options.out / "bag").decisions, prompts), options)
+    except (ValueError, RuntimeError, VerifierLost) as error:
+        print(f"not compared: {error}\n")
+        return []
+    print(f"\n{gain.text()}\n")
+    return [gain.section()]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -134,6 +156,7 @@ def run(options: argparse.Namespace) -> int:
     walked = f"walked {truth.get('path_length', 0.0):.2f} m, {truth.get('collisions', 0)} collisions"
     print(f"\n{headline}\n{walked}\n\n{decoding_table(printer.stats)}\n")
     kept = trace if trace.exists() else None
-    page = write_report(options.out, options.out / "bag", headline=headline, trace=kept)
+    more = [] if options.no_gain else ask_again(options, printer.prompts)
+    page = write_report(options.out, options.out / "bag", headline=headline, trace=kept, more=more)
     print(f"report {page}\nbag    {options.out / 'bag'}\nlog    {log.path}")
     return 0 if found else 1

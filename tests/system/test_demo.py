@@ -23,7 +23,7 @@ def test_the_demo_records_reports_and_fails_honestly(
     turning_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = ["--target-model", str(turning_model), "--draft-model", str(turning_model)]
-    assert main(["demo", *folders, "--time", "10", "--out", str(tmp_path / "demo")]) == 1
+    assert main(["demo", *folders, "--time", "10", "--no-gain", "--out", str(tmp_path / "demo")]) == 1
     text = capsys.readouterr().out
     assert "NOT FOUND the silver bottle" in text and "turn left small" in text
     assert (tmp_path / "demo" / "report.html").exists()

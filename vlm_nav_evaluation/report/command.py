@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from speculation.settings import path_flag
@@ -29,9 +30,12 @@ FILES = {
 }
 
 
-def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | None = None) -> Path:
+def write_report(
+    folder: Path, bag: Path, *, headline: str = "", trace: Path | None = None, more: Sequence[Section] = ()
+) -> Path:
     """Write a bag's page, with its plots as files of their own too, into `folder`, and return the page.
 
+    `more`: parts that stand behind the decoding figures.
     Raises ValueError, in one sentence, if `bag` or `trace` is none; OSError if `folder` cannot be written.
     """
     run = load_run(bag)
@@ -60,6 +64,7 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         plot = keep("latency.png", png(plot_latency(run)), "time of each answer by stage")
         sections.append(Section("Where the time of each answer went", OVERLAP, plots=[plot]))
         sections.append(Section("Decoding", rows=decoding_rows(run.stats)))
+    sections += more
     sections.append(Section("What it saw, and what it did", cards=[_card(entry) for entry in run.decisions]))
     files = {"bag": bag, TRACE: trace, LOG: folder / LOG}
     links = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,19 @@ def plot_step(step: Step) -> Figure:
             axes[0].axvline(1e3 * (moment - step.whole.start), color="#1c2430", linewidth=0.8, linestyle=":")
         axes[0].set_title("the whole step; dotted: the part below", fontsize=10, loc="left")
         axes[1].set_title("close-up", fontsize=10, loc="left")
+    _finish(figure, axes)
+    return figure
+
+
+def plot_steps(found: Mapping[str, Step]) -> Figure:
+    """Return one answer as each of several modes made it, by their names, below one another over the same time."""
+    longest = max(step.seconds for step in found.values())
+    figure = new_figure(0.8 + 2.6 * len(found), 12)
+    axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
+    for each, (name, step) in zip(axes, found.items(), strict=True):
+        _window(each, step, step.whole.start, step.whole.start + longest, detailed=False)
+        tokens = step.whole.args.get("tokens", "?")
+        each.set_title(f"{name}: {tokens} tokens in {1e3 * step.seconds:.0f} ms", fontsize=11, loc="left")
     _finish(figure, axes)
     return figure
 
