@@ -117,7 +117,7 @@ class KnownCost(Estimator):
 
     def seconds(self, load: Load) -> float:
         """Return the seconds of a pass."""
-        return self._times.pass_s(load)
+        return self._times.target_forward_s(load)
 
 
 class Robot:
@@ -285,7 +285,7 @@ class Fleet:
         rows = [step.row for step in steps if step.row is not None]
         chunks = [step.prefill.load(tokens) for step, tokens in batch.chunks.items()]
         load = Load.total([*map(self._load, rows), *chunks])
-        seconds = self.setting.times.pass_s(load) if load.rows else 0.0
+        seconds = self.setting.times.target_forward_s(load) if load.rows else 0.0
         self.timeline.at(began + drafting_s + seconds, partial(self._ran, batch, load, began, seconds))
 
     def _load(self, row: Row) -> Load:
@@ -294,8 +294,7 @@ class Fleet:
 
     def _draft_here(self, steps: Sequence[Step]) -> float:
         """Let the draft model beside the target draft a tree; return its seconds."""
-        system, workload, times = self.setting.system, self.setting.workload, self.setting.times
-        seconds = 0.0
+        system, workload = self.setting.system, self.setting.workload
         asking = [step for step in steps if step.row is not None and step.row.self_draft]
         deepest = 0
         for step in asking:
@@ -308,10 +307,7 @@ class Fleet:
             tokens = shape.tokens(request.firsts, step.answer.position)
             step.draft_here(Tree.own(tokens, shape.parents, shape.reach(levels)))
             deepest = max(deepest, depth)
-        width = max(1, system.server_draft // max(1, system.server_depth))
-        for _ in range(deepest):
-            seconds += times.server_draft.seconds(Load.total(Load.row(width, step.cached) for step in asking))
-        return seconds
+        return sum([self.setting.times.server_draft_s] * deepest)
 
     def _ran(self, batch: Batch, load: Load, began: float, seconds: float) -> None:
         """End a pass: verdicts, commits, and the next turn."""

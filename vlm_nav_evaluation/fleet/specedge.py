@@ -22,9 +22,10 @@ from speculation.progress import progress
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, tokens_of
 from vlm_nav_evaluation.fleet.figures import Window, run
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System
 from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.tables import Column, figures_table
+from vlm_nav_evaluation.virtual_time.timings import Timings
 
 TREE, DEPTHS, BATCHES = 32, tuple(range(1, 13)), (1, 2, 4, 8)
 DEEPEST = 32
@@ -99,7 +100,7 @@ def server_run(pair: Pair, model: Candidates, batch: int, depth: int) -> Run:
     """Return `server_sd` with trees of a depth."""
     scheduling = Scheduling("fcfs", max_batch=batch, hint_tokens=0)
     system = System(SERVER, scheduling, server_draft=TREE, server_depth=depth)
-    times = Times("SpecEdge", cost_of(pair), T_P, RTT / 2.0, PassCost(0.0, 0.0, 0.0, T_P))
+    times = Timings("SpecEdge", T_P, one_way_s=RTT / 2.0, cost=cost_of(pair), server_draft_s=T_P)
     return Setting(system, times, model.workload(ANSWER, PROMPT)), batch
 
 
@@ -109,7 +110,7 @@ def edge_run(pair: Pair, model: Candidates, batch: int, name: str) -> Run:
     drafting = Drafting(levels, ahead=name == SPECEDGE, tree=TREE)
     scheduling = Scheduling("pipeline", max_batch=batch, collect_s=1.0, hint_tokens=0)
     system = System(name, scheduling, drafting=drafting)
-    times = Times("SpecEdge", cost_of(pair), T_P, RTT / 2.0)
+    times = Timings("SpecEdge", T_P, one_way_s=RTT / 2.0, cost=cost_of(pair))
     return Setting(system, times, model.workload(ANSWER, PROMPT)), 2 * batch
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
 from cloud_verifier.config import Scheduling
-from speculation.pass_cost import Load, PassCost
 from speculation.wire import MAX_DRAFT_TOKENS, Idle
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
+from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
 @dataclass(frozen=True)
@@ -52,36 +51,12 @@ class System:
 
 
 @dataclass(frozen=True)
-class Times:
-    """How long everything takes. Raises ValueError, naming the field."""
-
-    name: str
-    cost: PassCost
-    """A target forward."""
-    draft_s: float = 0.02
-    """T_p: a draft forward on a robot; WISP's robots draft 50 tokens a second."""
-    one_way_s: float = 0.01
-    """T_c: a message's way."""
-    server_draft: PassCost = field(default=PassCost(0.0, 0.0, 0.0, 0.0))
-    """A forward of the draft model beside the target."""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value: Any = getattr(self, each.name)
-            if isinstance(value, float) and not 0.0 <= value < float("inf"):
-                raise ValueError(f"times {self.name}: {each.name} = {value} must be finite and not negative")
-
-    def pass_s(self, load: Load) -> float:
-        """Return the seconds of a target forward."""
-        return self.cost.seconds(load)
-
-
-@dataclass(frozen=True)
 class Setting:
     """Everything that a run is made of, but the number of robots."""
 
     system: System
-    times: Times
+    times: Timings
+    """`cost` is what target forwards take."""
     workload: Workload
     classes: tuple[str, ...] = ()
     """Service classes that robots have, at random."""

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from speculation.pass_cost import PassCost
 from vlm_nav_evaluation.fleet.figures import Window, capacity, run
-from vlm_nav_evaluation.fleet.systems import Setting, Times
+from vlm_nav_evaluation.fleet.systems import Setting
 from vlm_nav_evaluation.fleet.wisp import CLASSES, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
+from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
 @given(st.integers(0, 130), st.integers(1, 120), st.integers(1, 200))
@@ -46,7 +47,7 @@ def test_more_robots_are_slower_and_late_in_the_end() -> None:
 
 def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
     """The same drafts, and classes of 2 to 8 tokens a second: what differs is who is in a forward."""
-    times = Times("few robots fill it", PassCost(1e-4, 0.0, 1e-4, 0.015))
+    times = Timings("few robots fill it", 0.02, one_way_s=0.01, cost=PassCost(1e-4, 0.0, 1e-4, 0.015))
     workload = Workload(prompt=(16, 32), answer=(48, 64))
     kept = {}
     for name in ("fcfs, ahead", "full_budget"):

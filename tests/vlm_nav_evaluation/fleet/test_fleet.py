@@ -13,12 +13,13 @@ from speculation.pass_cost import PassCost
 from speculation.wire import ROOT, Idle
 from vlm_nav_evaluation.fleet import fleet as module
 from vlm_nav_evaluation.fleet.fleet import Asked, Fleet, verdict
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
-from vlm_nav_evaluation.fleet.wisp import CLASSES, COSTS, systems, times_of
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System
+from vlm_nav_evaluation.fleet.wisp import CLASSES, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
+from vlm_nav_evaluation.virtual_time.timings import Timings
 
 SHORT = Workload(((0.6, 0.2), (0.9, 0.05)), (0.5, 0.5), (8, 64), (4, 40))
-FLAT = Times("flat", PassCost(0.0, 0.0, 0.0, 0.1), 0.02, 0.01)
+FLAT = Timings("flat", 0.02, one_way_s=0.01, cost=PassCost(0.0, 0.0, 0.0, 0.1))
 
 
 def system(policy: str, drafting: Drafting | None, **more: object) -> System:
@@ -112,5 +113,3 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
         system("fcfs", None, server_draft=4, server_depth=9)
     with pytest.raises(ValueError, match="exclude each other"):
         system("fcfs", Drafting(), server_draft=4, server_depth=2)
-    with pytest.raises(ValueError, match="draft_s = -1"):
-        Times("wrong", COSTS["main text"], draft_s=-1.0)
