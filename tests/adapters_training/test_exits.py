@@ -51,10 +51,13 @@ def test_each_loss_lowers_what_it_is_about(llama: Path, chat: Path, tmp_path: Pa
     )
 
 
-def test_only_adapters_learn_and_they_load(llama: Path, chat: Path, tmp_path: Path) -> None:
+def test_only_adapters_learn_and_they_load(
+    llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared = prepare(config(llama, chat, tmp_path / "exits", layers=[0, 2]))
+    monkeypatch.setattr(training, "prepare", lambda kind, config: prepared)
     before = {name: weight.clone() for name, weight in prepared.vlm.model.named_parameters()}
-    train(prepared.config, prepared)
+    train(prepared.config)
     for name, weight in prepared.vlm.model.named_parameters():
         assert torch.equal(weight, before[name]) and weight.grad is None, name
     heads = ExitHeads.load(tmp_path / "exits", load_vlm(llama))

@@ -1,1 +1,1 @@
-"""Closed loop: finding objects in simulated rooms, decoding mode by decoding mode, with a clock."""
+"""Closed loop: what models find in simulated rooms, and what decoding modes do to the robot's time."""
