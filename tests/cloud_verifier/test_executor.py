@@ -13,7 +13,7 @@ from cloud_verifier.interfaces import LayerVerdicts, Row
 from cloud_verifier.tree import Tree
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
-from speculation.wire import Commit, EndStep, FaultCode, Idle, Ping
+from speculation.wire import Commit, EndStep, Idle, Ping
 from tests.cloud_verifier.bench import CONFIG, JPEG, Bench, FakePost, begin, faults, tokens_of
 from tests.cloud_verifier.fake_target import LAYERS, FakeEngine, FakeSelfDraft, greedy
 
@@ -171,15 +171,3 @@ def test_a_prefill_that_ends_in_a_forward_changes_nothing_for_the_others_of_it(t
     assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20) and max(gaps(bench, b"a")[1:]) < 0.61
     assert tokens_of(bench.received(b"b")) == ([] if isinstance(then, EndStep) else greedy("long again", JPEG, 3))
     assert faults(bench.received(b"a")) == faults(bench.received(b"b")) == []
-
-
-def test_a_prompt_that_does_not_fit_is_refused_while_others_go_on() -> None:
-    bench = timed()
-    bench.engine.capacity = 50
-    bench.welcome(b"a")
-    bench.welcome(b"b")
-    bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
-    bench.send(b"b", begin(max_tokens=60, idle=Idle.DECODE), after=0.5)
-    bench.turns(60)
-    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20)
-    assert faults(bench.received(b"b")) == [FaultCode.TOO_LARGE]

@@ -26,7 +26,7 @@ from speculation.wire import (
     extend_digest,
 )
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
-from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
+from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of
 from tests.models import tiny_tokenizer
 
 
@@ -153,20 +153,6 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
     assert [edge.answer for edge in edges] == [edge.truth for edge in edges]
 
 
-def test_a_right_draft_commits_itself_and_one_more() -> None:
-    bench = Bench()
-    bench.begin(0, max_tokens=20)
-    truth = greedy("long 0", JPEG, 20)
-    bench.turn()
-    bench.scheduler.offer(0, Draft(1, 3, 0, begin_digest("long 0", JPEG), truth[:3]), bench.now)
-    commit = bench.turn()[0]
-    assert commit.tokens == truth[:4] and (commit.round, commit.passes) == (3, 1)
-    assert (commit.queue_s, commit.compute_s, commit.prefill_s) == (1.0, 0.5, 0.25)
-    bench.scheduler.offer(0, Draft(1, 4, 4, commit.digest, []), bench.now)
-    commit = bench.turn()[0]
-    assert commit.tokens == truth[4:5] and commit.prefill_s == 0.0
-
-
 def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     bench = Bench()
     bench.begin(0, idle=Idle.DECODE)
@@ -220,17 +206,6 @@ def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
     assert [token for commit in commits for token in commit.tokens] == truth
     assert {commit.round for commit in commits} == {0} and max(len(commit.tokens) for commit in commits) == 4
     assert (usage.verified, usage.hinted + usage.decoded) == (0, len(commits)) and usage.tau > 2.5
-
-
-def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_session() -> None:
-    bench = waiting_bench()
-    ledger = bench.step(0).ledger
-    bench.begin(0, step=2, idle=Idle.LEDGER)
-    assert bench.step(0).ledger is ledger
-    bench.scheduler.end(0)
-    bench.scheduler.forget(0)
-    bench.begin(0, idle=Idle.LEDGER)
-    assert bench.step(0).ledger is not ledger
 
 
 def test_a_grammar_that_cannot_be_kept_to_is_refused() -> None:

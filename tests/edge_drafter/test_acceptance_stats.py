@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import itertools
 import random
 from statistics import mean
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,31 +10,21 @@ from hypothesis import strategies as st
 from edge_drafter.acceptance_stats import (
     HYSTERESIS,
     RETRY_STEPS,
-    SPREAD,
-    START,
     TRIAL,
     AcceptanceStats,
     Controller,
     ExitQuestion,
     ExitReliability,
     NamedToken,
-    Regression,
     Verdict,
     balanced_gamma,
     tokens_per_second,
 )
 from edge_drafter.settings import DraftingConfig
 from edge_drafter.tree import Rerooting
-from speculation.acceptance import expected_tokens
 from speculation.wire import Commit
 
 # --- the draft length
-
-
-@given(st.floats(0.0, 0.99), st.integers(0, 20))
-def test_expected_tokens_is_the_closed_form(acceptance: float, gamma: int) -> None:
-    closed = (1 - acceptance ** (gamma + 1)) / (1 - acceptance)
-    assert expected_tokens(acceptance, gamma) == pytest.approx(closed)
 
 
 def settled(acceptance: float, fixed_s: float, draft_s: float) -> tuple[Controller, list[int]]:
@@ -87,13 +75,6 @@ def balanced(rtts: list[float], start: int = 4) -> list[int]:
     return depths
 
 
-@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
-@pytest.mark.parametrize("start", [1, 4, 12])
-def test_balance_has_the_papers_points(rtt: float, depth: int, start: int) -> None:
-    assert round(balanced_gamma(VERIFY_S, DRAFT_S, rtt)) == depth
-    assert balanced([rtt] * 5, start)[-1] == depth
-
-
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
 def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
     rounds: list[tuple[float, float, bool]],
@@ -105,13 +86,6 @@ def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
         seconds = None if is_ahead else verify_s + 0.04 + queue_s
         controller.judged(4, 2, seconds, queue_s, verify_s)
     assert controller.rtt_s == pytest.approx(0.04)
-
-
-def test_balance_does_not_flap_at_the_halfway_point() -> None:
-    """Round trips that balance at a depth of 4.5, give or take a twentieth a sample."""
-    dice = random.Random(5)
-    noisy = [VERIFY_S - DRAFT_S * (4.5 + dice.uniform(-0.05, 0.05)) for _ in range(500)]
-    assert sum(a != b for a, b in itertools.pairwise(balanced(noisy))) <= 1
 
 
 @given(st.floats(0.0, 0.4), st.integers(1, 16))
@@ -126,30 +100,6 @@ def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: 
 
 
 # --- exits
-
-
-def most_likely(inputs: np.ndarray, right: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The slow reference: the mode of the weights given all verdicts at once, by Newton's method."""
-    weights, precision = start.copy(), np.diag([1.0 / each**2 for each in SPREAD])
-    for _ in range(100):
-        expected = 1.0 / (1.0 + np.exp(-inputs @ weights))
-        slope = precision @ (weights - start) - inputs.T @ (right - expected)
-        curve = precision + (inputs.T * (expected * (1.0 - expected))) @ inputs
-        weights = weights - np.linalg.solve(curve, slope)
-    return weights
-
-
-def test_one_verdict_after_another_comes_to_what_all_together_give() -> None:
-    dice = np.random.default_rng(0)
-    truth = np.array([1.0, 0.4, 1.2])
-    inputs = np.column_stack([np.ones(600), dice.normal(0, 1.5, 600), dice.normal(0, 2.0, 600)])
-    right = dice.random(600) < 1.0 / (1.0 + np.exp(-inputs @ truth))
-    regression = Regression(list(START[ExitQuestion.LANDING]))
-    for row, yes in zip(inputs.tolist(), right.tolist(), strict=True):
-        regression.learn(tuple(row), yes)
-    together = most_likely(inputs, right, np.array(START[ExitQuestion.LANDING]))
-    assert regression.weights == pytest.approx(together, abs=0.15)
-    assert regression.weights == pytest.approx(truth, abs=0.4)
 
 
 SHARES = st.floats(0.0, 1.0)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -92,26 +91,6 @@ def test_any_history_gives_the_lines_of_a_recount_of_all_of_it(
                 expected = [(a + c * math.log2(row + 1), b) for a, b, c in lines]
                 assert calibration._lines is not None
                 assert np.array(calibration._lines[row]) == pytest.approx(np.array(expected))
-
-
-def test_old_answers_fade_as_the_recount_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = 128
-    monkeypatch.setattr("edge_drafter.calibration.MEMORY", memory)
-    monkeypatch.setattr(f"{__name__}.MEMORY", memory)
-    calibration, twin = Calibration(), Recount()
-    draw = random.Random(2)
-    last = None
-    for place in range(2 * memory):
-        proposals = ((0, draw.choice([0.3, 0.6, 0.9])),)
-        token = int(draw.random() < (0.2 if place < memory else 0.9))
-        named, cells = calibration.chances(proposals, 1, 1)
-        calibration.learn(named, cells, token)
-        twin.learn(proposals, 1, 1, token)
-        last = twin.fit() or last
-        calibration.fit()
-    assert len(twin.halved_at) > 1
-    assert last is not None and calibration._lines is not None
-    assert calibration._lines[0][0] == pytest.approx(last[0][:2])
 
 
 @given(PLACES, st.lists(WEIGHTS, min_size=1), st.floats(0.0, 1.0), st.integers(1, 12))

@@ -21,24 +21,6 @@ def selector(
     return DraftSelector(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
 
 
-def grown(tokens: str, chance: float = 0.5) -> tuple[TokenTree, list[int]]:
-    """Return a tree that is one chain, and its nodes."""
-    tree, node, nodes = TokenTree(), 0, []
-    for token in tokens:
-        node = tree.add(node, int(token), chance, Origin.DRAFT)
-        nodes.append(node)
-    return tree, nodes
-
-
-def test_a_draft_closes_with_its_first_predicted_rejection_which_is_sent() -> None:
-    tree, nodes = grown("12", 0.9)
-    nodes += [doubtful := tree.add(nodes[-1], 3, 0.2, Origin.DRAFT), tree.add(doubtful, 4, 0.9, Origin.DRAFT)]
-    cut = selector(tree, 4, stop_below=0.5)
-    assert cut.cut(tree.root) == nodes[:3] and cut.is_full(tree.root)
-    assert cut.cut(doubtful) == nodes[3:] and not cut.is_full(doubtful, 2)
-    assert selector(tree, 4).cut(tree.root) == nodes
-
-
 CHANCES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
 TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(5, END), CHANCES), min_size=1, max_size=25)
 

@@ -21,7 +21,7 @@ from speculation.cancellation import Abandoned
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.cache import CacheFull
-from speculation.vlm.folder import ModelFolderError, folder_fingerprint, gguf_files
+from speculation.vlm.folder import ModelFolderError, gguf_files
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -145,15 +145,6 @@ def test_any_sequence_of_extends_and_commits_is_a_fresh_forward(text: Vlm, model
     run_state_machine_as_test(Machine, settings=settings(max_examples=30, stateful_step_count=10, deadline=None))
 
 
-def test_what_belongs_to_it_is_the_checkpoints(eyes: LlamaCppModel, draft: Vlm, model: LlamaCppModel) -> None:
-    assert eyes.tokenizer_fingerprint == draft.tokenizer_fingerprint
-    assert (eyes.vocabulary, eyes.num_layers) == (draft.vocabulary, draft.num_layers)
-    assert set(draft.eos) <= set(eyes.eos)
-    assert eyes.sees_images and not model.sees_images
-    assert eyes.fingerprint == folder_fingerprint(Path(eyes.files.name)) != model.fingerprint
-    assert eyes.tokenizer.decode(eyes.tokenizer(PROMPT)["input_ids"]) == PROMPT
-
-
 def test_a_prompt_is_read_from_where_it_differs(session: LlamaCppSession, fed: list[int]) -> None:
     before = len(session.model.encode(PROMPT, b""))
     session.begin(PROMPT, b"")
@@ -193,21 +184,6 @@ def test_a_forward_that_is_given_up_changes_nothing(
     np.testing.assert_allclose(root, fresh.root_logits(), rtol=0, atol=EXACT)
     np.testing.assert_allclose(rows, fresh.extend(*TREE), rtol=0, atol=EXACT)
     np.testing.assert_allclose(more, fresh.extend([30, 31, 32], [3, 6, ROOT]), rtol=0, atol=EXACT)
-
-
-def test_what_stop_raises_comes_out(session: LlamaCppSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_cpp, "LOOK_S", 0.0)
-    calls: list[int] = []
-
-    def stop() -> bool:
-        calls.append(1)
-        if len(calls) > 3:
-            raise ConnectionError("lost")
-        return False
-
-    with pytest.raises(ConnectionError, match="lost"):
-        session.extend(*TREE, stop)
-    assert len(session.extend(*TREE, lambda: False)) == 6
 
 
 def test_a_prompt_that_is_given_up_leaves_no_step(eyes: LlamaCppModel, monkeypatch: pytest.MonkeyPatch) -> None:

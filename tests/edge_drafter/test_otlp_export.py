@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from edge_drafter import DraftingConfig
 from edge_drafter.otlp_export import ExportedSteps
-from speculation.otlp import Part, StepExporter, root_span
+from speculation.otlp import root_span
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import BeginStep
 from tests.edge_drafter.fakes import Bench, Weather, hashed_draft, hashed_target, request
@@ -71,16 +71,3 @@ def test_a_step_is_exported_once_and_one_that_is_taken_up_again_stands_under_the
     assert first.context.trace_id == again.context.trace_id == NUMBER != other.context.trace_id
     (draft,) = spans_of(exporter, Kind.DRAFT.value)
     assert draft.parent is not None and draft.parent.span_id == again.context.span_id
-
-
-def test_robot_and_verifier_meet_in_one_trace() -> None:
-    exporters = InMemorySpanExporter(), InMemorySpanExporter()
-    robot = StepExporter("robot", exporters[0], lambda: 0.0, asks=True)
-    cloud = StepExporter("verifier", exporters[1], lambda: 0.0)
-    robot.export(TRACE, Part("asked", 1.0, 2.0, {}), [])
-    cloud.export(TRACE, Part("answered", 1.2, 1.8, {}), [])
-    for each in (robot, cloud):
-        each.close()
-    (asked,), (answered,) = (exporter.get_finished_spans() for exporter in exporters)
-    assert asked.context and answered.parent and answered.parent.span_id == asked.context.span_id
-    assert [span.resource.attributes["service.name"] for span in (asked, answered)] == ["robot", "verifier"]

@@ -10,7 +10,6 @@ from adapters_training.predictor.measure import (
     Timings,
     auc,
     choose_threshold,
-    quality,
     replay,
 )
 from speculation.predictor import FEATURES
@@ -68,12 +67,3 @@ def test_auc_counts_pairs(pairs: list[tuple[int, bool]]) -> None:
     wins = [(a > b) + 0.5 * (a == b) for a in good for b in bad]
     chances, truth = (np.array(part) for part in zip(*pairs, strict=True))
     assert auc(chances.astype(float), truth) == pytest.approx(sum(wins) / len(wins) if wins else 0.5)
-
-
-def test_quality_of_a_prophet_and_of_a_yes_man() -> None:
-    some = drafts((4, 1), (4, 4), (4, 2))
-    best = quality(some, lambda rows: rows[:, 0], 0.5)
-    assert (best.accuracy, best.auc, best.recall, best.specificity) == (1.0, 1.0, 1.0, 1.0)
-    assert best.tokens == 9 and best.accepted == pytest.approx(7 / 9)
-    yes = quality(some, lambda rows: np.ones(len(rows)), 0.5)
-    assert (yes.recall, yes.specificity, yes.auc) == (1.0, 0.0, 0.5)

@@ -70,15 +70,6 @@ def test_a_step_is_a_span_under_its_robots_with_its_parts_at_their_times(
     assert step.context and all(part.parent and part.parent.span_id == step.context.span_id for part in passes)
 
 
-def test_a_step_without_an_id_gets_one_of_its_own(
-    traces: StepTraces, exporter: InMemorySpanExporter, bench: Bench
-) -> None:
-    answered(traces, bench, b"")
-    traces.close()
-    (step,) = (span for span in exporter.get_finished_spans() if span.name == "step")
-    assert step.parent is None and step.context and step.context.trace_id
-
-
 def lasted(span: ReadableSpan) -> float:
     assert span.start_time is not None and span.end_time is not None
     return (span.end_time - span.start_time) / 1e9
@@ -105,23 +96,6 @@ def test_what_finds_the_queue_full_is_dropped_and_counted(bench: Bench, monkeypa
     assert figures.value(SPANS_DROPPED) == 3
     go_on.set()
     traces.close()
-
-
-def test_what_the_collector_does_not_take_is_counted(bench: Bench) -> None:
-    class Refusing(InMemorySpanExporter):
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            return SpanExportResult.FAILURE
-
-    class Broken(InMemorySpanExporter):
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            raise OSError("no route to host")
-
-    for exporter in (Refusing(), Broken()):
-        traces = StepTraces(exporter, bench.post.clock)
-        answered(traces, bench, TRACE)
-        bench.ask(b"a", begin(2, max_tokens=1, idle=Idle.DECODE))
-        traces.close()
-        assert traces.dropped == 2
 
 
 def test_the_http_exporter_speaks_to_a_collector(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import threading
 from http import HTTPStatus
@@ -10,16 +9,13 @@ from http import HTTPStatus
 import pytest
 from rich.console import Console
 
-from cloud_verifier.monitoring import top
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
-from cloud_verifier.monitoring.gateway_health import GatewayHealth
 from cloud_verifier.monitoring.health import Load, VerifierHealth
 from cloud_verifier.monitoring.http_server import HttpServer, Page, pages_of
 from cloud_verifier.monitoring.top import Unreachable, fetch, show
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import greedy
-from tests.cloud_verifier.monitoring.test_gateway_health import status
 
 
 def shown(*urls: str) -> str:
@@ -52,19 +48,6 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
     assert "http://127.0.0.1:1: not reached: [Errno 111] Connection refused; was it started with --http?" in text
 
 
-def test_a_gateways_replicas_are_a_table() -> None:
-    gateway = GatewayHealth(lambda: 0.0, 60.0)
-    gateway.turn(lambda: [status("replica-1", sessions=3, late=0.5)], 9, 2)
-    server = HttpServer("127.0.0.1", 0, pages_of(gateway))
-    try:
-        text = shown(server.url)
-    finally:
-        server.close()
-    (line,) = (line for line in text.splitlines() if "replica-1" in line)
-    assert "3/4" in line and "50 %" in line and "tcp://10.0.0.5:5556" in line
-    assert "sent on 9  turned away 2" in text
-
-
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"robots": 3}', b"\xff"])
 def test_what_is_no_load_is_named_so(body: bytes) -> None:
     page: Page = lambda _: (HTTPStatus.OK, body, "application/json")  # noqa: E731
@@ -93,11 +76,3 @@ def test_an_address_that_is_none_is_a_line_beside_the_others() -> None:
     assert "localhost:abc: no verifier's --http address, which is HOST:PORT (nonnumeric port: 'abc')" in text
     assert f"{address}: no verifier's --http address, which is HOST:PORT (SSH-2.0-OpenSSH_9.2" in text
     assert "\x1b" not in text
-
-
-def test_ctrl_c_ends_it_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(top, "screen", interrupted)
-    show([], 1.0, False, Console(file=io.StringIO()))

@@ -114,11 +114,6 @@ def text_of(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def test_models_are_listed(api: Api) -> None:
-    assert [each.id for each in api.client.models.list()] == ["target"]
-    assert api.client.models.retrieve("target").id == "target"
-
-
 def test_greedy_answers_are_a_robots(api: Api, goal: Target) -> None:
     read = reader(api.vlm.processor.tokenizer)
     for number, truth in enumerate(goal.truths):
@@ -138,20 +133,6 @@ def test_a_stream_is_the_same_answer_in_pieces(api: Api, goal: Target) -> None:
     assert pieces[0].choices[0].delta.role == "assistant" and pieces[-1].choices[0].finish_reason == "length"
     assert last.choices == [] and last.usage is not None and last.usage.completion_tokens == ANSWER
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
-
-
-def test_asynchronous_clients(api: Api) -> None:
-    async def ask() -> list[str]:
-        async with AsyncOpenAI(base_url=api.url, api_key=api.key, timeout=LIMIT_S, max_retries=0) as asking:
-            calls = [
-                asking.chat.completions.create(
-                    model="target", messages=as_robot(number), temperature=0, max_tokens=ANSWER
-                )
-                for number in range(3)
-            ]
-            return [str(answer.choices[0].message.content) for answer in await asyncio.gather(*calls)]
-
-    assert asyncio.run(ask()) == [api.truth(prompt, jpeg(number)) for number, prompt in enumerate(PROMPTS)]
 
 
 def test_a_client_that_goes_in_the_middle_of_a_stream_frees_its_row(api: Api) -> None:
@@ -326,11 +307,6 @@ def test_what_would_change_an_answer_and_is_not_done_is_refused_by_name(api: Api
     with pytest.raises(openai.BadRequestError) as caught:
         api.ask([{"role": "user", "content": "hello"}], **how)
     assert caught.value.param == param
-
-
-def test_what_changes_nothing_is_ignored(api: Api) -> None:
-    how = {"user": "me", "metadata": {"a": "b"}, "store": False, "n": 1, "frequency_penalty": 0, "logit_bias": {}}
-    assert api.text(as_robot(0), **how) == api.truth(PROMPTS[0], jpeg(0))
 
 
 def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:

@@ -156,16 +156,6 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
     assert all(cache.used[row] == cache.length[row] for row in rows)
 
 
-def test_a_chunk_comes_behind_a_prefix_alone(target: Vlm, steps: list[Inputs]) -> None:
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
-    tokens = np.array([8, 9])
-    chunk = PrefillChunk(0, tokens, np.zeros((3, 2), dtype=np.int64), tokens[:0])
-    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens, no prefix may follow them"):
-        list(forward_layers(target, cache, [chunk]))
-
-
 def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> None:
     cache = KVCache(target, 1, 64)
     root = prefill(target, cache, 0, steps[0])
@@ -213,19 +203,6 @@ def test_sister_architectures_are_exact_too(tmp_path: Path, family: str, tied: b
     tokens, parents = [7, 8, 9], [-1, -1, 0]
     (logits,) = forward(vlm, cache, [draft_chunk(cache, 0, root, tokens, parents)])
     expect_tree(vlm, inputs, [], tokens, parents, logits)
-
-
-def test_cache_is_no_longer_than_the_model_s_context(target: Vlm) -> None:
-    with pytest.raises(ValueError, match="capacity 2049 is more than the 2048 tokens"):
-        KVCache(target, 1, 2049)
-
-
-def test_draft_chunk_wants_a_row_without_scratch(target: Vlm, steps: list[Inputs]) -> None:
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
-    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens"):
-        draft_chunk(cache, 0, root, [7], [-1])
 
 
 @pytest.mark.parametrize(("dtype", "margin"), [("float32", 1e-4), ("bfloat16", 0.5), ("float16", 0.1)])

@@ -8,15 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
-from speculation.vlm import folder as folder_module
-from speculation.vlm import load, memory
-from speculation.vlm.inputs import prepare
+from speculation.vlm import memory
 from speculation.vlm.load import ModelFolderError, load_vlm, model_fingerprint, tokenizer_fingerprint
 from speculation.vlm.model import Vlm
 from tests.models import tiny_model, tiny_tokenizer
@@ -187,21 +183,6 @@ def test_a_word_that_a_user_added_to_the_tokenizer_may_be_said(folder: Path) -> 
         vlm.words("find<|im_end|>")
 
 
-def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:
-    with pytest.raises(ModelFolderError, match="does not exist"):
-        load_vlm(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="dtype 'int4' is none of bfloat16, float16, float32, float64"):
-        load_vlm(tiny_target, dtype="int4")
-
-
-def test_an_adapter_alone_says_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen2-VL-2B-Instruct"}')
-    with pytest.raises(
-        ModelFolderError, match="is a LoRA adapter of Qwen/Qwen2-VL-2B-Instruct; merge it first: peft's"
-    ):
-        load_vlm(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -215,21 +196,6 @@ def test_names_of_the_hub_are_read_as_what_they_are(name: str | Path, sentence: 
     with pytest.raises(ModelFolderError) as caught:
         load_vlm(name)
     assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("version", "tested"),
-    [("5.19.0", False), ("5.20.2", True), (transformers.__version__, True), ("5.25.0", False), ("6.0.0.dev0", False)],
-)
-def test_a_transformers_that_was_not_tested_is_said_once(
-    version: str, tested: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    load._warn_of_untested.cache_clear()
-    for _ in range(2):
-        load._warn_of_untested(version)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [] if tested else len(said) == 1
-    assert all(f"transformers {version} is installed, tested are 5.20 to 5." in each for each in said)
 
 
 def test_shards_are_one_model(folder: Path, target: Vlm) -> None:
@@ -252,13 +218,6 @@ def test_too_little_memory_is_said_before_loading(folder: Path, monkeypatch: pyt
     with pytest.raises(ModelFolderError, match=r"its weights take 1\.1 MB in float32, cpu has 1\.0 MB free; choose"):
         load_vlm(folder)
     assert load_vlm(folder, dtype="bfloat16").dtype == torch.bfloat16
-
-
-def test_frames_are_bounded_as_asked(tiny_target: Path) -> None:
-    large = np.zeros((480, 640, 3), dtype=np.uint8)
-    free = load_vlm(tiny_target, min_pixels=28 * 28 * 4, max_pixels=28 * 28 * 400)
-    assert prepare(free, "go", large).grids == ((1, 34, 46),)
-    assert prepare(load_vlm(tiny_target, min_pixels=3136, max_pixels=28 * 28 * 20), "go", large).grids == ((1, 6, 10),)
 
 
 @pytest.mark.parametrize(
@@ -290,23 +249,6 @@ def test_fingerprint_names_config_and_weights(folder: Path, tiny_target: Path, t
     edit_config(extra_key=1)(folder)
     assert load_vlm(folder).fingerprint != same
     assert load_vlm(tiny_model(tmp_path / "other", seed=7)).fingerprint != same
-
-
-def test_fingerprint_samples_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "WHOLE_FILE_BYTES", 1000)
-    monkeypatch.setattr(folder_module, "SAMPLES", 4)
-    monkeypatch.setattr(folder_module, "SAMPLE_BYTES", 16)
-    path = tmp_path / WEIGHTS
-
-    def name(value: float, place: int) -> str:
-        weight = torch.zeros(5000)
-        weight[place] = value
-        save_file({"w": weight}, str(path))
-        return model_fingerprint({}, [path])
-
-    assert name(0, 0) != name(1, 0)
-    assert name(0, 0) != name(1, 4999)
-    assert name(0, 0) == name(1, 10)  # between two samples, as documented
 
 
 def test_fingerprint_refuses_a_pointer_file(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters_training.sources import LeftOut
-from speculation.frames import decode_jpeg
 from tests import bags
-from tests.datasets import CAMERA, lerobot, shade, shades
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 from vlm_nav_evaluation.bags.playback import Item, Pace, items, timed
 
@@ -28,11 +26,6 @@ def test_a_bag_keeps_its_own_pace_from_its_first_message_on() -> None:
     shown = list(timed(lambda: [odometry, *frames(100.0, 100.5, 102.0)], Pace()))
     assert [due for due, _ in shown] == [0.0, 1.0, 1.5, 3.0]
     assert shown[0][1] is odometry
-
-
-def test_rate_and_start_change_when_and_from_where() -> None:
-    shown = list(timed(lambda: frames(10.0, 11.0, 12.0, 13.0), Pace(rate=2.0, start=1.5)))
-    assert [(due, item.payload) for due, item in shown] == [(0.25, b"jpeg 12"), (0.75, b"jpeg 13")]
 
 
 def test_laps_follow_one_another_at_the_frames_own_distance() -> None:
@@ -96,18 +89,6 @@ def test_of_a_bag_that_is_cut_the_beginning_is_played(tmp_path: Path) -> None:
     problems = list[LeftOut]()
     shown = len(list(items(path, left_out=problems.append)))
     assert shown < whole == 30 and "what comes after is left out" in problems[-1].reason
-
-
-def test_data_sets_are_played_too(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="the extra `lerobot` is not installed")
-    pytest.importorskip("av", reason="the extra `lerobot` is not installed")
-    walks = lerobot(tmp_path / "walks", (("stroll", shades(3)), ("stroll on", shades(2, 3)), ("rest", shades(2, 5))))
-    assert [shade(decode_jpeg(item.payload)) for item in items(walks)] == list(range(7))
-    (walks / "videos" / CAMERA / "chunk-000" / "file-001.mp4").unlink()
-    problems = list[LeftOut]()
-    assert len(list(items(walks, left_out=problems.append))) == 5 and problems
-    with pytest.raises(ValueError, match="back"):
-        next(items(walks, "back"))
 
 
 def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from speculation.language.prompts import VOCABULARY_FILE
 from vlm_nav_evaluation.__main__ import main, parser
 from vlm_nav_evaluation.closed_loop import command as closed_loop
-from vlm_nav_evaluation.closed_loop.episodes import ORACLE, EpisodeKey
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 
@@ -32,19 +31,6 @@ def options(*flags: str) -> argparse.Namespace:
 def command(model: Path, out: Path, *flags: str) -> list[str]:
     folders = ["--target-model", str(model), "--draft-model", str(model), "--out", str(out)]
     return ["closed-loop", *folders, "--max-actions", "2", *flags]
-
-
-def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated() -> None:
-    chosen = options("--seeds", "3,5-6", "--modes", "edge,sd", "--rtt-ms", "40,0", "--difficulty", "all")
-    keys = closed_loop.episode_keys(chosen)
-    assert len(keys) == len(set(keys)) == 3 * 3 * (2 + 2)
-    assert keys[:4] == [
-        EpisodeKey("easy", 3, ORACLE, None),
-        EpisodeKey("easy", 3, "edge", None),
-        EpisodeKey("easy", 3, "sd", 0.0),
-        EpisodeKey("easy", 5, ORACLE, None),
-    ]
-    assert {key.policy for key in keys[27:]} == {"sd"} and {key.rtt_ms for key in keys[27:]} == {40.0}
 
 
 def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft: Path) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.action_publisher import BLOCKED_LIMIT, STUCK_LIMIT
-from spec_vlm_nav.runner import SOURCE
 from speculation.language.prompts import (
     ACTIONS,
     MOTIONS,
@@ -31,7 +29,6 @@ from speculation.wire import Jpegs, frames_of, jpeg_of
 from tests.models import frame, tiny_model
 from vlm_nav_evaluation.closed_loop.episodes import (
     SETTLE_S,
-    SIM_LIMITS,
     SIM_MOTION,
     Answerer,
     Answerers,
@@ -149,22 +146,8 @@ def test_what_is_absent_is_rightly_not_here() -> None:
     assert oracle.success and oracle.actions[-1] == NOT_HERE.text
 
 
-@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
-def test_a_free_motion_takes_a_bit_longer_than_at_full_speed(action: NavigationAction) -> None:
-    goal = abs(action.metres or action.radians)
-    least = goal / (SIM_MOTION.turn_speed if action.radians else SIM_MOTION.forward_speed)
-    assert least < motion_seconds(action, goal) < least + 1.0
-
-
 @given(st.sampled_from(MOTIONS), st.floats(0.0, 0.8))
 def test_a_blocked_motion_ends_and_costs_the_time_to_notice(action: NavigationAction, share: float) -> None:
     goal = abs(action.metres or action.radians)
     seconds = motion_seconds(action, share * goal)
     assert SIM_MOTION.blocked_after_s <= seconds < 8.0
-
-
-def test_the_speeds_are_those_of_the_simulated_robot() -> None:
-    config = yaml.safe_load((SOURCE / "config" / "sim.yaml").read_text())
-    executor, bridge = (config[f"/**/{name}"]["ros__parameters"] for name in ("action_executor", "go2_bridge"))
-    assert (executor["forward_speed"], executor["turn_speed"]) == (SIM_MOTION.forward_speed, SIM_MOTION.turn_speed)
-    assert (bridge["max_forward_speed"], bridge["max_turn_speed"]) == (SIM_LIMITS.vx, SIM_LIMITS.wz)

@@ -12,7 +12,6 @@ from vlm_nav_evaluation.closed_loop.episodes import Episode
 from vlm_nav_evaluation.closed_loop.scores import (
     different_walks,
     figures,
-    first_links,
     main_table,
     outcome_table,
     spl,
@@ -60,12 +59,6 @@ def test_rows_hold_the_time_where_it_was_spent() -> None:
     lines = main_table([best, row]).splitlines()
     assert lines[2].startswith("cloud, 0 ms") and " 1/2 " in lines[2] and " 80% " in lines[2]
     assert outcome_table([best, row]).splitlines()[2].split()[-2:] == ["0", "1"]
-
-
-def test_the_link_changes_no_walk_so_success_is_counted_once() -> None:
-    rows = figures([FOUND, replace(FOUND, rtt_ms=40.0), replace(FOUND, policy="sd")])
-    assert [(row["policy"], row["rtt_ms"]) for row in rows] == [("cloud", 0.0), ("sd", 0.0), ("cloud", 40.0)]
-    assert [(row["policy"], row["rtt_ms"]) for row in first_links(rows)] == [("cloud", 0.0), ("sd", 0.0)]
 
 
 def test_walks_that_differ_between_modes_of_one_target_are_counted() -> None:

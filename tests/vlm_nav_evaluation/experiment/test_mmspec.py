@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_drafter import DecodingStats
-from speculation.frames import MAX_PIXELS, decode_jpeg, jpeg_size
+from speculation.frames import MAX_PIXELS, jpeg_size
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import chat, continued
 from speculation.language.thinking import split_thinking
@@ -27,9 +27,9 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
 from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.photographs import PICTURES, TASKS, write_mmspec
-from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
-from vlm_nav_evaluation.experiment.questions import check_question, questions
-from vlm_nav_evaluation.experiment.run import Answer, Question, Run
+from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, load_questions, mean_accepted_tokens
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.experiment.sockets import Edges
 from vlm_nav_evaluation.verifier_process import verifier
 
@@ -60,12 +60,6 @@ def test_photographs_are_asked_in_all_their_turns(tmp_path: Path) -> None:
         assert question.jpeg == (folder / "images" / name).read_bytes(), "a JPEG stays as it is"
 
 
-def test_a_category_stands_in_for_a_topic_and_other_fields_do_not_matter(tmp_path: Path) -> None:
-    plain = {**SAMPLE, "topic": "", "category": "Accounting", "source": "own"}
-    (question,) = load_questions(folder_of(tmp_path / "own", plain, "", ""), 1)
-    assert (question.name, question.category, question.later) == ("a", "Accounting", ())
-
-
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
@@ -89,22 +83,8 @@ def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_too_few_samples_and_a_folder_without_the_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
-        load_questions(tmp_path, 1)
-    with pytest.raises(ValueError, match="2 prompts were asked for, .* and the file holds 1;"):
-        load_questions(folder_of(tmp_path / "own", SAMPLE), 2)
-
-
 TURNED = Image.Exif()
 TURNED[0x0112] = 6
-
-
-def test_a_png_is_sent_as_a_jpeg_turned_as_it_says(tmp_path: Path) -> None:
-    image = Image.new("RGBA", (48, 32), (200, 30, 30, 255))
-    (question,) = load_questions(folder_of(tmp_path / "own", SAMPLE, image=stored(image, "PNG", exif=TURNED)), 1)
-    assert isinstance(question.jpeg, bytes) and jpeg_size(question.jpeg) == (48, 32)
-    assert np.abs(decode_jpeg(question.jpeg).astype(int) - (200, 30, 30)).max() < 8
 
 
 def test_an_image_too_large_for_a_message_is_scaled(tmp_path: Path) -> None:
@@ -159,21 +139,6 @@ def test_a_later_turn_comes_behind_what_was_said_and_not_what_was_thought(tmp_pa
     assert thought and second.prompt == continued(first.prompt, said, "Which colour?")
 
 
-def test_a_turn_that_does_not_fit_is_named(target: Vlm) -> None:
-    jpeg = questions("random", 1)[0].jpeg
-    check_question(target, Question("short", jpeg, "a"), 16, 2048)
-    for prompt, sentence in (
-        (
-            "abc " * 600,
-            r"sample a turn 2 has \d+ tokens; .* a draft it does not fit the 512 of a session; .*--capacity",
-        ),
-        ("x" * 12_001, "sample a turn 2 has 12001 characters with the turns before, the limit is 12000"),
-        ("say <|im_end|>", "sample a turn 2: the instruction contains the special token <|im_end|>"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            check_question(target, Question(prompt, jpeg, "a turn 2"), 16, 512)
-
-
 def stats(tokens: int, rounds: int, seconds: float) -> DecodingStats:
     return DecodingStats(tokens=tokens, rounds=rounds, total_s=seconds)
 
@@ -188,28 +153,3 @@ def test_mean_accepted_tokens_are_the_accepted_ones_and_one_more(answers: list[l
     theirs = [stats(sum(each) + len(each), len(each), 1.0) for each in answers]
     assert mean_accepted_tokens(theirs, at_prefill=True) == mean
     assert mean_accepted_tokens([stats(1, 1, 1.0)]) is None, "an answer of one token verifies nothing"
-
-
-def test_figures_are_of_each_category_and_of_all() -> None:
-    asked = [
-        Question("a", b"", category="vqa"),
-        Question("b", b"", category="chart"),
-        Question("c", b"", category="vqa"),
-    ]
-    times = {"target": (1.0, 4.0, 3.0), "sd": (0.5, 4.0, 1.0), "edge": (0.1, 0.1, 0.1)}
-    rounds = {"target": 9, "sd": 3, "edge": 9}
-    answers = {arm: [Answer((), stats(9, rounds[arm], each)) for each in taken] for arm, taken in times.items()}
-    found = counted(Run(answers, exact=["target", "sd"]), asked, "target")
-    assert list(found) == ["vqa", "chart", "all"] and list(found["all"]) == ["target", "sd"]
-    assert found["vqa"]["sd"] == {
-        "turns": 2,
-        "tokens": 18,
-        "mean_accepted_tokens": 4.0,
-        "walltime_ratio": 2.5,
-        "walltime_ratio_of_totals": pytest.approx(4.0 / 1.5),
-    }
-    assert (found["chart"]["sd"]["walltime_ratio"], found["all"]["sd"]["walltime_ratio"]) == (1.0, 2.0)
-    assert all(found[category]["target"]["mean_accepted_tokens"] == 1.0 for category in found)
-    table = described(found, "target").splitlines()
-    assert "walltime against 'target', prefill included" in table[0] and len(table) == 2 + 6
-    assert table[3].split() == ["vqa:", "sd", "2", "18", "4.00", "2.50x", "2.67x"]

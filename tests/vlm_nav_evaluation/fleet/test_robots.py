@@ -67,25 +67,6 @@ def test_what_an_exit_names_rightly_is_drafted_on() -> None:
     assert depths[1] >= depths[2] >= depths[0] and depths[1] > 3
 
 
-def test_an_oracle_drafts_on_where_every_verdict_ends() -> None:
-    """So each draft has the levels of all forwards since the one before, three and as many as were made meanwhile."""
-    robot = TreeDrafter(Drafting(3, ahead=True, tree=64, oracle=True), T_P, WORKLOAD.kinds, WORKLOAD.shares)
-    request, position, now = WORKLOAD.request(0, 1), 0, 0.0
-    robot.begin(request, now)
-    for _ in range(8):
-        now += 0.03
-        tokens, parents = robot.draft(now)
-        depth, node, place = [0] * len(tokens), -1, position
-        for index, parent in enumerate(parents or []):
-            depth[index] = 1 + (depth[parent] if parent >= 0 else 0)
-            if parent == node and tokens[index] == request.answer[place]:
-                node, place = index, place + 1
-        assert max(depth) == (5 if position else 3)
-        now += 0.02
-        robot.commit(request.answer[position : place + 1], now)
-        position = place + 1
-
-
 def test_exits_out_of_order_are_refused() -> None:
     with pytest.raises(ValueError, match="system x: exits"):
         System("x", Scheduling(), exits=(Exit(5, 0.6, 0.8), Exit(2, 0.3, 0.4)))

@@ -9,11 +9,8 @@ import pytest
 from speculation.pass_cost import Load
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.fleet import specedge
-from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, tokens_of
-from vlm_nav_evaluation.fleet.figures import Window, run
-from vlm_nav_evaluation.fleet.plots import COLOURS
-from vlm_nav_evaluation.fleet.systems import Exit
-from vlm_nav_evaluation.fleet.wisp import MEANING, capacity_table, ratios, systems
+from vlm_nav_evaluation.fleet.candidates import MODELS
+from vlm_nav_evaluation.fleet.figures import Window
 
 
 def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
@@ -23,19 +20,6 @@ def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
     for declared in specedge.PAIRS.values():
         tree = Load.row(1 + specedge.TREE, specedge.CONTEXT)
         assert specedge.cost_of(declared).seconds(tree) == pytest.approx(declared.verify_s)
-
-
-def test_every_system_has_its_words_and_its_colour() -> None:
-    assert set(systems()) == set(MEANING) <= set(COLOURS)
-
-
-def test_two_cohorts_keep_the_verifier_busy() -> None:
-    pair = specedge.PAIRS["Qwen3 32B/1.7B"]
-    setting, robots = specedge.edge_run(pair, MODELS["stretches"], 1, specedge.SPECEDGE)
-    figures = run(setting, robots, window=Window(2.0, 22.0), judged=False)
-    assert robots == 2 and figures.rows == 1.0
-    assert figures.busy == pytest.approx(1.0, abs=0.02)
-    assert figures.goodput / figures.tokens_per_pass * pair.verify_s == pytest.approx(1.0, abs=0.08)
 
 
 def test_no_edge_passes_the_ceiling_nor_the_oracle_and_ours_reaches_more_than_one_path() -> None:
@@ -48,41 +32,6 @@ def test_no_edge_passes_the_ceiling_nor_the_oracle_and_ours_reaches_more_than_on
     most = specedge.ceiling(pair, model)
     assert found["none"] < found[specedge.SPECEDGE] < min(found[name] for name in specedge.OURS)
     assert max(found.values()) == found[specedge.ORACLE] < 1.02 * most
-
-
-def test_early_exits_that_are_always_right_and_free_are_worth_their_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair, model = specedge.PAIRS["Qwen3 32B/1.7B"], Candidates("test", ((0.97, 0.015), (0.3, 0.09, 0.03)), (0.7, 0.3))
-    monkeypatch.setattr(specedge, "EXIT_COST", 0.0)
-    found = []
-    for right in (0.0, 1.0):
-        run_of = specedge.edge_run(pair, model, 1, specedge.OURS[1], (Exit(2, 0.2, right),))
-        found.append(specedge.cell(*run_of, 0, Window(5.0, 25.0))["tau"])
-    levels = specedge.depth_of(0.8 * pair.verify_s, 0.0)
-    deeper = tokens_of(model, specedge.TREE, 7 + levels) - tokens_of(model, specedge.TREE, 7)
-    assert found[1] - found[0] > 0.5 * deeper
-
-
-def test_the_servers_depth_is_the_best_of_all() -> None:
-    pair, model = specedge.PAIRS["Qwen3 14B/1.7B"], Candidates("test", ((0.66, 0.10, 0.04),))
-    depth = specedge.best_depth(pair, model, 1)
-    window = Window(5.0, 65.0)
-    found = {
-        each: specedge.cell(*specedge.server_run(pair, model, 1, each), 0, window)["tokens_per_s"]
-        for each in (depth - 2, depth, depth + 3)
-    }
-    assert max(found, key=lambda each: found[each]) == depth
-
-
-def test_ratios_compare_with_each_baseline() -> None:
-    capacities = {
-        name: {"interactive": {"robots": robots}}
-        for name, robots in {"sled": [3, 4], "central": [7, 8], "full_budget": [20, 24]}.items()
-    }
-    load = {name: {8: {"goodput": 10.0 * place}, 16: {"goodput": 5.0}} for place, name in enumerate(capacities, 1)}
-    found = ratios(capacities, load)
-    assert found["sled"] == {"capacity interactive": 6.0, "goodput": 3.0}
-    assert found["central"] == {"capacity interactive": 3.0, "goodput": 1.5}
-    assert "20 / 24" in capacity_table(capacities)
 
 
 def test_the_command_prints_ratios_and_keeps_a_plot(

@@ -39,14 +39,6 @@ def test_the_best_tree_has_the_largest_products(
     assert shape.chances == pytest.approx([value[head] for head in shape.heads])
 
 
-def test_levels_that_were_drafted_beside_others_are_narrow() -> None:
-    levels = ((0.4, 0.3, 0.2),) * 4
-    wide, narrow = best_tree(levels, 8, 4), best_tree(levels, 8, 4, heads=8, widths=(1, 1))
-    assert [sum(len(node) == level for node in narrow.nodes) for level in (1, 2)] == [1, 1]
-    assert sum(len(node) == 1 for node in wide.nodes) == 3
-    assert all(len(node) <= 2 for node in wide.within(2).nodes)
-
-
 @settings(max_examples=40, deadline=None)
 @given(LEVELS.filter(lambda levels: len(levels) > 1), st.integers(2, 10), st.integers(1, 4), st.integers(0, 4))
 def test_what_was_drafted_ahead_is_never_worse_than_to_begin_again(

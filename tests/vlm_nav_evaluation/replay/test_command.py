@@ -18,7 +18,6 @@ from tests import bags
 from tests.cloud_verifier.process import Verifier, start
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.frames import FrameSource, OracleLabel, Selection
-from vlm_nav_evaluation.replay.command import fingerprint, name_bags
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"
@@ -179,17 +178,3 @@ def test_a_thousand_frames_are_read_without_holding_them(tmp_path: Path) -> None
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.25 * peaks[0] + 200_000
-
-
-def test_bags_are_told_apart_and_named_by_what_is_in_them(tmp_path: Path) -> None:
-    one, two = (bags.write(tmp_path / part / "bag", bags.camera(1 + number)) for number, part in enumerate("ab"))
-    assert list(name_bags([one, two])) == [str(one), str(two)]
-    assert list(name_bags([one])) == ["bag"]
-    with pytest.raises(ValueError, match="named twice"):
-        name_bags([one, one])
-    before = fingerprint(one)
-    assert before == fingerprint(one) != fingerprint(two)
-    (file,) = one.glob("*.mcap")
-    file.write_bytes(file.read_bytes()[:-1])
-    assert fingerprint(one) != before
-    assert fingerprint(tmp_path / "nowhere") == "-"

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapters_training.sources.rosbag2 import GO2_VIDEO
 from speculation.frames import decode_jpeg
-from tests.bags import SECOND_NS, compressed, make, plain, raw, write
+from tests.bags import SECOND_NS, compressed, plain, raw, write
 from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
 from vlm_nav_evaluation.bags.files import read
-from vlm_nav_evaluation.report.run import Place, Run, load_run
+from vlm_nav_evaluation.report.run import Place, load_run
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
 
@@ -36,29 +35,6 @@ def test_a_run_is_read_back_with_its_decisions_frames_figures_and_path(bag: Path
     assert run.path[-1][1:] == pytest.approx((1.0, 0.0, 0.4), abs=0.02)
     place = run.decisions[1].place
     assert place is not None and place.x == pytest.approx(0.9, abs=0.02)
-
-
-def test_the_headline_goes_by_truth_where_there_is_one(bag: Path) -> None:
-    run = load_run(bag)
-    assert run.headline() == "FOUND the silver bottle after 4 decisions"
-    run.truth["distance"] = 1.7
-    assert run.headline() == "NOT FOUND the silver bottle after 4 decisions, the last stop; 1.7 m away, in view"
-    run.decisions[-1].action = "not here"
-    assert run.headline() == "NOT HERE was the answer after 4 decisions; the silver bottle is 1.7 m away, in view"
-    run.decisions[-1].action = "stop"
-    run.truth = {}
-    assert run.headline() == '"the SILVER bottle, please": 4 decisions, the last stop'
-    assert Run(bag).headline() == "a run: nothing was decided"
-
-
-def test_the_room_is_made_again_from_what_the_bag_says(bag: Path) -> None:
-    run = load_run(bag)
-    scene = run.scene()
-    assert scene is not None and (scene.seed, scene.target.text) == (1, "silver bottle")
-    run.truth["room"] = {**ROOM, "weather": "rain"}
-    with pytest.raises(ValueError, match="cannot make the room"):
-        run.scene()
-    assert Run(bag).scene() is None
 
 
 def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
@@ -86,17 +62,6 @@ def test_depth_with_the_cameras_stamps_is_no_frame_and_a_raw_camera_is(bag: Path
     assert [round(float(decode_jpeg(frame).mean())) for frame in seen] == [0, 40, 120]
     (newest,) = run.frames_at([3 * SECOND_NS])
     assert newest is not None and round(float(decode_jpeg(newest).mean())) == 120
-
-
-def test_of_a_run_with_video_alone_it_is_said_that_none_is_shown(bag: Path, tmp_path: Path) -> None:
-    messages = [(topic, at_ns, message) for topic, at_ns, message in read(bag) if topic != "/front/jpeg"]
-    stream = make(
-        GO2_VIDEO, time_frame=0, **dict.fromkeys(("video720p", "video360p", "video180p"), np.ones(9, np.uint8))
-    )
-    run = load_run(write(tmp_path / "bag", [*messages, ("/frontvideostream", messages[-1][1], stream)]))
-    assert run.decisions and not run.camera
-    (problem,) = run.problems
-    assert "/frontvideostream is a video stream, which is not decoded here" in problem
 
 
 def test_of_a_run_that_was_cut_off_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:

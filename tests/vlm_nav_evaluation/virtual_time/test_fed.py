@@ -14,7 +14,7 @@ from edge_drafter.protocols import FedModel
 from speculation.fed.session import FedSession
 from speculation.wire import ROOT
 from tests.speculation.fed.heads import random_head, tiny_config
-from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, decode, drafting, run_mode
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, run_mode
 from vlm_nav_evaluation.virtual_time.fed import RecordedFedModel
 
 ORIN = Timings("orin", 0.072, 0.0, 0.015, one_way_s=0.01, fed_s=0.007)
@@ -116,21 +116,3 @@ def test_the_first_token_is_decoded_where_that_is_over_before_a_draft_can_be_the
     # A draft forward under way holds the commit up.
     expected = 2 * one_way_s + 0.015 if alone else waited
     assert second.stats.first_commit_s == pytest.approx(expected, abs=0.007)
-
-
-def test_features_take_their_bytes_on_the_link() -> None:
-    recording = FED.draw(1)
-    slow = replace(ORIN, down_bits_per_s=1e6)
-    (fed,) = run_mode("sd", recording, ORIN, fed=True)
-    (plain,) = run_mode("sd", recording, replace(ORIN, draft_s=0.007))
-    more = fed.stats.bytes_down - plain.stats.bytes_down
-    assert more == pytest.approx((32 + 24) * 256, rel=0.05), "other messages take the rest"
-    (late,) = run_mode("sd", recording, slow, fed=True)
-    assert late.stats.total_s - fed.stats.total_s == pytest.approx(fed.stats.bytes_down * 8 / 1e6, rel=0.02)
-
-
-def test_a_head_and_its_time_are_needed() -> None:
-    with pytest.raises(ValueError, match="no fed head"):
-        run_mode("sd", Synthetic(tokens=4).draw(1), ORIN, fed=True)
-    with pytest.raises(ValueError, match="fed_s"):
-        decode(FED.draw(1), replace(ORIN, fed_s=0.0), drafting("sd", FED.draw(1)), fed=True)
