@@ -17,6 +17,7 @@ from cloud_verifier import engine as engine_module
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.interfaces import CapacityError, Row
+from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.language.grammar import Constraint, Grammars
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split, StepDraws
@@ -84,6 +85,25 @@ def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(vlm: Vlm, tru
     assert [last.verdicts[0].path, last.verdicts[0].token] == [(0, 1, 2, 3), a[4]]
     assert [last.verdicts[1].path, last.verdicts[1].token] == [(), b[0]]
     assert last.verdicts[2].path[:2] == (1, 3) and last.verdicts[2].token == c[len(last.verdicts[2].path)]
+
+
+@pytest.mark.parametrize("committed", [0, 5])
+def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
+    """At its image, or between layers of a chunk; other rows and the next prefill are as before."""
+    engine, known = filled(vlm, [[], [], []]), truths[1][:committed]
+    inputs = engine.prepare(PROMPTS[1], jpeg(1))
+    tokens = engine.begin(1, inputs, known, 20)
+    with pytest.raises(Abandoned):
+        engine.encode(1, lambda: True)
+    engine.encode(1, lambda: False)
+    running = engine.verify([Row(1, chunk=tokens)])
+    next(running)
+    del running
+    *_, last = engine.verify([Row(0, (), ()), Row(2, (), ())])
+    assert [last.verdicts[row].token for row in (0, 2)] == [truths[0][0], truths[2][0]]
+    prefill_at_once(engine, 1, inputs, known, 20)
+    *_, last = engine.verify([Row(1, (), ())])
+    assert last.verdicts[1].token == truths[1][committed]
 
 
 @pytest.fixture(scope="module")

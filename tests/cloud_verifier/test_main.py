@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud_verifier.config import ServerConfig
+from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.serving import find_cost
 from cloud_verifier.sessions import check_welcome
@@ -60,3 +60,13 @@ def test_the_models_own_profile_is_taken_where_it_fits(tmp_path: Path, caplog: p
         assert found(tmp_path, dtype="bfloat16") is None
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [COST_FILE in message for message in warned] == [True, True]
+
+
+def test_one_that_was_asked_for_must_fit(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    with pytest.raises(StartError, match=r"--pass-cost: .*mine\.json"):
+        found(tmp_path, pass_cost=path)
+    PROFILE.save(path)
+    assert found(tmp_path, pass_cost=path) == PROFILE
+    with pytest.raises(StartError, match="model"):
+        found(tmp_path, "e" * 16, pass_cost=path)

@@ -11,9 +11,10 @@ import pytest
 from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
 from vlm_nav_evaluation import drafting_gain as gain
-from vlm_nav_evaluation.drafting_gain import FORGETFUL, PROFILE, measure
+from vlm_nav_evaluation.drafting_gain import FORGETFUL, PROFILE, measure, questions
 from vlm_nav_evaluation.experiment.questions import questions as rooms
 from vlm_nav_evaluation.html_page import write_page
+from vlm_nav_evaluation.report.run import Decision
 
 
 def test_modes_answer_a_runs_questions_alike_and_the_report_shows_what_each_took(
@@ -33,3 +34,12 @@ def test_modes_answer_a_runs_questions_alike_and_the_report_shows_what_each_took
     assert set(found.timelines) == {Mode.CLOUD.value, Mode.FULL.value}
     page = write_page(tmp_path / "page.html", "a run", [found.section()]).read_text()
     assert page.count("data:image/png") == 2 and f"<td>{FORGETFUL}</td>" in page
+
+
+def test_only_frames_that_were_asked_about_are_asked_again() -> None:
+    decisions = [Decision(1, step, "forward small", "", 10 * step, 10 * step, frame=b"jpeg") for step in range(4)]
+    decisions[1].frame = None
+    asked = questions(decisions, {0: "first", 10: "no frame", 30: "last"})
+    assert {(each.prompt, each.jpeg, each.name) for each in asked} == {("first", b"jpeg", "0"), ("last", b"jpeg", "3")}
+    with pytest.raises(ValueError, match="asked 1 questions that its bag has frames of; 2 are needed"):
+        measure(asked[:1], argparse.Namespace(profile="", link=""))

@@ -57,6 +57,20 @@ def test_files_are_read_when_they_change_and_what_is_broken_is_named_once(
     assert keys.name(new) == "go2-7", "another key under the same name is another robot"
 
 
+def test_one_file_that_cannot_be_had_keeps_no_robot_in_or_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A link that leads nowhere, or in a circle, once stopped the start, and every change while the verifier served."""
+    make_keys(tmp_path, "go2-7")
+    folder = tmp_path / AUTHORIZED
+    (folder / "circle.key").symlink_to("circle.key")
+    (folder / "nowhere.key").symlink_to("missing.key")
+    keys = AuthorizedKeys(folder)
+    assert len(keys) == 1 and all(f"{name}.key, so its robot cannot" in caplog.text for name in ("circle", "nowhere"))
+    make_keys(tmp_path, "go2-8")
+    (folder / "go2-7.key").unlink()
+    keys.refresh()
+    assert "go2-8" in keys and keys.gone == ["go2-7"]
+
+
 def test_a_server_key_whose_mode_was_mended_is_taken_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As the line in the log asks for."""
     make_keys(tmp_path)

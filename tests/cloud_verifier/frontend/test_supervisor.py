@@ -119,6 +119,17 @@ def test_while_no_process_can_be_started_the_next_frontend_is_tried_with_pauses(
         robot.close()
 
 
+def test_an_ipc_address_works_and_what_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
+    frontend = Frontend(f"ipc://{tmp_path / 'v'}")
+    robot = Robot(frontend.address)
+    robot.send(Ping(1))
+    assert receive(frontend)[1] == [encode(Ping(1))]
+    robot.close()
+    frontend.close()
+    with pytest.raises(StartError, match="--bind ipc:///nowhere/v: No such file"):
+        Frontend("ipc:///nowhere/v")
+
+
 class Serving(threading.Thread):
     """Welcomes and answers whoever comes, and keeps whose key each was and whose were taken back."""
 

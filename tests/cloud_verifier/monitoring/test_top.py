@@ -10,12 +10,14 @@ import pytest
 from rich.console import Console
 
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
+from cloud_verifier.monitoring.gateway_health import GatewayHealth
 from cloud_verifier.monitoring.health import Load, VerifierHealth
 from cloud_verifier.monitoring.http_server import HttpServer, Page, pages_of
 from cloud_verifier.monitoring.top import Unreachable, fetch, show
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import greedy
+from tests.cloud_verifier.monitoring.test_gateway_health import status
 
 
 def shown(*urls: str) -> str:
@@ -46,6 +48,19 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
     assert len(lines) == 2 and "drafting" in lines[0] and "100 %" in lines[0] and "idle" in lines[1]
     assert "sessions 2/2" in text and "full: all 2 sessions are taken" in text
     assert "http://127.0.0.1:1: not reached: [Errno 111] Connection refused; was it started with --http?" in text
+
+
+def test_a_gateways_replicas_are_a_table() -> None:
+    gateway = GatewayHealth(lambda: 0.0, 60.0)
+    gateway.turn(lambda: [status("replica-1", sessions=3, late=0.5)], 9, 2)
+    server = HttpServer("127.0.0.1", 0, pages_of(gateway))
+    try:
+        text = shown(server.url)
+    finally:
+        server.close()
+    (line,) = (line for line in text.splitlines() if "replica-1" in line)
+    assert "3/4" in line and "50 %" in line and "tcp://10.0.0.5:5556" in line
+    assert "sent on 9  turned away 2" in text
 
 
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"robots": 3}', b"\xff"])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.openai_api.messages import ApiError, ChatRequest, read_request
+from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
 from cloud_verifier.openai_api.server import Answer, within
 from speculation.language.growing_text import GrowingText
 
@@ -73,6 +73,19 @@ def test_any_json_is_a_request_or_an_error_of_the_api(held: Any) -> None:
         assert json.loads(error.body)["error"]["message"]
 
 
+def test_answers_are_written_as_the_api_does() -> None:
+    answers = Answers("chatcmpl-1", 7, "m")
+    whole = json.loads(answers.whole("hi", "stop", Usage(3, 2, 5)))
+    assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
+    piece = json.loads(answers.piece("x"))
+    assert piece["object"] == "chat.completion.chunk" and piece["choices"][0]["delta"] == {"content": "x"}
+    assert "usage" not in piece and json.loads(answers.usage(Usage(3, 0, 3)))["choices"] == []
+    assert json.loads(answers.piece(None, "length"))["choices"][0] | {"delta": {}} == {
+        "index": 0, "finish_reason": "length", "delta": {}, "logprobs": None,
+    }  # fmt: skip
+
+
 def answered(letters: Sequence[str], cuts: Sequence[int], stops: tuple[str, ...]) -> tuple[list[str], Answer]:
     """Return the pieces of an answer whose tokens are letters, committed in parts that end at these places."""
 
@@ -129,3 +142,8 @@ def test_work_that_fails_as_it_is_cancelled_is_no_lost_error() -> None:
         return lost
 
     assert not asyncio.run(run())
+
+
+def test_work_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(within(0.01, asyncio.sleep(60)))

@@ -85,6 +85,15 @@ def test_a_draft_of_rejection_sampling_stays_whole() -> None:
     assert FullBudget().schedule([step], 0.0, Costs(cost), BUDGET).choices[step].tree.tokens == (1, 2)
 
 
+def test_the_budget_of_tokens_cuts_the_first_draft_and_is_never_exceeded() -> None:
+    steps = [waiting(index, draft=[1, 2, 3], judged=[(3, 3)] * 9) for index in range(3)]
+    cost = Declared(PassCost(0.0001, 0.0, 0.0, 0.01))
+    for most in range(1, 13):
+        batch = FullBudget().schedule(steps, 0.0, Costs(cost), replace(BUDGET, tokens=most))
+        used = sum(1 + len(choice.tree.tokens) for choice in batch.choices.values())
+        assert used == min(4, most) + 4 * max(0, min(2, most // 4 - 1))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_session_is_never_given_more_than_its_ledger_chose(seed: int) -> None:
     rng = random.Random(seed)

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters_training.sources import LeftOut
+from speculation.frames import decode_jpeg
 from tests import bags
+from tests.datasets import CAMERA, lerobot, shade, shades
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 from vlm_nav_evaluation.bags.playback import Item, Pace, items, timed
 
@@ -89,6 +91,18 @@ def test_of_a_bag_that_is_cut_the_beginning_is_played(tmp_path: Path) -> None:
     problems = list[LeftOut]()
     shown = len(list(items(path, left_out=problems.append)))
     assert shown < whole == 30 and "what comes after is left out" in problems[-1].reason
+
+
+def test_data_sets_are_played_too(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra `lerobot` is not installed")
+    pytest.importorskip("av", reason="the extra `lerobot` is not installed")
+    walks = lerobot(tmp_path / "walks", (("stroll", shades(3)), ("stroll on", shades(2, 3)), ("rest", shades(2, 5))))
+    assert [shade(decode_jpeg(item.payload)) for item in items(walks)] == list(range(7))
+    (walks / "videos" / CAMERA / "chunk-000" / "file-001.mp4").unlink()
+    problems = list[LeftOut]()
+    assert len(list(items(walks, left_out=problems.append))) == 5 and problems
+    with pytest.raises(ValueError, match="back"):
+        next(items(walks, "back"))
 
 
 def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:

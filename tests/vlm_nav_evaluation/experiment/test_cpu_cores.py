@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from vlm_nav_evaluation.experiment.cpu_cores import Cores, placed
+from vlm_nav_evaluation.experiment.cpu_cores import Cores, described, placed
 
 
 @pytest.mark.parametrize("cores", [Cores.FREE, Cores.ONE, Cores.SPLIT])
@@ -41,3 +41,12 @@ def test_threads_and_new_processes_stay_on_the_chosen_core(cores: Cores, monkeyp
     thread.join()
     assert seen == [expected[0]] and child.stdout.strip() == str(sorted(expected[1]))
     assert os.sched_getaffinity(0) == before
+
+
+def test_two_cores_take_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    assert described(Cores.ONE) == described(Cores.FREE) == "edge and verifier share core 3"
+    with pytest.raises(ValueError, match="--cores split needs two cores"):
+        described(Cores.SPLIT)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 4, 7})
+    assert described(Cores.SPLIT) == "edge on core 3, verifier on core 4, 7"

@@ -27,9 +27,9 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
 from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.photographs import PICTURES, TASKS, write_mmspec
-from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, load_questions, mean_accepted_tokens
+from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
 from vlm_nav_evaluation.experiment.questions import questions
-from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.experiment.run import Answer, Question, Run
 from vlm_nav_evaluation.experiment.sockets import Edges
 from vlm_nav_evaluation.verifier_process import verifier
 
@@ -81,6 +81,13 @@ def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence
     with pytest.raises(ValueError, match=sentence) as error:
         load_questions(folder, 1)
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_too_few_samples_and_a_folder_without_the_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        load_questions(tmp_path, 1)
+    with pytest.raises(ValueError, match="2 prompts were asked for, .* and the file holds 1;"):
+        load_questions(folder_of(tmp_path / "own", SAMPLE), 2)
 
 
 TURNED = Image.Exif()
@@ -153,3 +160,28 @@ def test_mean_accepted_tokens_are_the_accepted_ones_and_one_more(answers: list[l
     theirs = [stats(sum(each) + len(each), len(each), 1.0) for each in answers]
     assert mean_accepted_tokens(theirs, at_prefill=True) == mean
     assert mean_accepted_tokens([stats(1, 1, 1.0)]) is None, "an answer of one token verifies nothing"
+
+
+def test_figures_are_of_each_category_and_of_all() -> None:
+    asked = [
+        Question("a", b"", category="vqa"),
+        Question("b", b"", category="chart"),
+        Question("c", b"", category="vqa"),
+    ]
+    times = {"target": (1.0, 4.0, 3.0), "sd": (0.5, 4.0, 1.0), "edge": (0.1, 0.1, 0.1)}
+    rounds = {"target": 9, "sd": 3, "edge": 9}
+    answers = {arm: [Answer((), stats(9, rounds[arm], each)) for each in taken] for arm, taken in times.items()}
+    found = counted(Run(answers, exact=["target", "sd"]), asked, "target")
+    assert list(found) == ["vqa", "chart", "all"] and list(found["all"]) == ["target", "sd"]
+    assert found["vqa"]["sd"] == {
+        "turns": 2,
+        "tokens": 18,
+        "mean_accepted_tokens": 4.0,
+        "walltime_ratio": 2.5,
+        "walltime_ratio_of_totals": pytest.approx(4.0 / 1.5),
+    }
+    assert (found["chart"]["sd"]["walltime_ratio"], found["all"]["sd"]["walltime_ratio"]) == (1.0, 2.0)
+    assert all(found[category]["target"]["mean_accepted_tokens"] == 1.0 for category in found)
+    table = described(found, "target").splitlines()
+    assert "walltime against 'target', prefill included" in table[0] and len(table) == 2 + 6
+    assert table[3].split() == ["vqa:", "sd", "2", "18", "4.00", "2.50x", "2.67x"]

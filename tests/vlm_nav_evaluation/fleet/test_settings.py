@@ -11,6 +11,7 @@ from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.fleet import specedge
 from vlm_nav_evaluation.fleet.candidates import MODELS
 from vlm_nav_evaluation.fleet.figures import Window
+from vlm_nav_evaluation.fleet.wisp import capacity_table, ratios
 
 
 def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
@@ -32,6 +33,18 @@ def test_no_edge_passes_the_ceiling_nor_the_oracle_and_ours_reaches_more_than_on
     most = specedge.ceiling(pair, model)
     assert found["none"] < found[specedge.SPECEDGE] < min(found[name] for name in specedge.OURS)
     assert max(found.values()) == found[specedge.ORACLE] < 1.02 * most
+
+
+def test_ratios_compare_with_each_baseline() -> None:
+    capacities = {
+        name: {"interactive": {"robots": robots}}
+        for name, robots in {"sled": [3, 4], "central": [7, 8], "full_budget": [20, 24]}.items()
+    }
+    load = {name: {8: {"goodput": 10.0 * place}, 16: {"goodput": 5.0}} for place, name in enumerate(capacities, 1)}
+    found = ratios(capacities, load)
+    assert found["sled"] == {"capacity interactive": 6.0, "goodput": 3.0}
+    assert found["central"] == {"capacity interactive": 3.0, "goodput": 1.5}
+    assert "20 / 24" in capacity_table(capacities)
 
 
 def test_the_command_prints_ratios_and_keeps_a_plot(

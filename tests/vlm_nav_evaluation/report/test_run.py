@@ -12,7 +12,7 @@ from speculation.frames import decode_jpeg
 from tests.bags import SECOND_NS, compressed, plain, raw, write
 from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
 from vlm_nav_evaluation.bags.files import read
-from vlm_nav_evaluation.report.run import Place, load_run
+from vlm_nav_evaluation.report.run import Place, Run, load_run
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
 
@@ -35,6 +35,19 @@ def test_a_run_is_read_back_with_its_decisions_frames_figures_and_path(bag: Path
     assert run.path[-1][1:] == pytest.approx((1.0, 0.0, 0.4), abs=0.02)
     place = run.decisions[1].place
     assert place is not None and place.x == pytest.approx(0.9, abs=0.02)
+
+
+def test_the_headline_goes_by_truth_where_there_is_one(bag: Path) -> None:
+    run = load_run(bag)
+    assert run.headline() == "FOUND the silver bottle after 4 decisions"
+    run.truth["distance"] = 1.7
+    assert run.headline() == "NOT FOUND the silver bottle after 4 decisions, the last stop; 1.7 m away, in view"
+    run.decisions[-1].action = "not here"
+    assert run.headline() == "NOT HERE was the answer after 4 decisions; the silver bottle is 1.7 m away, in view"
+    run.decisions[-1].action = "stop"
+    run.truth = {}
+    assert run.headline() == '"the SILVER bottle, please": 4 decisions, the last stop'
+    assert Run(bag).headline() == "a run: nothing was decided"
 
 
 def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:

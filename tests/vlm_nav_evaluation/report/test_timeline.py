@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from speculation.trace import Kind, Lane, Trace
-from vlm_nav_evaluation.report.timeline import most_useful_step, steps
+from vlm_nav_evaluation.report.timeline import most_useful_step, plot_step, steps
 
 
 def traced_step(
@@ -40,3 +40,12 @@ def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
     for place, rounds in enumerate((2, 7, 3)):
         traced_step(old, 101 + place, 5.0 * place, rounds)
     assert most_useful_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
+
+
+def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:
+    trace = Trace()
+    traced_step(trace, 1, 0.0, 12)
+    whole, part = plot_step(steps(trace.spans)[0]).axes
+    assert sum(text.get_text().startswith("+3") for text in whole.texts) == 12
+    assert 4 <= sum(text.get_text().startswith("+3") for text in part.texts) <= 5
+    assert sum(text.get_text() == "exit 2" for text in part.texts) == 4
