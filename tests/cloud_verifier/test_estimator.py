@@ -68,13 +68,3 @@ def test_all_terms_are_learned_from_loads_that_tell_them_apart() -> None:
     assert off_by(uneven, PROFILE, new) < 0.06
     for cached in (0, 300, 1500):  # what no line in the tokens can know
         assert even.seconds(Load.row(1, cached)) == pytest.approx(PROFILE.seconds(Load.row(1, cached)), rel=0.02)
-
-
-def test_a_profile_is_known_at_once_and_takes_this_machines_speed() -> None:
-    times = Estimator(PROFILE)
-    load, other = Load.row(1, 300), Load.row(256, 700)
-    assert times.known and times.seconds(other) == pytest.approx(PROFILE.seconds(other))
-    for _ in range(3):
-        times.observe(load, 2.5 * PROFILE.seconds(load))
-    assert times.seconds(load) == pytest.approx(2.5 * PROFILE.seconds(load))
-    assert times.seconds(other) == pytest.approx(2.5 * PROFILE.seconds(other))  # of a size that was never seen

@@ -343,19 +343,6 @@ def test_an_exits_confidence_is_calibrated_before_it_is_sent() -> None:
     assert early <= {(EXITS[0], 0.5), (EXITS[1], 0.875)} and (EXITS[1], 0.875) in early
 
 
-def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> None:
-    bench = Bench()
-    bench.welcome(b"a", msgspec.structs.replace(HELLO, service_class="economy"))
-    bench.post.now = 5.0
-    bench.ask(b"a", begin(time_left=3.0))
-    step = bench.server._scheduler.step(0)
-    assert step is not None and step.request.service_class.tokens_per_s == 2.0
-    assert step.request.deadline == pytest.approx(8.0, abs=0.01)
-    bench.post.now = 20.0
-    bench.ask(b"a", begin(time_left=2.0))
-    assert bench.server._scheduler.step(0) is step and step.request.deadline == pytest.approx(22.0, abs=0.01)
-
-
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])
 def test_a_stranger_has_to_send_hello_again(message: wire.AnyMessage) -> None:
     (fault,) = Bench().ask(b"stranger", message)

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_verifier.choice import Act
-from cloud_verifier.events import Begun, Committed
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase
 from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.series import MOST_ROBOTS, OTHER, PREFIX, Series
 from cloud_verifier.sessions import Session
-from cloud_verifier.tree import Tree
-from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
-from speculation.wire import BeginStep, Commit, EndStep, Idle, Masses, Ping
+from speculation.wire import BeginStep, EndStep, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
-from tests.cloud_verifier.steps import step_of
 
 TRUTH = greedy("long", JPEG, 8)
 REST = Masses(bytes(4), 1.0)
-
-
-SESSION = Session(1, "token", 0, b"peer", 0.0, 0.0, client="go2-7")
 
 
 def shot(bench: Bench) -> Figures:
@@ -75,33 +67,6 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
     assert found.value(s.COMMITS, "interactive") == found.value(s.VIOLATIONS, "interactive") == 8
     assert found.value(s.BUSY_TIME, "verify") == pytest.approx(8 * 0.25)
     assert found.latest.sessions[0].tokens_per_s == pytest.approx(4.0)
-
-
-def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
-    figures = Figures(lambda: 0.0)
-    step = step_of(BeginStep(1, "p", b"j"))
-    figures.take(Begun(step, SESSION, 0.0))
-    step.tree, step.act = Tree.chain((5, 6)), Act.VERIFY
-    for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
-        commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
-        figures.take(Committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1)))
-    assert observed(figures, s.INTER_TOKEN, "interactive") == (3, pytest.approx(0.2 + 0.2))
-    assert observed(figures, s.TTFT, "interactive") == (1, pytest.approx(0.2))
-    # 8 tokens a second: one within 0.2 s is late, two are not
-    assert (figures.value(s.COMMITS, "interactive"), figures.value(s.VIOLATIONS, "interactive")) == (2, 1)
-    assert figures.value(s.GENERATION_TOKENS, "interactive") == 1
-
-
-def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
-    """The fake's first exit is wrong about tokens that are even, the second never."""
-    bench = Bench()
-    bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=8), *[draft([token], 1) for token in TRUTH[:1]])
-    found = shot(bench)
-    right = int(TRUTH[1] % 2 == 1 or TRUTH[1] == 1)
-    assert found.values(s.EARLY_HITS).keys() == found.values(s.EARLY).keys()
-    assert found.value(s.EARLY, "1") == found.value(s.EARLY, "2") == 1
-    assert (found.value(s.EARLY_HITS, "1"), found.value(s.EARLY_HITS, "2")) == (right, 1)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "superseded", "refused", "failed", "lost"])

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
-from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -150,17 +149,6 @@ def test_a_port_that_is_taken_is_refused_by_its_flag(server: HttpServer) -> None
         HttpServer("127.0.0.1", server.port, {})
     with pytest.raises(StartError, match="--http-bind nowhere.invalid"):
         HttpServer("nowhere.invalid", 0, {})
-
-
-@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
-@pytest.mark.parametrize(("address", "at"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("::", "127.0.0.1")])
-def test_pages_are_served_at_ipv6_addresses_too(address: str, at: str) -> None:
-    server = HttpServer(address, 0, {"/ok": ok})
-    try:
-        with urlopen(f"http://{at}:{server.port}/ok", timeout=60) as answer:
-            assert answer.read() == b"ok\n"
-    finally:
-        server.close()
 
 
 def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages() -> None:

@@ -78,16 +78,6 @@ def test_three_robots_by_hand(
     assert [asked.ended for asked in fleet.log.asked[:3]] == pytest.approx([ended] * 3)
 
 
-def test_equal_seeds_give_equal_runs() -> None:
-    setting = Setting(systems()["full_budget"], times_of("appendix C"), SHORT, CLASSES)
-    runs = []
-    for seed in (5, 5, 6):
-        fleet = Fleet(setting, 7, seed)
-        fleet.timeline.advance(5.0)
-        runs.append((fleet.log.asked, fleet.log.verified, fleet.log.passes))
-    assert runs[0] == runs[1] != runs[2]
-
-
 def test_what_makes_no_sense_is_refused_by_name() -> None:
     setting = Setting(systems()["central"], FLAT, SHORT)
     with pytest.raises(ValueError, match="fleet of 0 robots"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speculation.wire import ROOT
-from vlm_nav_evaluation.fleet.trees import best_tree, expected_tokens, widened_tree
+from vlm_nav_evaluation.fleet.trees import best_tree, expected_tokens
 
 CHANCES = st.lists(st.floats(0.01, 0.9), min_size=1, max_size=3).map(lambda each: tuple(sorted(each, reverse=True)))
 LEVELS = st.lists(CHANCES, min_size=1, max_size=4).map(tuple)
@@ -37,15 +37,3 @@ def test_the_best_tree_has_the_largest_products(
     next_ones = sorted((value[path] for path in every if path not in known and path[:-1] in known), reverse=True)
     assert sorted((value[head] for head in shape.heads), reverse=True) == pytest.approx(next_ones[:heads])
     assert shape.chances == pytest.approx([value[head] for head in shape.heads])
-
-
-@settings(max_examples=40, deadline=None)
-@given(LEVELS.filter(lambda levels: len(levels) > 1), st.integers(2, 10), st.integers(1, 4), st.integers(0, 4))
-def test_what_was_drafted_ahead_is_never_worse_than_to_begin_again(
-    levels: tuple[tuple[float, ...], ...], size: int, forwards: int, ahead: int
-) -> None:
-    fresh = expected_tokens(best_tree(levels, size, forwards), levels)
-    narrow = expected_tokens(widened_tree(levels, size, forwards, widths=(1,) * ahead), levels)
-    wide = expected_tokens(widened_tree(levels, size, forwards, widths=(size,) * ahead), levels)
-    assert fresh <= narrow + 1e-9 and narrow <= wide + 1e-9
-    assert wide == pytest.approx(expected_tokens(best_tree(levels, size, forwards + ahead), levels))

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speculation.frames import decode_jpeg
-from tests.bags import SECOND_NS, compressed, plain, raw, write
+from tests.bags import SECOND_NS
 from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
-from vlm_nav_evaluation.bags.files import read
 from vlm_nav_evaluation.report.run import Place, Run, load_run
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
@@ -58,23 +56,6 @@ def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
     recorder.close()
     run = load_run(tmp_path / "bag")
     assert run.path == [Place(0, 0.0, 0.0, 0.0), Place(2 * SECOND_NS, 1.0, 0.0, 0.0)]
-
-
-def test_depth_with_the_cameras_stamps_is_no_frame_and_a_raw_camera_is(bag: Path, tmp_path: Path) -> None:
-    messages = [(topic, at_ns, message) for topic, at_ns, message in read(bag) if topic != "/front/jpeg"]
-    for second in range(6):
-        stamp_ns = second * SECOND_NS
-        depth = compressed(jpeg(255).tobytes(), stamp_ns, "16UC1; compressedDepth png")
-        grey = plain("rgb8", (40 * second,) * 3, stamp_ns)
-        messages += [("/a/compressedDepth", stamp_ns, depth), ("/front/raw", stamp_ns, grey)]
-        messages.append(("/z/range", stamp_ns, raw(bytes(12), "16UC1", 2, 3, 6, stamp_ns)))
-    other = write(tmp_path / "bag", sorted(messages, key=lambda entry: entry[1]))
-    run = load_run(other)
-    assert run.camera == "/front/raw" and not run.problems
-    seen = [decision.frame for decision in run.decisions if decision.frame is not None]
-    assert [round(float(decode_jpeg(frame).mean())) for frame in seen] == [0, 40, 120]
-    (newest,) = run.frames_at([3 * SECOND_NS])
-    assert newest is not None and round(float(decode_jpeg(newest).mean())) == 120
 
 
 def test_of_a_run_that_was_cut_off_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:
