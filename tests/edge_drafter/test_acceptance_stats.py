@@ -9,20 +9,12 @@ from hypothesis import strategies as st
 
 from edge_drafter.acceptance_stats import (
     HYSTERESIS,
-    RETRY_STEPS,
-    TRIAL,
-    AcceptanceStats,
     Controller,
     ExitQuestion,
     ExitReliability,
-    NamedToken,
-    Verdict,
     balanced_gamma,
     tokens_per_second,
 )
-from edge_drafter.settings import DraftingConfig
-from edge_drafter.tree import Rerooting
-from speculation.wire import Commit
 
 # --- the draft length
 
@@ -60,8 +52,6 @@ def test_a_useless_draft_is_left_alone_but_tried_again() -> None:
 
 
 VERIFY_S, DRAFT_S = 0.0942, 0.011
-SPECEDGE_POINTS = [(0.015, 7), (0.040, 5), (0.050, 4)]
-"""Round trip, depth; with the two times above (SpecEdge, Sec. 5, on Figure 12)."""
 
 
 def balanced(rtts: list[float], start: int = 4) -> list[int]:
@@ -119,30 +109,3 @@ def test_whatever_was_learned_estimates_are_probabilities_that_rise_with_what_wa
         exits.learn(before, right)
         after = exits.estimate(question, layer, confidence, reach).probability
         assert after >= before.probability - 1e-12 if right else after <= before.probability + 1e-12
-
-
-def test_exits_are_judged_by_drafts_of_the_edge_and_by_the_forwards_of_a_whole_one() -> None:
-    """`named` is right, 0.6 s before its commit; a draft of six levels, 0.05 s each, would have taken 0.3 s."""
-    stats, commit = AcceptanceStats(DraftingConfig.of("full")), Commit(1, 1, 0, [7], bytes(8), False, compute_s=1.0)
-    stats.on_forward(0.05, abandoned=False)
-    for accepted in (None, 0):  # the first is a draft that the verifier made, of which exits name nothing to the edge
-        named = []
-        if accepted is not None:
-            named = [NamedToken((), 7, stats.exits.estimate(ExitQuestion.TOKEN, 2, 0.9, 1.0), 0.4)]
-        stats.on_verdict(
-            Verdict(commit, [7], 1.0, 1.0, Rerooting((), ()), accepted, True, levels=6, named=named, had_exits=True)
-        )
-        assert stats.exits.gain == pytest.approx(0.3 if named else 0.0)
-
-
-def test_exits_are_tried_then_kept_while_they_pay_and_tried_again_rarely() -> None:
-    exits = ExitReliability()
-    for _ in range(TRIAL):
-        assert exits.gain == 0.0 and exits.pay(0.1, step=1)
-        exits.verified(0.0, 0.5)
-    assert not exits.pay(0.1, step=1) and exits.pay(0.0, step=1)
-    asked = [step for step in range(1, 4 * RETRY_STEPS) if exits.pay(0.1, step)]
-    assert asked == [RETRY_STEPS, 2 * RETRY_STEPS, 3 * RETRY_STEPS]
-    while not exits.pay(0.1, step=1):
-        exits.verified(0.2, 0.5)
-    assert exits.gain >= 0.1

@@ -18,8 +18,6 @@ pytest.importorskip("gguf", reason="needs the package gguf, which writes the mod
 from edge_drafter import llama_cpp
 from edge_drafter.llama_cpp import LlamaCppModel, LlamaCppSession
 from speculation.cancellation import Abandoned
-from speculation.language.grammar import Grammars, grammar_for
-from speculation.sampling import Coupled, question_key
 from speculation.vlm.cache import CacheFull
 from speculation.vlm.folder import ModelFolderError, gguf_files
 from speculation.vlm.load import load_vlm
@@ -305,23 +303,6 @@ def test_every_mode_gives_the_targets_own_tokens(
     assert len(alone.tokens) > 1
     found = edge.swap_test(PROMPT, edge.text(alone.tokens), jpeg(0), jpeg(1))
     assert found is not None and found.changed > 0
-
-
-def test_sampled_and_constrained_answers_are_the_targets_own(
-    serve: Serve, tiny_target: Path, target: Vlm, seeing: str, robot: Robot
-) -> None:
-    address = serve(tiny_target).address
-    scheme = Coupled(0.8)
-    edge = robot(
-        address, Path(seeing), sampling=scheme.text, seed=3, answers="constrained", max_tokens=60, mode="full",
-        min_pixels=56 * 56, max_pixels=56 * 56,
-    )  # fmt: skip
-    grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(PROMPT), target.eos)
-    session = VlmSession(target, 512)
-    for number in range(4):
-        key = question_key(3, number)
-        truth = [token for token, _ in session.sampled(PROMPT, jpeg(number), 60, scheme, key, grammar)]
-        assert list(edge.decode(PROMPT, jpeg(number), 60.0).tokens) == truth
 
 
 def test_without_eyes_it_drafts_blind_and_says_so_once(

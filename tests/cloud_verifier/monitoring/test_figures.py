@@ -8,7 +8,6 @@ from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase
 from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.series import MOST_ROBOTS, OTHER, PREFIX, Series
-from cloud_verifier.sessions import Session
 from speculation.profiles import DeviceProfile
 from speculation.wire import BeginStep, EndStep, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft

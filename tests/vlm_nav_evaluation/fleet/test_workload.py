@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vlm_nav_evaluation.fleet.workload import Request, Workload
+from vlm_nav_evaluation.fleet.workload import Workload
 
 KINDS = ((0.9, 0.05), (0.3, 0.2, 0.1))
 
