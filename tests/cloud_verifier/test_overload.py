@@ -65,7 +65,7 @@ class Robot:
             self.bench.send(self.peer, Ping(1))
 
 
-def crowd_of(robots: int, policy: str, seconds: float = 20.0) -> list[Robot]:
+def crowd_of(robots: int, policy: str, seconds: float = 30.0) -> list[Robot]:
     """Let so many robots ask a server, whose memory holds two steps, for so long."""
     bench = bench_of(2, CONFIG.changed(policy=policy))
     crowd = [Robot(bench, f"robot {number}") for number in range(robots)]
