@@ -104,6 +104,15 @@ def test_damaged_folder_gives_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_exits_are_saved_with_their_measurement_only(target: Vlm, tmp_path: Path) -> None:
+    heads = ExitHeads(target, [0, 2], rank=4)
+    with pytest.raises(ValueError, match="layers \\[1\\] have no exit"):
+        heads.set_reliability({1: TABLE})
+    heads.set_reliability({0: TABLE})
+    with pytest.raises(ValueError, match="exit layers \\[2\\] have no reliability table"):
+        heads.save(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("edges", "agreement"),
     [

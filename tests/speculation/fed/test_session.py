@@ -103,6 +103,15 @@ def test_features_that_do_not_fit_change_nothing(tokens: list[int], end: int, si
     np.testing.assert_array_equal(session.root_logits(), before)
 
 
+def test_without_anything_committed_there_is_no_root() -> None:
+    session = FedSession(HEAD)
+    session.begin("prompt", b"jpeg")
+    with pytest.raises(RuntimeError, match="no root yet"):
+        session.root_logits()
+    with pytest.raises(RuntimeError, match="no root yet"):
+        session.extend([1], [ROOT])
+
+
 @pytest.mark.parametrize("calls", [0, 1, 2])
 def test_a_forward_that_is_given_up_leaves_no_trace(calls: int) -> None:
     """Three levels, given up before each of them."""

@@ -73,6 +73,11 @@ def test_a_place_that_is_looked_at_again_in_vain_is_forgotten() -> None:
     assert memory.lines() == ("Seen: here 2/8",)
 
 
+def test_nothing_is_written_before_the_first_look() -> None:
+    with pytest.raises(ValueError, match="nothing was looked at yet"):
+        SearchMemory().lines()
+
+
 @given(VIEWS, st.lists(st.tuples(st.floats(-0.7, 0.7), st.floats(0.3, 5.0)), max_size=4))
 def test_a_mirrored_walk_gives_mirrored_lines(
     views: list[tuple[float, float, float]], doors: list[tuple[float, float]]

@@ -117,3 +117,16 @@ def test_forward_refuses_wrong_chunks(target: Vlm, chunks: list[Chunk], sentence
     with pytest.raises(ValueError, match=sentence):
         forward(target, cache, chunks)
     assert cache.used == [0, 0]
+
+
+def test_size_is_checked_and_counted(target: Vlm) -> None:
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        KVCache(target, 0, 8)
+    values = 2 * target.num_layers * target.kv_heads * target.head_dim
+    block = values * BLOCK * torch.finfo(target.dtype).bits // 8
+    assert KVCache.block_bytes_by_device(target) == {target.device: block}
+    # Each row fills two blocks; one more is the spare.
+    assert KVCache(target, 3, 17).nbytes == 7 * block
+    assert KVCache(target, 3, 17, blocks=4).nbytes == 5 * block
+    with pytest.raises(ValueError, match="cache of 0 blocks: at least 1 is needed"):
+        KVCache(target, 3, 8, blocks=0)

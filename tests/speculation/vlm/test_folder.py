@@ -14,10 +14,12 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from speculation.vlm.folder import (
     DOWNLOAD_VARIABLE,
     ModelFolderError,
+    asked_processors,
     find_model,
     folder_fingerprint,
     model_name,
     repetition_penalty,
+    suggested_sampling,
 )
 from speculation.vlm.load import load_vlm
 
@@ -27,6 +29,11 @@ def test_hub_name_is_found_in_the_cache(hub: Path, tiny_target: Path) -> None:
     assert vlm.folder == hub
     assert vlm.name == model_name(vlm.folder) == "me/tiny"
     assert vlm.fingerprint == load_vlm(tiny_target).fingerprint == folder_fingerprint(Path("me/tiny"))
+
+
+def test_a_home_folder_that_is_not_there_is_said() -> None:
+    with pytest.raises(ModelFolderError, match=r"^model ~nosuch/m: there is no such home folder$"):
+        find_model("~nosuch/m")
 
 
 def test_unknown_name_says_what_to_do(hub: Path) -> None:
@@ -50,6 +57,15 @@ def test_nothing_is_fetched_unasked(way: str, hub: Path, monkeypatch: pytest.Mon
     assert asked == [way != "neither"]
 
 
+def test_a_hub_that_fails_is_one_sentence(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(name: str, **_: Any) -> str:
+        raise ConnectionError("no route\nto anywhere")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelFolderError, match="model me/other cannot be fetched: no route$"):
+        find_model("me/other", allow_download=True)
+
+
 @pytest.mark.parametrize("stops", [list(range(70)), ["<|im_end|>"], {"a": 1}])
 def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_read(
     tiny_target: Path, tmp_path: Path, stops: Any
@@ -68,6 +84,20 @@ def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(tiny_target:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 151643, -1]}))
     vlm = load_vlm(folder)
     assert vlm.eos == (3, vlm.tokenizer.eos_token_id)
+
+
+def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
+    asked = {"repetition_penalty": 1.05, "temperature": 0.1, "top_k": 1, "min_length": 0, "suppress_tokens": [4]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    assert asked_processors(tmp_path) == {"repetition_penalty": 1.05, "suppress_tokens": [4]}
+    assert suggested_sampling(tmp_path) == {}
+    drawn = {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.001, "min_p": 0.1, "typical_p": 1.0}
+    (tmp_path / "generation_config.json").write_text(json.dumps(drawn))
+    assert asked_processors(tmp_path) == {} and repetition_penalty(tmp_path) == 1.0
+    assert suggested_sampling(tmp_path) == {"temperature": 0.01, "top_k": 1, "top_p": 0.001, "min_p": 0.1}
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(ModelFolderError, match="is no JSON object"):
+        asked_processors(tmp_path)
 
 
 def test_an_old_checkpoint_asks_in_its_config(tiny_target: Path, tmp_path: Path) -> None:

@@ -156,6 +156,16 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
     assert all(cache.used[row] == cache.length[row] for row in rows)
 
 
+def test_a_chunk_comes_behind_a_prefix_alone(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
+    tokens = np.array([8, 9])
+    chunk = PrefillChunk(0, tokens, np.zeros((3, 2), dtype=np.int64), tokens[:0])
+    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens, no prefix may follow them"):
+        list(forward_layers(target, cache, [chunk]))
+
+
 def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> None:
     cache = KVCache(target, 1, 64)
     root = prefill(target, cache, 0, steps[0])

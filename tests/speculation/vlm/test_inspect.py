@@ -11,10 +11,11 @@ import pytest
 
 from speculation.vlm.__main__ import main
 from speculation.vlm.inputs import prepare
-from speculation.vlm.inspect import FRAME, inspect_folder, pair_problems
+from speculation.vlm.inspect import FRAME, inspect_folder, pair_problems, table
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes
-from tests.models import THINKING_TEMPLATE, tiny_model, tiny_text_model
+from speculation.vlm.processing import CHAT_TEMPLATE
+from tests.models import HYBRID_TEMPLATE, THINKING_TEMPLATE, tiny_model, tiny_text_model
 
 
 def test_report_is_what_loading_finds(tiny_target: Path) -> None:
@@ -37,6 +38,16 @@ def test_what_is_no_pair_says_why(tiny_target: Path, tmp_path: Path) -> None:
     assert "their tokenizers differ" in tokens
     (blind,) = pair_problems(target, inspect_folder(tiny_text_model(tmp_path / "blind")))
     assert "blind is a language model alone" in blind
+
+
+def test_whether_a_model_thinks_first_is_said(tiny_target: Path, tmp_path: Path) -> None:
+    thinks, may, quick = (
+        inspect_folder(tiny_model(tmp_path / str(number), layers=number, template=template))
+        for number, template in ((3, THINKING_TEMPLATE), (2, HYBRID_TEMPLATE), (1, CHAT_TEMPLATE + "{# <think> #}"))
+    )
+    assert inspect_folder(tiny_target).thinking == quick.thinking == "no"
+    assert "template" in thinks.thinking and "model" in may.thinking
+    assert "do not think alike" in table([thinks, quick], {"cpu": 10**9})
 
 
 def test_a_chat_that_thinks_without_its_tokens_is_refused(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
-from speculation.vlm import memory
+from speculation.vlm import folder as folder_module
+from speculation.vlm import load, memory
 from speculation.vlm.load import ModelFolderError, load_vlm, model_fingerprint, tokenizer_fingerprint
 from speculation.vlm.model import Vlm
 from tests.models import tiny_model, tiny_tokenizer
@@ -183,6 +185,14 @@ def test_a_word_that_a_user_added_to_the_tokenizer_may_be_said(folder: Path) -> 
         vlm.words("find<|im_end|>")
 
 
+def test_an_adapter_alone_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen2-VL-2B-Instruct"}')
+    with pytest.raises(
+        ModelFolderError, match="is a LoRA adapter of Qwen/Qwen2-VL-2B-Instruct; merge it first: peft's"
+    ):
+        load_vlm(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -196,6 +206,21 @@ def test_names_of_the_hub_are_read_as_what_they_are(name: str | Path, sentence: 
     with pytest.raises(ModelFolderError) as caught:
         load_vlm(name)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"),
+    [("5.19.0", False), ("5.20.2", True), (transformers.__version__, True), ("5.25.0", False), ("6.0.0.dev0", False)],
+)
+def test_a_transformers_that_was_not_tested_is_said_once(
+    version: str, tested: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    load._warn_of_untested.cache_clear()
+    for _ in range(2):
+        load._warn_of_untested(version)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [] if tested else len(said) == 1
+    assert all(f"transformers {version} is installed, tested are 5.20 to 5." in each for each in said)
 
 
 def test_shards_are_one_model(folder: Path, target: Vlm) -> None:
@@ -249,6 +274,23 @@ def test_fingerprint_names_config_and_weights(folder: Path, tiny_target: Path, t
     edit_config(extra_key=1)(folder)
     assert load_vlm(folder).fingerprint != same
     assert load_vlm(tiny_model(tmp_path / "other", seed=7)).fingerprint != same
+
+
+def test_fingerprint_samples_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(folder_module, "SAMPLES", 4)
+    monkeypatch.setattr(folder_module, "SAMPLE_BYTES", 16)
+    path = tmp_path / WEIGHTS
+
+    def name(value: float, place: int) -> str:
+        weight = torch.zeros(5000)
+        weight[place] = value
+        save_file({"w": weight}, str(path))
+        return model_fingerprint({}, [path])
+
+    assert name(0, 0) != name(1, 0)
+    assert name(0, 0) != name(1, 4999)
+    assert name(0, 0) == name(1, 10)  # between two samples, as documented
 
 
 def test_fingerprint_refuses_a_pointer_file(tmp_path: Path) -> None:

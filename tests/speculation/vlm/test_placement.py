@@ -89,6 +89,11 @@ def test_devices_that_cannot_be_together_are_refused_by_name(device: str, words:
         ServerConfig.of(Path("m"), device=device)
 
 
+def test_more_devices_than_layers_are_refused(tiny_draft: Path) -> None:
+    with pytest.raises(ModelFolderError, match="lazy:0,lazy:1,lazy:2 are 3 devices, the model has 2 layers"):
+        load_vlm(tiny_draft, device="lazy:0,lazy:1,lazy:2", load_check=False)
+
+
 def test_weights_that_fit_no_cut_are_refused_with_what_is_free(
     tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,11 @@ def test_patchify_equals_the_processor(target: Vlm, size: int) -> None:
     assert [grid] * 3 == [one_grid for _, one_grid in each]
 
 
+def test_patchify_refuses_frames_that_need_a_resize(target: Vlm) -> None:
+    with pytest.raises(ValueError, match=r"need a resize to \(56, 56\) first"):
+        qwen(target.processor).patchify(np.zeros((1, 60, 60, 3), dtype=np.uint8))
+
+
 SIZES = ((28, 3136, 3136), (28, 50176, 50176), (28, 3136, 28 * 28 * 400), (28, 3136, 12845056), (32, 65536, 200_000))
 """Unit, least and most pixels: of models of our own, of published ones, and bounds that are close together."""
 

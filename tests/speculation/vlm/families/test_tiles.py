@@ -239,6 +239,22 @@ def test_robots_send_frames_as_they_are(vlm: Vlm) -> None:
         assert as_sent(vlm, sent) is sent
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bounds_that_no_tiles_fit_are_refused(folders: dict[str, Path], name: str) -> None:
+    side, frames = LAYOUTS[name].side, load_vlm(folders[name], load_check=False).processor.frames
+    assert frames is not None
+    with pytest.raises(ValueError, match=f"{side} x {side} = {side**2} pixels"):
+        frames.limit(0, side**2 - 1)
+    internvl = "InternVL" in name
+    least = f"within min_pixels {13 * side**2} and" if internvl else "leave min_pixels out, and set max_pixels"
+    with pytest.raises(ValueError, match=re.escape(least)):
+        frames.limit(13 * side**2, 0)
+    frames.limit(0, 0)
+    if internvl:
+        frames.limit(6 * side**2, 6 * side**2)
+        assert frames.grid(10, 10) == (7, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "values", "sentence"),
     [
