@@ -43,18 +43,21 @@ ROS = {
     "rcl_interfaces", "sensor_msgs", "std_msgs", "std_srvs", "spec_vlm_nav_interfaces", "tf2_msgs", "unitree_api",
     "unitree_go",
 }  # fmt: skip
-ZMQ_FILES = {
-    "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
-    "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
-    "cloud_verifier/openai_api/verifier_sessions.py",
-    "edge_drafter/emulated_link.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
-}  # fmt: skip
-RAY_HOMES = ("cloud_verifier/cluster/on_ray.py",)
-MONITORING_HOMES = {
+HOMES: dict[str, tuple[str, ...]] = {
+    "zmq": (
+        "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
+        "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
+        "cloud_verifier/openai_api/verifier_sessions.py",
+        "edge_drafter/emulated_link.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
+    ),
+    "ray": ("cloud_verifier/cluster/on_ray.py",),
+    "llama_cpp": ("edge_drafter/llama_cpp.py",),
+    "triton": ("speculation/vlm/kernels.py",),
     "rich": ("cloud_verifier/monitoring/",),
+    "aiohttp": ("cloud_verifier/openai_api/", f"{NAV.as_posix()}/web"),
+    "transformers": ("speculation/vlm/", "adapters_training/", "benchmarks/"),
 }  # fmt: skip
-"""Packages of the extra `monitoring`, which a robot and a verifier must run without."""
-TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
+"""Where what robot and verifier must do without, or have one way to, is imported."""
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
     "edge_drafter/draft_models.py", "edge_drafter/llama_cpp.py",
@@ -139,47 +142,11 @@ def test_launch_is_imported_by_launch_files_and_their_helper_only() -> None:
             assert not tops(path) & {"launch", "launch_ros"}, name_of(path)
 
 
-def test_zmq_is_imported_at_the_sockets_only() -> None:
+@pytest.mark.parametrize("package", HOMES)
+def test_packages_of_others_are_imported_in_their_homes_only(package: str) -> None:
     for path in files():
-        if name_of(path) not in ZMQ_FILES:
-            assert "zmq" not in tops(path), name_of(path)
-
-
-def test_ray_is_imported_in_the_cluster_only() -> None:
-    for path in files():
-        if not name_of(path).startswith(RAY_HOMES):
-            assert "ray" not in tops(path), name_of(path)
-
-
-def test_llama_cpp_is_imported_by_its_draft_engine_only() -> None:
-    for path in files():
-        if name_of(path) != "edge_drafter/llama_cpp.py":
-            assert "llama_cpp" not in tops(path), name_of(path)
-
-
-def test_triton_is_imported_by_its_kernels_only() -> None:
-    for path in files():
-        if name_of(path) != "speculation/vlm/kernels.py":
-            assert "triton" not in tops(path), name_of(path)
-
-
-@pytest.mark.parametrize("package", MONITORING_HOMES)
-def test_packages_for_operators_are_imported_in_their_homes_only(package: str) -> None:
-    for path in files():
-        if not name_of(path).startswith(MONITORING_HOMES[package]):
+        if not name_of(path).startswith(HOMES[package]):
             assert package not in tops(path), name_of(path)
-
-
-def test_aiohttp_is_imported_by_the_web_page_and_the_chat_api_only() -> None:
-    for path in files():
-        if not name_of(path).startswith(("cloud_verifier/openai_api/", (NAV / "web").as_posix())):
-            assert "aiohttp" not in tops(path), name_of(path)
-
-
-def test_transformers_is_imported_for_models_and_training_only() -> None:
-    for path in files():
-        if not name_of(path).startswith(TRANSFORMERS_HOMES):
-            assert "transformers" not in tops(path), name_of(path)
 
 
 def test_torch_is_imported_where_models_run_only() -> None:

@@ -67,10 +67,3 @@ def test_a_target_without_a_list_of_objects_is_asked_any_task_with_the_guide(
     records = map(json.loads, (tmp_path / "out" / "conversations.jsonl").read_text().splitlines())
     asked = {record["conversations"][0]["value"] for record in records}
     assert asked == {compose(task, guide=True) for task in ("find the red ball", "find the blue chair")}
-
-
-def test_answers_without_an_action_are_none(
-    walks: Path, tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert answer(tiny_target, walks, tmp_path / "out", "--frames", "2") == 2
-    assert "no frame of" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +14,6 @@ from speculation.language.prompts import MOTIONS
 from vlm_nav_simulation.dataset import sample_frames
 from vlm_nav_simulation.oracle import Decision, Reason
 from vlm_nav_simulation.scene import Difficulty
-
-
-def test_free_ranges_are_stored_in_decimetres() -> None:
-    labelled = next(sample_frames(7, Difficulty.HARD, 1))
-    free = (0.02, 0.5, 1.26, 3.0, 25.4, 80.0, math.inf, 2.0)
-    assert list(convert(replace(labelled, free=free)).free) == [1, 5, 12, 30, 254, 255, 255, 20]
 
 
 def test_what_no_robot_can_do_is_not_taught() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adapters_training.evaluate import Naming, Score, claimed_side, judge, pick
-from adapters_training.records import Seen, Task
+from adapters_training.records import Task
 from tests.adapters_training.frames import make_frame
 
 QUERIES = {
@@ -55,17 +55,3 @@ def test_scores_ask_for_object_side_and_action() -> None:
     assert rates["action kind"] == 0.75
     assert rates["action exact"] == 0.5
     assert rates["stop precision"] == rates["stop recall"] == 1.0
-
-
-def test_scores_group_what_is_seen_by_size() -> None:
-    """What is in view counts with others of its size, what is not apart, where colour and class were asked for."""
-    score, sees = Score(), "The red ball is on the left, about 1.5 m away.\nAction: turn left small"
-    for pixels in (0, 39, 40, 89, 90, 5000):
-        task = Task("red", "ball", Seen("red", "ball", "left", 1.5, pixels), "turn left small", "approach")
-        judge(score, task, sees if pixels != 40 else "I do not see the red ball.\nAction: turn left large")
-    judge(score, Task("red", "ball", None, "turn left large", "search"), sees)
-    judge(score, Task("red", "ball", None, "turn left large", "search", query="find something red"), sees)
-    assert score.sight() == {
-        "1 to 39 pixels": (1.0, 1), "40 to 89 pixels": (0.5, 2), "90 to 299 pixels": (1.0, 1),
-        "300 pixels or more": (1.0, 1), "out of view": (1.0, 1),
-    }  # fmt: skip

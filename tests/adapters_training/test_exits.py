@@ -96,17 +96,6 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(llama: Path, chat: Path, t
         torch.testing.assert_close(gradients[0], other, rtol=1e-3, atol=1e-4)
 
 
-def test_processes_that_prepare_data_change_nothing(llama: Path, chat: Path, tmp_path: Path) -> None:
-    trainer = ExitTrainer(prepare(config(llama, chat, tmp_path, accumulation=2)))
-    alone = list(trainer.stream(10, 14, 0))  # over the end of the first epoch, 23 records
-    helped = list(trainer.stream(10, 14, 2))
-    assert [len(batches) for batches in helped] == [2] * 4
-    for one, other in zip(alone, helped, strict=True):
-        for batch, twin in zip(one, other, strict=True):
-            assert torch.equal(batch.ids, twin.ids) and torch.equal(batch.labels, twin.labels)
-    assert not torch.equal(alone[0][0].ids, alone[3][0].ids)
-
-
 def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, chat: Path, tmp_path: Path) -> None:
     settings = config(llama, chat, tmp_path / "one", steps=6, batch=2, accumulation=2)
     train(settings)
@@ -138,15 +127,6 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def exits(*words: object) -> int:
     return main(["exits", *map(str, words)])
-
-
-def test_records_that_cannot_be_used_are_named_and_left_out(
-    tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--target", tiny_target, "--data", pictures(tmp_path), "--out", tmp_path / "out", *SHORT)
-    assert exits(*words, "--steps", 2) == 0
-    said = capsys.readouterr()
-    assert "missing.png does not exist" in said.err and "data: 6 records, 1 left out" in said.err
 
 
 def test_packed_frames_of_the_embedded_target(

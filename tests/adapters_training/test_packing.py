@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters_training.losses import read, see
-from adapters_training.packing import REASONS, Packer, choose, mirror
+from adapters_training.packing import Packer, choose, mirror
 from adapters_training.records import Seen, Task
 from adapters_training.shapes import build_model, known_objects
 from speculation.vlm.processing import Processor
@@ -80,24 +80,3 @@ def test_a_search_goes_on_in_the_mirror_as_its_mirrored_turns_began() -> None:
         twin = mirror(msgspec.structs.replace(frame, tasks=[task])).tasks[0]
         assert twin.action == flipped and twin.memory[1] == "Doors: right 2 m"
         assert mirror(mirror(msgspec.structs.replace(frame, tasks=[task]))).tasks[0] == task
-
-
-def test_a_token_has_the_free_range_of_its_column(processor: Processor) -> None:
-    packer = Packer(processor.tokenizer, known_objects())
-    frame = msgspec.structs.replace(make_frame(np.random.default_rng(0)), free=b"")
-    measured = msgspec.structs.replace(frame, free=bytes(range(5, 45, 5)))
-    cells = packer.batch([frame, measured], random.Random(1), augment=False).cells[3].view(2, 8, 8)
-    assert not cells[0].any(), "frames of earlier versions have none"
-    assert (cells[1] == torch.arange(5, 45, 5)).all()
-    assert mirror(measured).free == bytes(range(40, 0, -5)) and mirror(mirror(measured)) == measured
-
-
-def test_facts_stand_at_the_last_prompt_token_of_each_question(processor: Processor) -> None:
-    packer = Packer(processor.tokenizer, known_objects(), questions=2)
-    batch = packer.batch([make_frame(np.random.default_rng(0), "right", "stop")], random.Random(2), augment=False)
-    colours, classes = known_objects().colours, known_objects().classes
-    absent, seen = batch.facts.tolist()
-    assert seen == [5, 15, 9, colours.index("red"), classes.index("ball"), REASONS.index("approach")]
-    assert (absent[0], absent[5]) == (0, REASONS.index("search"))
-    for frame, position in batch.asked.tolist():
-        assert processor.tokenizer.decode(batch.ids[frame, : position + 1])[-10:] == "assistant\n"

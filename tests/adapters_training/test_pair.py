@@ -111,18 +111,6 @@ def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatc
     assert not torch.equal(before, weights(student))
 
 
-def test_steps_and_processes_see_other_batches_and_some_have_no_words(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pair, "DRAFT", TINY)
-    trained = trainer(folder, "batches", steps=20)
-    first, other = (
-        list(trained._batches(trained.config, 2, rank, lambda step: step == 1).stream(0, 6, 0)) for rank in (0, 1)
-    )
-    assert all((one.images != its.images).any() for (one,), (its,) in zip(first, other, strict=True))
-    assert [bool(batch.weights.any()) for (batch,) in first] == [True, False, True, True, True, True]
-
-
 def command(folder: Path, out: str, **options: Any) -> int:
     """Run `pair` with an export; return the status."""
     values = {"role": "draft", "data": folder / "data", "processor": folder / "processor", "out": folder / out,

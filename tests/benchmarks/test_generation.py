@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.generation import Generate, check_alike
+from benchmarks.generation import Generate
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.models import tiny_model, tiny_text_model
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Question
 
@@ -83,23 +82,3 @@ def test_a_perfect_draft_is_accepted_whole_if_and_only_if_it_sees(
     for answer in seeing:
         assert answer.stats.rounds == -(-len(answer.tokens) // 5)
     assert sum(answer.stats.rounds for answer in blind) > sum(answer.stats.rounds for answer in seeing)
-
-
-def test_a_text_pair_is_assisted_without_images(tmp_path: Path) -> None:
-    big, small = (
-        load_vlm(tiny_text_model(tmp_path / name, layers=count), dtype="float64")
-        for name, count in (("big", 3), ("small", 2))
-    )
-    question = Question("find the silver bottle", b"")
-    check_alike(big, small, question)
-    for arm in (Generate(big, LIMIT, prompt_lookup_num_tokens=5), Generate(big, LIMIT, small, sight=True)):
-        assert arm(question).tokens == alone(big, question)
-
-
-def test_models_that_prepare_frames_differently_are_no_peers(
-    target: Vlm, draft: Vlm, asked: list[Question], tmp_path: Path
-) -> None:
-    check_alike(target, draft, asked[0])
-    other = load_vlm(tiny_model(tmp_path, layers=1, image_size=28), dtype="float64")
-    with pytest.raises(ValueError, match="prepare a question differently"):
-        check_alike(target, other, asked[0])

@@ -38,21 +38,6 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     assert "failed, exit code 2" in printed and printed.count("done") == 12
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_recording_that_is_needed_is_made_first(
-    there: bool, ran: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recording = tmp_path / "embedded.npz"
-    if there:
-        recording.touch()
-    monkeypatch.setattr(__main__, "EMBEDDED", recording)
-    words = ["benchmarks.break_even", "--recording", str(recording)]
-    monkeypatch.setitem(__main__.PROGRAMS, "break_even_embedded", ("", words))
-    assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
-    first = [] if there else [["benchmarks.recordings", "--count", "40", "--out", str(recording)]]
-    assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
-
-
 @pytest.mark.parametrize("name", [name for name in __main__.PROGRAMS if name != "fleet"])
 def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
     """Every command line can be read, with what this one adds; --quick decides over steps."""

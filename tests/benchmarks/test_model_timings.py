@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import model_timings, shapes
+from benchmarks import shapes
 from benchmarks.model_timings import main
-from speculation.vlm.memory import available_bytes
 
 FAST = ["--preset", "tiny", "--repeats", "1", "--batches", "1", "3", "--lengths", "1", "5", "--frame", "56", "84"]
 
@@ -43,25 +42,3 @@ def test_a_tiny_model_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(value > 0 for value in every + times["layer_ms"] + list(times["verify_ms"]["3"].values()))
     assert times["weight_bytes"] >= 2 * times["parameters"]
     assert times["peak_bytes"] > times["weight_bytes"]
-
-
-def test_a_batch_that_does_not_fit_is_a_gap_and_no_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    filled = model_timings._filled
-
-    def cramped(vlm: object, rows: int, *rest: int) -> object:
-        if rows > 1:
-            raise MemoryError
-        return filled(vlm, rows, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(model_timings, "_filled", cramped)
-    assert main([*FAST, "--out", str(tmp_path / "times.json")]) == 0
-    times = json.loads((tmp_path / "times.json").read_text())["models"]["tiny"]["verify_ms"]
-    assert times["3"] == {"1": None, "5": None}
-    assert times["1"]["5"] > 0
-
-
-def test_too_little_memory_is_said_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert available_bytes("cpu") > 0
-    monkeypatch.setattr(shapes, "available_bytes", lambda device: 10**9)
-    assert main(["--preset", "qwen2-vl-7b"]) == 2
-    assert "preset qwen2-vl-7b takes 16.6 GB in bfloat16, cpu has 1.0 GB free" in capsys.readouterr().err

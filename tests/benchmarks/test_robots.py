@@ -15,7 +15,6 @@ from benchmarks.robots import (
     drive,
     figures,
     main,
-    summarised,
     tokens_within,
     window,
 )
@@ -57,23 +56,6 @@ def test_a_fleets_figures_are_rates_in_the_window_and_every_wrong_answer() -> No
     assert figures(FLEET[:3], 3, truths)["draft_forward_s"] is None
 
 
-def test_ratios_are_of_arms_within_a_round() -> None:
-    arms = ("cloud", "full fcfs", "full wisp")
-    rounds = [
-        {
-            arm: {"tokens_per_s": speed, "busy": 1.0, "draft_forward_s": None}
-            for arm, speed in zip(arms, row, strict=True)
-        }
-        for row in ((10.0, 20.0, 40.0), (1.0, 4.0, 4.0), (2.0, 6.0, 12.0))
-    ]
-    found = summarised(rounds)
-    assert found["full wisp"]["to_cloud"] == {"min": 4.0, "median": 4.0, "max": 6.0}
-    assert found["full wisp"]["to_fcfs"] == {"min": 1.0, "median": 2.0, "max": 2.0}
-    assert "to_cloud" not in found["cloud"] and "to_fcfs" not in found["full fcfs"]
-    assert found["cloud"]["busy"] == 3 and found["cloud"]["draft_forward_s"] is None
-    assert found["cloud"]["tokens_per_s"] == {"min": 1.0, "median": 2.0, "max": 10.0}
-
-
 class Robot:
     """An edge whose answer is the question's last character; it fails at its turn number `fails`."""
 
@@ -86,17 +68,6 @@ class Robot:
             raise RuntimeError("the verifier is gone")
         self.asked.append(prompt)
         return SimpleNamespace(tokens=(int(prompt[-1]),), stats=DecodingStats(tokens=1))
-
-
-def test_robots_begin_together_and_elsewhere_and_go_on_until_one_is_done() -> None:
-    robots: Any = [Robot() for _ in range(3)]
-    found = drive(robots, ASKED, Question("warm up 9", b""), 2)
-    for index, robot in enumerate(robots):
-        own = [each for each in found if each.robot == index]
-        assert robot.asked[0] == "warm up 9" and len(own) == len(robot.asked) - 1
-        assert [each.question for each in own] == [(index + turn) % 3 for turn in range(len(own))]
-        assert all(each.tokens == (each.question,) and each.began <= each.ended for each in own)
-    assert window(found, 2)[0] == min(each.began for each in found)
 
 
 @pytest.mark.parametrize("fails", [0, 1, 2])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 import pytest
 
@@ -15,15 +13,6 @@ from tests.cloud_verifier.fake_target import greedy
 
 def resuming(token: str) -> Hello:
     return msgspec.structs.replace(HELLO, resume=token)
-
-
-def test_the_log_names_the_robot_where_there_are_keys(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "cloud_verifier")
-    bench = Bench()
-    bench.post.clients[b"a"] = "go2-7"
-    bench.welcome(b"a")
-    bench.welcome(b"b")
-    assert "session 1 (go2-7) opened: " in caplog.text and "session 2 opened: " in caplog.text
 
 
 def test_a_resume_token_works_with_its_own_key_only() -> None:
@@ -99,15 +88,6 @@ def test_more_draft_tokens_than_the_quota_allows_end_the_step_until_it_is_paid_o
     bench.post.now += still.retry_after_s
     rest = tokens_of(bench.ask(b"a", begin(2, committed=committed, max_tokens=6, idle=Idle.DECODE)))
     assert committed + rest == truth
-
-
-def test_bytes_that_are_no_message_count_too() -> None:
-    bench = Bench(CONFIG.changed(bytes_per_s=20.0))
-    bench.welcome(b"a")
-    bench.post.mail.append((bench.post.now, b"a", [b"\xc1" * 200, b"\xc1" * 200]))
-    bench.turns(2)
-    (busy,) = bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
-    assert isinstance(busy, Busy) and "(--bytes-per-s)" in busy.message
 
 
 def test_more_bytes_than_the_quota_allows_keep_new_steps_out_only() -> None:

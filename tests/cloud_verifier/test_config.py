@@ -136,11 +136,6 @@ def test_a_wrong_settings_file_is_named_with_what_is_wrong(
     assert printed.startswith(f"cloud_verifier: --config {path}") and sentence in printed
 
 
-def test_a_settings_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--config", "/no/such.yaml"]) == 2
-    assert "--config /no/such.yaml cannot be read" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "size"), [("2GB", 2_000_000_000), ("1.5 gb", 1_500_000_000), ("512M", 512_000_000), ("4096", 4096)]
 )

@@ -7,8 +7,6 @@ import pytest
 from cloud_verifier.declared_times import PacedDraftEngine, PacedEngine
 from cloud_verifier.interfaces import Row
 from speculation.profiles import DeviceProfile
-from speculation.wire import Idle
-from tests.cloud_verifier.bench import Bench, begin
 from tests.cloud_verifier.fake_target import LAYERS, FakeEngine, FakeSelfDraft
 from tests.cloud_verifier.prefills import prefill_at_once
 
@@ -29,16 +27,3 @@ def test_layers_and_draft_forwards_end_when_they_are_declared_to() -> None:
     drafts.feed(0, 3)
     assert len(list(drafts.draft([Row(0, self_draft=3)]))) == 3
     assert waited == pytest.approx([1.1, 1.2, 1.3])
-
-
-def test_a_declared_forward_that_is_too_slow_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Slow(FakeEngine):
-        def verify(self, rows):  # type: ignore[no-untyped-def]
-            for output in super().verify(rows):
-                bench.post.now += 0.01
-                yield output
-
-    bench = Bench(profile=DeviceProfile("fast", verify_s=0.001), engine=Slow())
-    bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
-    assert caplog.text.count("profile fast declares 1.0 ms") == 1

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from cloud_verifier.draining import SHED
-from cloud_verifier.server import IDLE_WAIT_S, REPORT_S, Server
+from cloud_verifier.server import Server
 from cloud_verifier.session_lifecycle import DRAINING
 from cloud_verifier.slo import Standing
-from speculation.profiles import load_profile
 from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
@@ -145,23 +144,3 @@ def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() ->
     resumed = type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, resume=welcome.session)
     (again,) = bench.ask(b"b", resumed)
     assert isinstance(again, Welcome) and again.session == welcome.session
-
-
-def test_it_reports_how_it_stands() -> None:
-    bench, place = Bench(profile=load_profile("go2_a100_scaled")), Place()
-    reports, config = place.reports, CONFIG.changed(drain_s=60.0)
-    bench.server = Server(bench.machine, config, bench.post, bench.post.clock, membership=place)
-    bench.turns(1)
-    assert reports == [Standing(0, 0.0, 0.0, 0.0, False)]
-    bench.welcome(b"a")
-    assert reports[-1].sessions == 1
-    bench.ask(b"a", DECODED)
-    assert reports[-1].utilisation > 0.0 and reports[-1].memory == 0.0
-    bench.ask(b"a", begin(2))
-    assert reports[-1].memory > 0.0
-    at = bench.post.now
-    before = len(reports)
-    bench.server.drain()
-    bench.turns()
-    assert len(reports) - before >= (bench.post.now - at) / (REPORT_S + IDLE_WAIT_S) - 1.0
-    assert reports[-1].draining

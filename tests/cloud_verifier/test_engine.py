@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from cloud_verifier import engine as engine_module
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.interfaces import CapacityError, Row
 from speculation.cancellation import Abandoned
@@ -266,23 +266,6 @@ def test_a_short_list_changes_early_verdicts_only(vlm: Vlm, truths: list[list[in
     assert commits_by[Head.FULL] == commits_by[Head.SHORT]
     assert early[Head.SHORT] and early[Head.SHORT] <= set(ids)
     assert not early[Head.FULL] <= set(ids)
-
-
-def test_the_short_list_is_switched_off_by_the_config(
-    vlm: Vlm, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    heads = ExitHeads(vlm, (1,), rank=4)
-    heads.set_short_list([1, 5, 9])
-    for head in Head:
-        heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))}, head)
-    heads.save(tmp_path)
-    with caplog.at_level("INFO", "cloud_verifier"):
-        auto = find_exits(ServerConfig.of(tmp_path, exits=tmp_path), vlm)
-    off = find_exits(ServerConfig.of(tmp_path, exits=tmp_path, short_list="off"), vlm)
-    assert auto is not None and auto.head is Head.SHORT and f"3 of {vlm.vocabulary} tokens" in caplog.text
-    assert off is not None and off.head is Head.FULL and off.short_list is None
-    with pytest.raises(StartError, match="--short-list 'on' is none of auto, off"):
-        ServerConfig.of(tmp_path, short_list="on")
 
 
 def test_a_grammar_masks_alike_on_host_and_device(target: Vlm) -> None:

@@ -100,15 +100,6 @@ def test_features_of_the_prompts_end_and_of_every_committed_token(
     same(output.features[0], expected[prompt + 3 : prompt + 4])
 
 
-def test_a_resumed_answers_tokens_have_theirs(target: Vlm, encoder: FeatureEncoder, truth: list[int]) -> None:
-    engine = VlmEngine(target, 1, CAPACITY, encoder=encoder)
-    tokens = engine.begin(0, engine.prepare(PROMPTS[0], jpeg(0)), truth[:5], 20)
-    engine.encode(0)
-    found = last(engine, [Row(0, chunk=tokens, features=7)]).features[0]
-    assert found.tokens[-5:] == tuple(truth[:5]) and len(found.tokens) == 7
-    same(found, slowly(target, encoder, truth[:5])[-8:-1])
-
-
 def test_the_end_of_a_prompt_is_fed_where_its_beginning_is_shared(tmp_path: Path) -> None:
     """Robots ask a language model the same: who asks for features of the prompt's end gets them, and who asks for none
     shares all of it."""

@@ -37,25 +37,6 @@ def test_a_prediction_is_never_negative_and_grows_with_every_term(
     assert 0.0 <= times.seconds(load) <= times.seconds(load + more)
 
 
-def test_a_line_is_found_among_uneven_passes_with_a_few_very_slow_ones() -> None:
-    rng = random.Random(1)
-    times = Estimator()
-    for _ in range(WINDOW):
-        tokens = rng.choice([1, 3, 5, 9])
-        even = 0.05 + 0.004 * tokens
-        times.observe(Load.row(tokens), even * (10.0 if rng.random() < 0.03 else rng.uniform(0.95, 1.05)))
-    for tokens in (1, 5, 9, 15):
-        assert times.seconds(Load.row(tokens)) == pytest.approx(0.05 + 0.004 * tokens, rel=0.06)
-    assert 0.03 < times.spread < 0.2
-
-
-def test_it_follows_a_machine_that_became_slower() -> None:
-    times = Estimator()
-    for seconds in [0.1] * WINDOW + [0.3] * WINDOW:
-        times.observe(Load.row(1), seconds)
-    assert times.seconds(Load.row(1)) == pytest.approx(0.3)
-
-
 def traffic(rng: random.Random, count: int = WINDOW) -> list[Load]:
     """Passes of a server with several robots: decodes, verifications and chunks of a prefill, of unlike contexts."""
     loads = []
@@ -87,13 +68,3 @@ def test_all_terms_are_learned_from_loads_that_tell_them_apart() -> None:
     assert off_by(uneven, PROFILE, new) < 0.06
     for cached in (0, 300, 1500):  # what no line in the tokens can know
         assert even.seconds(Load.row(1, cached)) == pytest.approx(PROFILE.seconds(Load.row(1, cached)), rel=0.02)
-
-
-def test_a_profile_is_known_at_once_and_takes_this_machines_speed() -> None:
-    times = Estimator(PROFILE)
-    load, other = Load.row(1, 300), Load.row(256, 700)
-    assert times.known and times.seconds(other) == pytest.approx(PROFILE.seconds(other))
-    for _ in range(3):
-        times.observe(load, 2.5 * PROFILE.seconds(load))
-    assert times.seconds(load) == pytest.approx(2.5 * PROFILE.seconds(load))
-    assert times.seconds(other) == pytest.approx(2.5 * PROFILE.seconds(other))  # of a size that was never seen

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.interfaces import LayerVerdicts, Row
+from cloud_verifier.interfaces import Row
 from cloud_verifier.tree import Tree
 from speculation import wire
-from speculation.cancellation import Abandoned, Stop
-from speculation.wire import Commit, EndStep, FaultCode, Idle, Ping
+from speculation.cancellation import Stop
+from speculation.wire import Commit, EndStep, Idle
 from tests.cloud_verifier.bench import CONFIG, JPEG, Bench, FakePost, begin, faults, tokens_of
 from tests.cloud_verifier.fake_target import LAYERS, FakeEngine, FakeSelfDraft, greedy
 
@@ -72,65 +72,6 @@ def gaps(bench: Bench, peer: bytes) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-@pytest.mark.parametrize("stage", ["encode", "verify"])
-def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step(stage: str) -> None:
-    class Slow(FakeEngine):
-        layers = 0
-
-        def _layer(self) -> None:
-            self.layers += 1
-            bench.post.now += 0.1
-
-        def encode(self, index, stop=None):  # type: ignore[no-untyped-def]
-            for _ in range(10 if stage == "encode" else 0):
-                self._layer()
-                if stop():
-                    raise Abandoned
-            super().encode(index)
-
-        def verify(self, rows):  # type: ignore[no-untyped-def]
-            for _ in range(10 if stage == "verify" else 0):
-                self._layer()
-                yield LayerVerdicts(0, {})
-            yield from super().verify(rows)
-
-    engine = Slow()
-    bench = Bench(engine=engine)
-    bench.welcome(b"a")
-    bench.welcome(b"b")
-    started = bench.post.now
-    bench.send(b"a", begin(idle=Idle.DECODE))
-    bench.send(b"b", Ping(5), after=0.15)
-    bench.send(b"a", EndStep(1, "cancelled"), after=0.35)
-    bench.turns(5)
-    assert engine.layers == 4 and engine.rows == {}
-    assert [at - started for at, who, _ in bench.post.sent if who == b"b" and at > started] == [pytest.approx(0.2)]
-    assert bench.received(b"a", since=started) == []
-    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
-
-
-@settings(deadline=None, max_examples=8)
-@given(
-    lengths=st.lists(st.integers(1, 300), min_size=2, max_size=2),
-    after=st.floats(0.0, 3.0),
-    chunk=st.sampled_from([0, 4, 16, 50]),
-)
-def test_robots_that_begin_hold_no_other_up(lengths: list[int], after: float, chunk: int) -> None:
-    """However long their prompts: it waits for one image at a time, and for chunks about as long as its own token."""
-    bench = timed(prefill_chunk=chunk)
-    prompts = {b"a": "long", b"b": "long b".ljust(lengths[0]), b"c": "long c".ljust(lengths[1])}
-    for peer in prompts:
-        bench.welcome(peer)
-    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
-    for peer in (b"b", b"c"):
-        bench.send(peer, begin(prompt=prompts[peer], max_tokens=5, idle=Idle.DECODE), after=after)
-    bench.turns(600)
-    for peer, prompt in prompts.items():
-        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 150 if peer == b"a" else 5)
-    longest_forward = 0.1 + 0.01 * (3 + max(16, chunk, 11))
-    assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
-
-
 @settings(deadline=None, max_examples=8)
 @given(length=st.integers(100, 500), gamma=st.sampled_from([0, 3]), after=st.floats(0.5, 2.0))
 def test_a_prompt_that_the_draft_model_reads_holds_no_other_up(length: int, gamma: int, after: float) -> None:
@@ -171,15 +112,3 @@ def test_a_prefill_that_ends_in_a_forward_changes_nothing_for_the_others_of_it(t
     assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20) and max(gaps(bench, b"a")[1:]) < 0.61
     assert tokens_of(bench.received(b"b")) == ([] if isinstance(then, EndStep) else greedy("long again", JPEG, 3))
     assert faults(bench.received(b"a")) == faults(bench.received(b"b")) == []
-
-
-def test_a_prompt_that_does_not_fit_is_refused_while_others_go_on() -> None:
-    bench = timed()
-    bench.engine.capacity = 50
-    bench.welcome(b"a")
-    bench.welcome(b"b")
-    bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
-    bench.send(b"b", begin(max_tokens=60, idle=Idle.DECODE), after=0.5)
-    bench.turns(60)
-    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20)
-    assert faults(bench.received(b"b")) == [FaultCode.TOO_LARGE]

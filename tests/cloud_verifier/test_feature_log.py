@@ -53,9 +53,3 @@ def test_it_is_a_table_by_position(
     assert message == Features(7, len(answer), [token(place) for place in range(first, len(answer))],
                                b"".join(packed(place) for place in range(first, len(answer))))  # fmt: skip
     assert wire.decode(wire.encode(message)) == message
-
-
-def test_a_row_without_tokens_enters_nothing() -> None:
-    log = FeatureLog(4)
-    log.add(0, RowFeatures((), b""))
-    assert log.message(1, []) is None and log.of(0, 0) == b""

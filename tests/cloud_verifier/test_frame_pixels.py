@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import ServerConfig
 from speculation.wire import BeginStep, Fault, FaultCode
 from tests.cloud_verifier.bench import Bench
 
@@ -31,8 +30,3 @@ def asked(jpeg: bytes) -> str:
 def test_a_frame_that_is_too_large_is_refused_before_the_engine_has_it() -> None:
     assert "image of 201 x 100 pixels exceeds the limit of 20000 pixels" in asked(frame(201, 100))
     assert "does not decode" in asked(frame(200, 100)), "the engine has it"
-
-
-def test_the_limit_has_limits() -> None:
-    with pytest.raises(StartError, match="--frame-pixels"):
-        ServerConfig.of(Path("model"), frame_pixels=(1 << 24) + 1)

@@ -55,24 +55,6 @@ def test_inputs_or_the_reason_why_not(threads: int) -> None:
     gate.preparation.close()
 
 
-def test_a_slow_frame_holds_nobody_else_up_and_only_the_newest_step_is_prepared() -> None:
-    gate = Gate(2)
-    try:
-        gate.preparation.submit(*step(0, 1, "slow"))
-        assert gate.entered.wait(LIMIT_S)
-        for number in (2, 3, 4):
-            gate.preparation.submit(*step(0, number))
-        gate.preparation.submit(*step(1, 9))
-        (other,) = gate.collect(1)
-        assert other.step.index == 1
-        gate.open.set()
-        assert [ready.inputs for ready in gate.collect(2)] == ["inputs of 1", "inputs of 4"]
-        assert gate.prepared == ["p 9", "slow 1", "p 4"]
-    finally:
-        gate.open.set()
-        gate.preparation.close()
-
-
 def test_who_used_the_threads_for_long_waits_for_those_who_did_not() -> None:
     """One session's frames are slow. While one is decoded, others come in: of what waits, its own next is the last."""
     now = 0.0

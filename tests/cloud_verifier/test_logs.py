@@ -95,18 +95,6 @@ def test_json_lines_hold_the_event_and_what_it_names() -> None:
     }  # fmt: skip
 
 
-def test_a_traceback_is_a_field_of_its_json_line_and_bounded() -> None:
-    try:
-        raise ValueError("long " * 10_000)
-    except ValueError as error:
-        failed = record("failed")
-        failed.exc_info = (type(error), error, error.__traceback__)
-    line = JsonFormatter().format(failed)
-    held = json.loads(line)
-    assert "\n" not in line and len(line) < 20_000 and held["event"] == "log"
-    assert held["traceback"].endswith("long ")
-
-
 def test_what_ends_the_process_or_a_thread_is_a_json_line_too(tmp_path: Path) -> None:
     program = """if True:
         import sys, threading, warnings

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud_verifier.__main__ import main
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.serving import find_cost
@@ -71,11 +70,3 @@ def test_one_that_was_asked_for_must_fit(tmp_path: Path) -> None:
     assert found(tmp_path, pass_cost=path) == PROFILE
     with pytest.raises(StartError, match="model"):
         found(tmp_path, "e" * 16, pass_cost=path)
-
-
-def test_keys_are_made_in_the_home_folder_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "home").mkdir()
-    assert main(["keygen", "--keys=~/keys"]) == 0
-    assert (tmp_path / "home/keys/server.key").is_file() and not (tmp_path / "~").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -26,7 +25,7 @@ from speculation.wire import (
     extend_digest,
 )
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
-from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
+from tests.cloud_verifier.scheduling import JPEG, Bench
 from tests.models import tiny_tokenizer
 
 
@@ -80,17 +79,6 @@ def drafts_of(draw: st.DrawFn, edge: Edge) -> Draft:
 
 
 hints = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_size=2)
-
-
-@pytest.mark.parametrize("again", [{}, {"step": 2}, {"prompt": "another"}, {"committed": [1]}])
-def test_a_frame_is_hashed_once_for_each_message_that_brings_it(
-    again: dict[str, object], hashes_of: Callable[[bytes], int]
-) -> None:
-    frame = b"a frame" * 100
-    bench = Bench()
-    for number, fields in enumerate(({}, again), start=1):
-        bench.begin(0, **{"jpeg": frame, **fields})  # type: ignore[arg-type]
-        assert hashes_of(frame) == number
 
 
 @settings(max_examples=80, deadline=None)
@@ -153,33 +141,6 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
     assert [edge.answer for edge in edges] == [edge.truth for edge in edges]
 
 
-def test_a_right_draft_commits_itself_and_one_more() -> None:
-    bench = Bench()
-    bench.begin(0, max_tokens=20)
-    truth = greedy("long 0", JPEG, 20)
-    bench.turn()
-    bench.scheduler.offer(0, Draft(1, 3, 0, begin_digest("long 0", JPEG), truth[:3]), bench.now)
-    commit = bench.turn()[0]
-    assert commit.tokens == truth[:4] and (commit.round, commit.passes) == (3, 1)
-    assert (commit.queue_s, commit.compute_s, commit.prefill_s) == (1.0, 0.5, 0.25)
-    bench.scheduler.offer(0, Draft(1, 4, 4, commit.digest, []), bench.now)
-    commit = bench.turn()[0]
-    assert commit.tokens == truth[4:5] and commit.prefill_s == 0.0
-
-
-def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
-    bench = Bench()
-    bench.begin(0, idle=Idle.DECODE)
-    bench.turn()
-    batch = bench.next(5.0)
-    (old,) = batch.choices
-    *_, last = bench.engine.verify(rows_of(batch))
-    bench.begin(0, step=2, prompt="look again")
-    assert not bench.scheduler.is_current(old)
-    assert bench.finish(batch, last) == {}
-    assert bench.engine.rows[0].answer == []
-
-
 @pytest.mark.parametrize(
     ("message", "code", "words"),
     [
@@ -206,31 +167,6 @@ def test_steps_only_go_forward() -> None:
         bench.begin(0, step=6, committed=[VOCABULARY])
     with pytest.raises(Refused, match=r"BeginStep.hints\[1\]\[0\] = 6"):
         bench.begin(0, step=6, hints=[[1], [VOCABULARY]])
-
-
-def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
-    bench = Bench(hint_tokens=3)
-    truth = greedy("long 0", JPEG, 20)
-    bench.begin(0, idle=Idle.LEDGER, hints=[truth])
-    bench.turn()
-    commits: list[Commit] = []
-    while not commits or not commits[-1].done:
-        commits.append(bench.turn()[0])
-    usage = bench.step(0).usage
-    assert [token for commit in commits for token in commit.tokens] == truth
-    assert {commit.round for commit in commits} == {0} and max(len(commit.tokens) for commit in commits) == 4
-    assert (usage.verified, usage.hinted + usage.decoded) == (0, len(commits)) and usage.tau > 2.5
-
-
-def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_session() -> None:
-    bench = waiting_bench()
-    ledger = bench.step(0).ledger
-    bench.begin(0, step=2, idle=Idle.LEDGER)
-    assert bench.step(0).ledger is ledger
-    bench.scheduler.end(0)
-    bench.scheduler.forget(0)
-    bench.begin(0, idle=Idle.LEDGER)
-    assert bench.step(0).ledger is not ledger
 
 
 def test_a_grammar_that_cannot_be_kept_to_is_refused() -> None:

@@ -94,9 +94,3 @@ def test_a_change_of_the_servers_key_that_was_interrupted_is_ended_by_the_same_c
 def test_a_robots_name_is_no_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(StartError, match="--client"):
         make_keys(tmp_path, name)
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="--keys"):
-        make_keys(tmp_path / "file" / "keys")

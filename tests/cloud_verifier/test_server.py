@@ -21,7 +21,6 @@ from cloud_verifier.server import WORKING_S
 from cloud_verifier.sessions import SILENT_S
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
-from speculation.language.prompts import Vocabulary
 from speculation.profiles import DeviceProfile
 from speculation.wire import (
     PROTOCOL,
@@ -51,24 +50,6 @@ def test_a_welcome_has_what_the_edge_must_know() -> None:
     assert (welcome.max_draft, welcome.profile) == (9, "slow") and len(welcome.session) >= 16
 
 
-def test_a_welcome_names_the_objects_that_the_target_was_trained_to_find() -> None:
-    class Listed(FakeEngine):
-        @property
-        def model(self) -> ModelInfo:
-            return replace(super().model, objects=Vocabulary(("silver", "red"), ("bottle",)))
-
-    welcome = Bench(engine=Listed()).welcome(b"a")
-    assert (welcome.colours, welcome.classes) == (["silver", "red"], ["bottle"])
-    any_object = Bench().welcome(b"a")
-    assert (any_object.colours, any_object.classes) == ([], [])
-
-
-def test_an_older_edge_gets_what_to_install() -> None:
-    (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, protocol=PROTOCOL - 1))
-    text = f"Hello.protocol {PROTOCOL - 1}: this verifier has {PROTOCOL}; install the same version"
-    assert isinstance(fault, Fault) and text in fault.message
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -77,6 +58,7 @@ def test_an_older_edge_gets_what_to_install() -> None:
         ({"vocabulary": 7}, FaultCode.TOKENIZER_MISMATCH),
         ({"model": "another"}, FaultCode.MODEL_MISMATCH),
         ({"sampling": "coupled"}, FaultCode.UNSUPPORTED_SAMPLING),
+        ({"service_class": "emergency"}, FaultCode.MALFORMED),
     ],
 )
 def test_an_edge_that_does_not_fit_gets_the_reason(change: dict[str, object], code: FaultCode) -> None:
@@ -84,14 +66,6 @@ def test_an_edge_that_does_not_fit_gets_the_reason(change: dict[str, object], co
     (fault,) = Bench().ask(b"a", Hello(**fields))
     assert isinstance(fault, Fault) and fault.code is code
     assert str(next(iter(change.values()))) in fault.message
-
-
-def test_cloud_mode_streams_the_targets_own_answer() -> None:
-    bench = Bench()
-    bench.welcome(b"a")
-    received = bench.ask(b"a", begin(max_tokens=9, idle=Idle.DECODE))
-    assert [type(message) for message in received] == [Commit] * 9
-    assert tokens_of(received) == greedy("long", JPEG, 9) and received[-1].done  # type: ignore[union-attr]
 
 
 def test_early_tokens_leave_while_later_layers_still_run() -> None:
@@ -164,16 +138,6 @@ def test_a_verifier_with_a_draft_model_answers_by_itself(wrong: int, gamma: int,
     assert all(isinstance(message, Commit) and message.round == 0 for message in received)
 
 
-def test_an_edge_may_take_a_step_that_drafts_here_up_again() -> None:
-    bench = Bench(self_draft=FakeSelfDraft())
-    bench.welcome(b"a")
-    truth = greedy("long", JPEG, 9)
-    received = bench.ask(b"a", begin(max_tokens=9, committed=truth[:4], self_draft=4))
-    assert tokens_of(received) == truth[4:]
-    assert tokens_of(bench.ask(b"a", begin(max_tokens=9, committed=truth[:2], self_draft=4))) == truth[2:]
-    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=9, idle=Idle.DECODE))) == truth
-
-
 def test_without_a_draft_model_the_edge_gets_what_to_start() -> None:
     bench = Bench()
     bench.welcome(b"a")
@@ -218,18 +182,6 @@ def test_a_draft_model_without_room_for_a_step_leaves_it_to_decode() -> None:
     bench.welcome(b"a")
     assert tokens_of(bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))) == greedy("long", JPEG, 6)
     assert faults(bench.ask(b"a", begin(2, max_tokens=6, self_draft=3))) == [FaultCode.TOO_LARGE]
-
-
-def test_two_sessions_that_are_ready_together_share_a_forward() -> None:
-    bench = Bench()
-    for peer in (b"a", b"b"):
-        bench.welcome(peer)
-        bench.ask(peer, begin(prompt=f"long {peer!r}"))
-    bench.send(b"a", draft([1], prompt=f"long {b'a'!r}"))
-    bench.send(b"b", draft([2], prompt=f"long {b'b'!r}"))
-    bench.turns()
-    assert bench.engine.batches == [(0, 1)]
-    assert all(tokens_of(bench.received(peer)) for peer in (b"a", b"b"))
 
 
 GARBAGE = [b"", b"\xc1", b"hello", wire.encode(Ping(1)) + b"x", wire.encode(Commit(1, 1, 0, [], bytes(8), True))]
@@ -389,25 +341,6 @@ def test_an_exits_confidence_is_calibrated_before_it_is_sent() -> None:
     bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))
     early = {(m.layer, m.confidence) for m in bench.received(b"a") if isinstance(m, EarlyTokens)}
     assert early <= {(EXITS[0], 0.5), (EXITS[1], 0.875)} and (EXITS[1], 0.875) in early
-
-
-def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> None:
-    bench = Bench()
-    bench.welcome(b"a", msgspec.structs.replace(HELLO, service_class="economy"))
-    bench.post.now = 5.0
-    bench.ask(b"a", begin(time_left=3.0))
-    step = bench.server._scheduler.step(0)
-    assert step is not None and step.request.service_class.tokens_per_s == 2.0
-    assert step.request.deadline == pytest.approx(8.0, abs=0.01)
-    bench.post.now = 20.0
-    bench.ask(b"a", begin(time_left=2.0))
-    assert bench.server._scheduler.step(0) is step and step.request.deadline == pytest.approx(22.0, abs=0.01)
-
-
-def test_a_class_that_is_not_known_is_refused_by_name() -> None:
-    (fault,) = Bench().ask(b"a", msgspec.structs.replace(HELLO, service_class="emergency"))
-    assert isinstance(fault, Fault) and fault.code is FaultCode.MALFORMED
-    assert "Hello.service_class: service class 'emergency' is none of batch (1 tokens/s), economy" in fault.message
 
 
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])

@@ -90,7 +90,7 @@ def test_a_technique_that_is_switched_off_is_gone(name: str, mode: Mode) -> None
     whole = DraftingConfig.of(mode, **sign.changes)
     for config in (whole, replace(whole, **{name: getattr(OFF, name)})):
         seen = Seen()
-        for seed in range(4):
+        for seed in range(2):
             target = hashed_target(seed, eos_rate=0.0)
             weather = Weather(jitter_s=0.05, exits=sign.exits, wrong_exits=0.2, seed=seed)
             bench = Bench(target, hashed_draft(target, seed, 0.7), weather, config, draft_s=sign.draft_s)

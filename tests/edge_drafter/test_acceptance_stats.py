@@ -3,37 +3,18 @@ from __future__ import annotations
 import random
 from statistics import mean
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.acceptance_stats import (
-    RETRY_STEPS,
-    SPREAD,
-    START,
-    TRIAL,
-    AcceptanceStats,
     Controller,
     ExitQuestion,
     ExitReliability,
-    NamedToken,
-    Regression,
-    Verdict,
     tokens_per_second,
 )
-from edge_drafter.settings import DraftingConfig
-from edge_drafter.tree import Rerooting
-from speculation.acceptance import expected_tokens
-from speculation.wire import Commit
 
 # --- the draft length
-
-
-@given(st.floats(0.0, 0.99), st.integers(0, 20))
-def test_expected_tokens_is_the_closed_form(acceptance: float, gamma: int) -> None:
-    closed = (1 - acceptance ** (gamma + 1)) / (1 - acceptance)
-    assert expected_tokens(acceptance, gamma) == pytest.approx(closed)
 
 
 def settled(acceptance: float, fixed_s: float, draft_s: float) -> tuple[Controller, list[int]]:
@@ -69,8 +50,6 @@ def test_a_useless_draft_is_left_alone_but_tried_again() -> None:
 
 
 VERIFY_S, DRAFT_S = 0.0942, 0.011
-SPECEDGE_POINTS = [(0.015, 7), (0.040, 5), (0.050, 4)]
-"""Round trip, depth; with the two times above (SpecEdge, Sec. 5, on Figure 12)."""
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
@@ -87,30 +66,6 @@ def test_the_link_is_measured_although_every_batch_takes_its_own_time(
 
 
 # --- exits
-
-
-def most_likely(inputs: np.ndarray, right: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The slow reference: the mode of the weights given all verdicts at once, by Newton's method."""
-    weights, precision = start.copy(), np.diag([1.0 / each**2 for each in SPREAD])
-    for _ in range(100):
-        expected = 1.0 / (1.0 + np.exp(-inputs @ weights))
-        slope = precision @ (weights - start) - inputs.T @ (right - expected)
-        curve = precision + (inputs.T * (expected * (1.0 - expected))) @ inputs
-        weights = weights - np.linalg.solve(curve, slope)
-    return weights
-
-
-def test_one_verdict_after_another_comes_to_what_all_together_give() -> None:
-    dice = np.random.default_rng(0)
-    truth = np.array([1.0, 0.4, 1.2])
-    inputs = np.column_stack([np.ones(600), dice.normal(0, 1.5, 600), dice.normal(0, 2.0, 600)])
-    right = dice.random(600) < 1.0 / (1.0 + np.exp(-inputs @ truth))
-    regression = Regression(list(START[ExitQuestion.LANDING]))
-    for row, yes in zip(inputs.tolist(), right.tolist(), strict=True):
-        regression.learn(tuple(row), yes)
-    together = most_likely(inputs, right, np.array(START[ExitQuestion.LANDING]))
-    assert regression.weights == pytest.approx(together, abs=0.15)
-    assert regression.weights == pytest.approx(truth, abs=0.4)
 
 
 SHARES = st.floats(0.0, 1.0)
@@ -130,30 +85,3 @@ def test_whatever_was_learned_estimates_are_probabilities_that_rise_with_what_wa
         exits.learn(before, right)
         after = exits.estimate(question, layer, confidence, reach).probability
         assert after >= before.probability - 1e-12 if right else after <= before.probability + 1e-12
-
-
-def test_exits_are_judged_by_drafts_of_the_edge_and_by_the_forwards_of_a_whole_one() -> None:
-    """`named` is right, 0.6 s before its commit; a draft of six levels, 0.05 s each, would have taken 0.3 s."""
-    stats, commit = AcceptanceStats(DraftingConfig.of("full")), Commit(1, 1, 0, [7], bytes(8), False, compute_s=1.0)
-    stats.on_forward(0.05, abandoned=False)
-    for accepted in (None, 0):  # the first is a draft that the verifier made, of which exits name nothing to the edge
-        named = []
-        if accepted is not None:
-            named = [NamedToken((), 7, stats.exits.estimate(ExitQuestion.TOKEN, 2, 0.9, 1.0), 0.4)]
-        stats.on_verdict(
-            Verdict(commit, [7], 1.0, 1.0, Rerooting((), ()), accepted, True, levels=6, named=named, had_exits=True)
-        )
-        assert stats.exits.gain == pytest.approx(0.3 if named else 0.0)
-
-
-def test_exits_are_tried_then_kept_while_they_pay_and_tried_again_rarely() -> None:
-    exits = ExitReliability()
-    for _ in range(TRIAL):
-        assert exits.gain == 0.0 and exits.pay(0.1, step=1)
-        exits.verified(0.0, 0.5)
-    assert not exits.pay(0.1, step=1) and exits.pay(0.0, step=1)
-    asked = [step for step in range(1, 4 * RETRY_STEPS) if exits.pay(0.1, step)]
-    assert asked == [RETRY_STEPS, 2 * RETRY_STEPS, 3 * RETRY_STEPS]
-    while not exits.pay(0.1, step=1):
-        exits.verified(0.2, 0.5)
-    assert exits.gain >= 0.1

@@ -22,7 +22,7 @@ from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import VOCABULARY_FILE, Vocabulary, parse_answer
 from speculation.language.thinking import CLOSES, OPENS
 from speculation.links import Blackout, LinkConditions, WayConditions, load_link
-from speculation.sampling import GREEDY, Coupled, question_key
+from speculation.sampling import GREEDY
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE
@@ -203,21 +203,6 @@ def test_the_target_says_which_objects_are_known(
     assert robot(verifier.address, small, mode="edge").objects(0.0) == own
     with pytest.raises(VerifierLost, match="127.0.0.1:1"):
         robot("tcp://127.0.0.1:1", small).objects(0.0)
-
-
-def test_sampled_answers_are_the_target_s_own_draws(
-    verifier: Verifier, tiny_target: Path, draft: Vlm, robot: Robot
-) -> None:
-    """Over sockets, in every mode: the n-th question's key is a hash of seed and n."""
-    session = VlmSession(load_vlm(tiny_target, dtype="float64"), 512)
-    how = Coupled(0.7, 50, 0.95)
-    edge = robot(verifier.address, sampling=how.text, seed=5)
-    for number, mode in enumerate(("cloud", "sd", "fsd", "full")):
-        truth = session.sampled(PROMPT, jpeg(number % 2), ANSWER, how, question_key(5, number))
-        found = edge.decode(PROMPT, jpeg(number % 2), 60.0, mode).tokens
-        assert found == tuple(token for token, _ in truth)
-    own = VlmSession(draft, 512).sampled(PROMPT, jpeg(0), ANSWER, how, question_key(5, 4))
-    assert edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens == tuple(token for token, _ in own)
 
 
 def cut_short(edge: EdgeDecoder, server: Verifier) -> Question:

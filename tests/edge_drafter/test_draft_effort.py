@@ -29,29 +29,6 @@ def test_a_forward_runs_where_what_it_may_save_pays_its_price(effort: float, hop
     assert timed(effort).is_worth([(1, hoped)], DRAFT_S) == (hoped * TOKEN_S >= (1.0 - effort) * DRAFT_S)
 
 
-Hopes = list[tuple[int, float]]
-"""Levels behind the root, and chances."""
-hopes_of_a_commit = st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 1.0)), max_size=6)
-
-
-@given(st.lists(st.tuples(st.booleans(), hopes_of_a_commit), max_size=30))
-def test_the_share_of_hopes_that_came_true_is_that_of_the_whole_history(history: list[tuple[bool, Hopes]]) -> None:
-    effort = Effort(0.5)
-    for came_true, hopes in history:
-        effort.resolved([proposed(ahead, hoped) for ahead, hoped in hopes], came_true)
-    for ahead in (1, 2, 5, 12, 30):
-        alike = [(true, [hoped for level, hoped in each if band(level) == band(ahead)]) for true, each in history]
-        commits = [(true, each) for true, each in alike if each]
-        weights = [0.95 ** (len(commits) - turn) for turn in range(len(commits) + 1)]
-        stood = weights[0] + sum(w * len(each) * true for w, (true, each) in zip(weights[1:], commits, strict=True))
-        hoped = weights[0] + sum(w * sum(each) for w, (_, each) in zip(weights[1:], commits, strict=True))
-        assert effort.share(ahead) == pytest.approx(min(1.0, stood / hoped))
-
-
-def band(ahead: int) -> int:
-    return next(place for place, least in enumerate((16, 8, 4, 2, 1)) if ahead >= least)
-
-
 def test_a_draft_that_is_never_accepted_is_tried_ever_more_rarely_and_comes_back_at_once() -> None:
     effort, gaps, since = timed(0.5), [], 0
     for _ in range(1200):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig
@@ -19,24 +19,6 @@ def selector(
     """Return a selector for an answer of `done` tokens that `room` more may follow."""
     answer = Answer(bytes(8), (END,), done + room, [1] * done)
     return DraftSelector(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
-
-
-def grown(tokens: str, chance: float = 0.5) -> tuple[TokenTree, list[int]]:
-    """Return a tree that is one chain, and its nodes."""
-    tree, node, nodes = TokenTree(), 0, []
-    for token in tokens:
-        node = tree.add(node, int(token), chance, Origin.DRAFT)
-        nodes.append(node)
-    return tree, nodes
-
-
-def test_a_draft_closes_with_its_first_predicted_rejection_which_is_sent() -> None:
-    tree, nodes = grown("12", 0.9)
-    nodes += [doubtful := tree.add(nodes[-1], 3, 0.2, Origin.DRAFT), tree.add(doubtful, 4, 0.9, Origin.DRAFT)]
-    cut = selector(tree, 4, stop_below=0.5)
-    assert cut.cut(tree.root) == nodes[:3] and cut.is_full(tree.root)
-    assert cut.cut(doubtful) == nodes[3:] and not cut.is_full(doubtful, 2)
-    assert selector(tree, 4).cut(tree.root) == nodes
 
 
 CHANCES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
@@ -79,42 +61,3 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
         assert [tree.parent(node) for node in nodes] == [anchor, *nodes][: len(nodes)]
         full = len(nodes) == cut.need(anchor) or cut.closes(nodes[-1] if nodes else anchor)
         assert cut.is_full(anchor) is full
-
-
-HISTORY = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["add", "raise", "rate"]), st.integers(0, 9), st.integers(4, END), CHANCES),
-        st.tuples(st.just("commit"), st.integers(0, 9), st.integers(4, END), CHANCES),
-        st.tuples(st.just("gamma"), st.integers(0, 9), st.integers(0, 6), CHANCES),
-    ),
-    max_size=20,
-)
-
-
-@settings(max_examples=150)
-@given(HISTORY, st.integers(0, 5), st.sampled_from([0.0, 0.4]))
-def test_whatever_changes_the_cut_is_that_of_a_cutter_that_remembers_nothing(
-    history: list[tuple[str, int, int, float]], draft_tokens: int, stop_below: float
-) -> None:
-    tree, answer = TokenTree(), Answer(bytes(8), (END,), 20)
-    config = DraftingConfig(draft_tokens=draft_tokens, stop_below=stop_below)
-    old = DraftSelector(tree, answer, config, 64, 3)
-    for what, where, token, chance in history:
-        node = list(tree.ids())[-1 - where % len(tree)]
-        if what == "add":
-            tree.add(node, token, chance, Origin.DRAFT)
-        elif what == "raise":
-            known = node != tree.root and token != END  # an exit may name what is there
-            tree.raise_branch(*((tree.parent(node), tree[node].token) if known else (node, token)), chance, layer=1)
-        elif what == "rate" and node != tree.root:
-            tree.rate(node, chance)
-        elif what == "commit":
-            tokens = [*(tree[each].token for each in tree.path_to(node)), token]
-            answer.append(tokens)
-            tree.reroot(tokens)
-        elif what == "gamma":
-            old.gamma = token
-        new = DraftSelector(tree, answer, config, 64, old.gamma)
-        for each in tree.ids():
-            assert old.cut(each) == new.cut(each)
-            assert old.path(each, 2) == new.path(each, 2) and old.is_full(each) == new.is_full(each)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
-from edge_drafter.acceptance_stats import RETRY_STEPS
 from edge_drafter.settings import WHO_DECODES
 from speculation.cancellation import Stop
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
@@ -154,17 +153,6 @@ def test_early_tokens_turn_misses_into_hits() -> None:
     assert heard.early_received == 12
     needed = 4 + 4 + 4 + 4 + 2  # the last draft has room for two tokens only
     assert heard.total_s == pytest.approx(deaf.total_s - needed * DRAFT_S)
-
-
-@pytest.mark.parametrize(("mode", "least", "asks"), [("full", 0.1, False), ("fsd", 0.0, True)])
-def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(mode: str, least: float, asks: bool) -> None:
-    target = hashed_target(3, eos_rate=0.0)
-    bench = Bench(target, target, Weather(exits=2), DraftingConfig.of(mode, ngrams=False, exit_gain=least))
-    for step in range(1, 4 * RETRY_STEPS):
-        assert bench.run(request(step, 30)).tokens == alone(target, 30)
-    later = {each.step: each.early for each in bench.link.begun if each.step >= 3 * RETRY_STEPS}
-    retried = later.pop(3 * RETRY_STEPS)
-    assert set(later.values()) == {asks} and retried
 
 
 def test_at_most_one_draft_forward_delays_a_commit() -> None:

@@ -108,11 +108,3 @@ def test_a_draft_alone_that_knows_its_objects_takes_one_frame(tiny_draft: Path, 
     shutil.copytree(tiny_draft, tmp_path / "published")
     (tmp_path / "published" / "objects.json").unlink()
     EdgeDecoder(EdgeConfig.flat(tmp_path / "published", mode="edge", frames=2, answers="free")).close()
-
-
-def test_frames_are_within_limits_and_words_alone_have_none(tiny_draft: Path) -> None:
-    for count in (0, 5):
-        with pytest.raises(ValueError, match="frames"):
-            EdgeConfig.flat(tiny_draft, frames=count)
-    with pytest.raises(ValueError, match="frames is 2 beside text_only"):
-        EdgeConfig.flat(tiny_draft, frames=2, text_only=True)

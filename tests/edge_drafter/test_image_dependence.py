@@ -55,16 +55,6 @@ def test_places_are_compared_one_by_one_behind_the_answers_own_tokens(answer: li
     assert model.begun == 2 and model.forwards == 2 and sorted(fed) == sorted([*range(len(answer))] * 2)
 
 
-def test_a_stop_ends_it_before_the_next_prefill_and_an_empty_answer_is_refused() -> None:
-    looks = iter([False, True])
-    model = SeeingModel(lambda image, prefix: 0)
-    with pytest.raises(Abandoned):
-        swap_test(model, PROMPT, [1, 2], OWN, OTHER, lambda: next(looks, True))
-    assert model.begun == 1
-    with pytest.raises(ValueError, match="the answer is empty"):
-        swap_test(model, PROMPT, [], OWN, OTHER)
-
-
 @pytest.fixture(scope="module")
 def edge(tiny_draft: Path) -> EdgeDecoder:
     return EdgeDecoder(EdgeConfig.flat(tiny_draft, mode="edge", dtype="float64", max_tokens=20))

@@ -14,13 +14,6 @@ def draft(round: int, anchor: int, nodes: list[int]) -> SentDraft:
     return SentDraft(Draft(1, round, 0, bytes(8), [0] * len(nodes)), anchor, nodes, 1.0, True, False, 0.0, 0.0)
 
 
-def test_a_draft_has_as_many_levels_as_its_longest_path() -> None:
-    tree = SentDraft(
-        Draft(1, 1, 0, bytes(8), [5, 6, 7, 8], [-1, 0, -1, 1]), 0, [1, 2, 3, 4], 1.0, True, False, 0.0, 0.0
-    )
-    assert [draft(1, 0, [1, 2, 3]).levels, draft(1, 0, []).levels, tree.levels] == [3, 0, 3]
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.0, 0.3, 0.6, 0.9])), max_size=12),
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=4),

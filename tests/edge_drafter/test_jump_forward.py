@@ -6,9 +6,7 @@ import pytest
 
 from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.jump_forward import JumpForward
 from edge_drafter.settings import EdgeConfig
-from edge_drafter.tree import Origin, TokenTree
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import ResponseOrder, compose, parse_answer
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
@@ -47,28 +45,6 @@ def test_settled_text_costs_the_verifier_no_pass(forced_tokens: int, target: Vlm
     assert robot.answers == [alone(target, request)]
     passes, tokens = robot.stats.cloud_passes, robot.stats.tokens
     assert passes == tokens if forced_tokens == 0 else passes <= tokens - 2
-
-
-def test_settled_tokens_join_the_tree_and_follow_it(target: Vlm) -> None:
-    grammar, read = grammars(target)[0], target.tokenizer.decode
-    (newline,) = target.tokenizer("\n", add_special_tokens=False)["input_ids"]
-    tree = TokenTree()
-    jump = JumpForward(grammar, tree, (), LIMIT)
-    jump.lengthen(tree.root, 8)
-    assert len(tree) == 1 and jump.only is None, "reasons may be any"
-    assert jump.allows(tree.root, newline) and not jump.allows(tree.root, target.eos[0])
-    node = tree.add(tree.root, newline, 0.5, Origin.DRAFT)
-    jump.lengthen(node, 8)
-    path = tree.likeliest_path(node, 8)
-    text = read([tree[each].token for each in path])
-    assert text and "Action: ".startswith(text) and all(tree[each].origin is Origin.LOOKUP for each in path)
-    outside = tree.add(node, target.eos[0], 0.5, Origin.EARLY)
-    jump.lengthen(outside, 8)
-    assert not tree[outside].children and jump.allows(outside, newline), "nothing is known outside the grammar"
-    answer = target.tokenizer("\nAction: stop", add_special_tokens=False)["input_ids"]
-    tree.reroot(answer)
-    jump.follow(answer)
-    assert jump.only == target.eos[0]
 
 
 def test_a_decoder_that_cannot_keep_to_the_grammar_does_not_start(draft: Vlm) -> None:

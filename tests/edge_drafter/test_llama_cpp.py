@@ -18,10 +18,8 @@ pytest.importorskip("gguf", reason="needs the package gguf, which writes the mod
 from edge_drafter import llama_cpp
 from edge_drafter.llama_cpp import LlamaCppModel, LlamaCppSession
 from speculation.cancellation import Abandoned
-from speculation.language.grammar import Grammars, grammar_for
-from speculation.sampling import Coupled, question_key
 from speculation.vlm.cache import CacheFull
-from speculation.vlm.folder import ModelFolderError, folder_fingerprint, gguf_files
+from speculation.vlm.folder import ModelFolderError, gguf_files
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -145,15 +143,6 @@ def test_any_sequence_of_extends_and_commits_is_a_fresh_forward(text: Vlm, model
     run_state_machine_as_test(Machine, settings=settings(max_examples=30, stateful_step_count=10, deadline=None))
 
 
-def test_what_belongs_to_it_is_the_checkpoints(eyes: LlamaCppModel, draft: Vlm, model: LlamaCppModel) -> None:
-    assert eyes.tokenizer_fingerprint == draft.tokenizer_fingerprint
-    assert (eyes.vocabulary, eyes.num_layers) == (draft.vocabulary, draft.num_layers)
-    assert set(draft.eos) <= set(eyes.eos)
-    assert eyes.sees_images and not model.sees_images
-    assert eyes.fingerprint == folder_fingerprint(Path(eyes.files.name)) != model.fingerprint
-    assert eyes.tokenizer.decode(eyes.tokenizer(PROMPT)["input_ids"]) == PROMPT
-
-
 def test_a_prompt_is_read_from_where_it_differs(session: LlamaCppSession, fed: list[int]) -> None:
     before = len(session.model.encode(PROMPT, b""))
     session.begin(PROMPT, b"")
@@ -193,21 +182,6 @@ def test_a_forward_that_is_given_up_changes_nothing(
     np.testing.assert_allclose(root, fresh.root_logits(), rtol=0, atol=EXACT)
     np.testing.assert_allclose(rows, fresh.extend(*TREE), rtol=0, atol=EXACT)
     np.testing.assert_allclose(more, fresh.extend([30, 31, 32], [3, 6, ROOT]), rtol=0, atol=EXACT)
-
-
-def test_what_stop_raises_comes_out(session: LlamaCppSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_cpp, "LOOK_S", 0.0)
-    calls: list[int] = []
-
-    def stop() -> bool:
-        calls.append(1)
-        if len(calls) > 3:
-            raise ConnectionError("lost")
-        return False
-
-    with pytest.raises(ConnectionError, match="lost"):
-        session.extend(*TREE, stop)
-    assert len(session.extend(*TREE, lambda: False)) == 6
 
 
 def test_a_prompt_that_is_given_up_leaves_no_step(eyes: LlamaCppModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,23 +303,6 @@ def test_every_mode_gives_the_targets_own_tokens(
     assert len(alone.tokens) > 1
     found = edge.swap_test(PROMPT, edge.text(alone.tokens), jpeg(0), jpeg(1))
     assert found is not None and found.changed > 0
-
-
-def test_sampled_and_constrained_answers_are_the_targets_own(
-    serve: Serve, tiny_target: Path, target: Vlm, seeing: str, robot: Robot
-) -> None:
-    address = serve(tiny_target).address
-    scheme = Coupled(0.8)
-    edge = robot(
-        address, Path(seeing), sampling=scheme.text, seed=3, answers="constrained", max_tokens=60, mode="full",
-        min_pixels=56 * 56, max_pixels=56 * 56,
-    )  # fmt: skip
-    grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(PROMPT), target.eos)
-    session = VlmSession(target, 512)
-    for number in range(4):
-        key = question_key(3, number)
-        truth = [token for token, _ in session.sampled(PROMPT, jpeg(number), 60, scheme, key, grammar)]
-        assert list(edge.decode(PROMPT, jpeg(number), 60.0).tokens) == truth
 
 
 def test_without_eyes_it_drafts_blind_and_says_so_once(

@@ -6,12 +6,11 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import Drafter, DraftingConfig, StepRequest, sources_of
-from speculation.sampling import GREEDY, MAX_KEY, Coupled, Logits, SamplingScheme, StepDraws, choose
+from speculation.sampling import MAX_KEY, Coupled, Logits, SamplingScheme, StepDraws, choose
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, NextToken, Weather, alone
 
 KEYS = st.integers(0, MAX_KEY)
@@ -66,8 +65,3 @@ def test_answers_are_the_target_s_own_draws(
     result = Drafter(sources_of(config, draft), link, config, clock).run(request(how, key))
     assert result.tokens == alone(target.drawn(how, key), 24)
     assert link.begun[0].key == key
-
-
-def test_keys_are_bounded() -> None:
-    with pytest.raises(ValueError, match="key is -1; give 0 to 2.63 - 1"):
-        request(GREEDY, -1)

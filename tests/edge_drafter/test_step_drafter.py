@@ -35,8 +35,6 @@ from tests.edge_drafter.fakes import (
     patient,
     request,
 )
-from tests.edge_drafter.test_acceptance_stats import DRAFT_S as PAPER_DRAFT_S
-from tests.edge_drafter.test_acceptance_stats import SPECEDGE_POINTS, VERIFY_S
 
 PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
 
@@ -198,19 +196,3 @@ def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hin
 
 
 # --- measured
-
-
-@pytest.mark.parametrize("mode", ["sd", "fsd", "proactive", "pipelined"])
-@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
-def test_an_edge_measures_what_the_papers_depths_follow_from(mode: str, rtt: float, depth: int) -> None:
-    """SpecEdge, Sec. 4.3: verification takes as long as drafting and the way; the edge has to measure these times."""
-    target = hashed_target(3, eos_rate=0.0)
-    config = DraftingConfig.of(mode, gamma=depth)
-    weather = Weather(verify_s=VERIFY_S, one_way_s=rtt / 2, exits=2)
-    bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
-    bench.run(request(max_tokens=150))
-    sent = [len(message.tokens) for _, message in bench.drafts]
-    estimates = bench.drafter.acceptance.controller
-    assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
-    assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
-    assert max(sent) >= depth - 1

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter.tree import Origin, TokenTree
@@ -89,7 +87,6 @@ def paths(tree: TokenTree) -> dict[Path, int]:
 TOKENS = st.integers(0, 2)
 # The quotient of two subnormal numbers overflows, in the twin as in the tree.
 CHANCE = st.floats(0.0, 1.0, allow_subnormal=False)
-LIKELY = st.sampled_from([0.0, 0.2, 0.5, 0.7, 0.9])
 COMMANDS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 30), TOKENS, CHANCE),
@@ -157,48 +154,3 @@ def test_conditioning_is_bayes_rule_over_whole_answers() -> None:
         within = before[1, 3] if path == (1, 3)[: len(path)] else before[path] if path[:2] == (1, 3) else 0.0
         share_in, share_out = within / before[1, 3], (before[path] - within) / (1.0 - before[1, 3])
         assert tree[node].reach == pytest.approx(0.9 * share_in + 0.1 * share_out)
-
-
-@settings(max_examples=300)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), TOKENS, LIKELY, st.booleans()), min_size=4, max_size=9),
-    st.integers(0, 3),
-    st.integers(1, 6),
-    st.integers(1, 3),
-    st.sampled_from([0.0, 0.05, 0.3]),
-    st.sampled_from([frozenset[int](), frozenset({1})]),
-)
-def test_best_nodes_are_the_connected_ones_that_reach_most(
-    additions: list[tuple[int, int, float, bool]],
-    place: int,
-    limit: int,
-    depth: int,
-    least: float,
-    ends: frozenset[int],
-) -> None:
-    """Slow twin: of all sets of nodes that hang together behind the anchor and may be chosen, the largest sum."""
-    tree = TokenTree()
-    for where, token, chance, early in additions:
-        node = list(tree.ids())[-1 - where % len(tree)]  # near the newest, so that trees are deep
-        if early:
-            tree.raise_branch(node, token, chance, layer=1)
-        else:
-            tree.add(node, token, chance, Origin.DRAFT)
-    anchor = list(tree.ids())[place % len(tree)]
-    allowed = []
-    for node in tree.ids():
-        above = tree.path_to(node)
-        behind = above[above.index(anchor) + 1 :] if anchor in above else above if anchor == tree.root else []
-        stopped = any(tree[each].token in ends for each in behind[:-1])
-        likely = tree[node].reach >= least * tree[anchor].reach
-        if behind and len(behind) <= depth and likely and not stopped:
-            allowed.append(node)
-    best = 0.0
-    for size in range(min(limit, len(allowed)) + 1):
-        for chosen in itertools.combinations(allowed, size):
-            if all(tree.parent(node) in (anchor, *chosen) for node in chosen):
-                best = max(best, sum(tree[node].reach for node in chosen))
-    found = tree.best_nodes(anchor, limit, depth, least, ends)
-    assert set(found) <= set(allowed) and len(set(found)) == len(found) == min(limit, len(allowed))
-    assert all(tree.parent(node) in (anchor, *found[:index]) for index, node in enumerate(found))
-    assert sum(tree[node].reach for node in found) == pytest.approx(best)

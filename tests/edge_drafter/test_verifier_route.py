@@ -23,15 +23,6 @@ def visited(route: Route, leaves: int) -> list[str]:
     return [address[-1] for address in places]
 
 
-def test_a_redirect_is_followed_and_left_for_the_door_that_gave_it() -> None:
-    route = Route(DOORS)
-    route.leave()
-    assert route.follow(REPLICA, 5.0) == 5.0
-    assert route.place == Place("tcp://127.0.0.1:7", b"", b"ticket") and route.is_sent and route.has_others
-    route.leave()
-    assert route.place == Place(DOORS[1]) and not route.is_sent and route.ticket == b"ticket"
-
-
 def test_when_no_door_answers_the_last_verifier_is_tried_once_a_round() -> None:
     route = Route(DOORS)
     route.follow(REPLICA, 0.0)
@@ -79,12 +70,3 @@ def test_what_must_not_be_trusted_is_not_followed(
     with pytest.raises(RedirectRefused, match=why):
         route.follow(redirect, 0.0)
     assert route.place == Place(DOORS[1], server_key.encode()) and route.ticket == b""
-
-
-def test_with_keys_the_new_place_has_the_key_that_the_redirect_names() -> None:
-    route = Route(["tcp://10.0.0.1:1"], KEY.encode())
-    route.follow(Redirect("tcp://10.0.0.7:7", OTHER, b"t"), 0.0)
-    assert route.place == Place("tcp://10.0.0.7:7", OTHER.encode(), b"t")
-    plain = Route(["tcp://10.0.0.1:1"], allow_plain=True)
-    plain.follow(Redirect("tcp://10.0.0.7:7"), 0.0)
-    assert plain.place.address == "tcp://10.0.0.7:7"

@@ -47,6 +47,12 @@ def test_zones_limit_speed_ahead_and_nothing_else(point: tuple[float, float, flo
     assert limited([[*point], *FREE]) == AHEAD, "one point is noise"
 
 
+def test_a_robot_that_creeps_is_stopped_too() -> None:
+    guard = Guard(SETTINGS)
+    guard.see(np.array([[0.4, 0.0, 0.0]] * 2), 10.0)
+    assert guard.limit(Velocity(0.05), 10.1).vx == 0.0
+
+
 def test_zones_may_be_any_polygon_as_nav2_writes_them() -> None:
     # An arrow head: what is in its notch is outside.
     arrow = GuardSettings(guard="cloud", guard_points=1, stop_polygon="[[0.3, 0.4], [1.5, 0], [0.3, -0.4], [0.9, 0.0]]")

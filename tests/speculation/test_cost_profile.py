@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from speculation.cost_profile import COST_FILE, CostProfile, Quality, load_cost, load_cost_profile
-from speculation.pass_cost import PAPER_COSTS, PassCost
+from speculation.pass_cost import PassCost
 
 QUALITY = Quality(samples=50, r2=0.995, adjusted_r2=0.994, rmse_s=2e-3, mae_s=1e-3, mape=0.03, max_error_s=9e-3)
 PROFILE = CostProfile(
@@ -64,12 +64,6 @@ def test_what_is_no_file_or_no_json_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / COST_FILE, tmp_path / "none.json"):
         with pytest.raises(ValueError, match=path.name):
             load_cost_profile(path)
-
-
-def test_papers_costs_have_names_and_others_are_refused_with_them() -> None:
-    assert load_cost("wisp-32b") is PAPER_COSTS["wisp-32b"]
-    with pytest.raises(ValueError, match=r"wisp-33b.*wisp-32b, wisp-32b-main"):
-        load_cost("wisp-33b")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from speculation.links import (
     EmulatedWay,
     LinkConditions,
     WayConditions,
-    declared_name,
     load_link,
     load_links,
 )
@@ -108,16 +107,6 @@ def test_the_nth_message_has_the_nth_draws_whenever_it_leaves() -> None:
     assert delays(up, 2.0) == slow and delays(down, 2.0) != pytest.approx(slow)  # type: ignore[arg-type]
 
 
-def test_messages_queue_behind_a_large_one() -> None:
-    way: EmulatedWay[str] = EmulatedWay(WayConditions(delay_s=0.5, rate_bps=8e3))
-    way.put("frame", 2000, 10.0)
-    way.put("ping", 10, 11.0)
-    assert way.due == pytest.approx(12.5) and len(way) == 2
-    assert way.take(12.4) is None and way.take(13.0) == "frame"
-    assert way.due == pytest.approx(12.51) and way.take(13.0) == "ping"
-    assert way.take(13.0) is None and way.due == math.inf
-
-
 def test_a_blackout_holds_what_is_under_way_and_interrupts_what_is_leaving() -> None:
     blackout = Blackout(2.0, 3.0, 10.0)
     plain: EmulatedWay[str] = EmulatedWay(WayConditions(delay_s=0.5, blackouts=(blackout,)), start=100.0)
@@ -132,45 +121,6 @@ def test_a_blackout_holds_what_is_under_way_and_interrupts_what_is_leaving() -> 
     slow: EmulatedWay[str] = EmulatedWay(WayConditions(rate_bps=8e3, blackouts=(blackout,)))
     slow.put("frame", 2000, 1.0)
     assert slow.due == pytest.approx(6.0)
-
-
-def test_losses_are_as_many_as_declared_and_cost_what_is_declared() -> None:
-    count = 4000
-    gone: EmulatedWay[int] = EmulatedWay(WayConditions(loss=0.2), "0/up")
-    carry(gone, [(float(n), 1) for n in range(count)])
-    assert gone.vanished / count == pytest.approx(0.2, abs=0.02)
-    again: EmulatedWay[int] = EmulatedWay(WayConditions(loss=0.2, retransmit_s=0.01, reorder=True), "0/up")
-    late = [at - item for at, item in carry(again, [(float(n), 1) for n in range(count)])]
-    assert len(late) == count
-    for times, share in ((1, 0.2), (3, 0.04), (7, 0.008)):
-        more = sum(each > 0.01 * times - TINY for each in late)
-        assert more / count == pytest.approx(share, abs=0.02 * share**0.5)
-
-
-def test_only_where_it_is_allowed_a_message_overtakes() -> None:
-    sent = [(0.001 * n, 1) for n in range(50)]
-    orders = [
-        [item for _, item in carry(EmulatedWay(WayConditions(jitter_s=0.1, reorder=reorder)), sent)]
-        for reorder in (False, True)
-    ]
-    assert orders[0] == sorted(orders[1]) != orders[1]
-
-
-def test_a_closed_connection_takes_along_what_is_under_way() -> None:
-    way: EmulatedWay[str] = EmulatedWay(WayConditions(rate_bps=8e3))
-    way.put("frame", 20_000, 0.0)
-    way.clear()
-    assert way.due == math.inf and len(way) == 0
-    way.put("hello", 1000, 2.0)
-    assert way.due == pytest.approx(3.0)
-
-
-def test_a_profiles_delay_comes_on_top() -> None:
-    link = LinkConditions("x", WayConditions(0.01, jitter_s=0.02), WayConditions(0.03)).delayed(0.1)
-    assert (link.up.delay_s, link.down.delay_s, link.name) == (0.11, 0.13, "x")
-    assert link.longest_trip_s == pytest.approx(0.26)
-    assert IDEAL.longest_trip_s == 0.0
-    assert declared_name("raw", "") == "raw" and declared_name("raw", "lte") == "raw over lte"
 
 
 def test_the_shipped_links_say_that_they_are_declared() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from speculation import ngrams
 from speculation.ngrams import KEPT_ANSWERS, LONGER, LONGEST, Ngrams
-from speculation.wire import MAX_DRAFT_TOKENS
 
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=12)
 
@@ -54,19 +53,6 @@ def test_long_answers_take_bounded_memory() -> None:
     assert earlier.lookup([23_000, 23_001], 2) == [] and earlier.lookup([23_900, 23_901], 2) == [23_902, 23_903]
     assert earlier.lookup([7_900, 7_901], 2) == [], "it is forgotten"
     assert {id(answer) for answer, _ in earlier._places.values()} <= {id(answer) for answer in earlier._answers}
-
-
-def test_the_newest_answer_wins_and_hints_are_the_newest_first() -> None:
-    earlier = Ngrams()
-    earlier.remember([1, 2, 3])
-    earlier.remember([1, 2, 4, 5])
-    assert earlier.lookup([1, 2], 5) == [4, 5]
-    assert earlier.lookup([], 2) == [1, 2]
-    earlier.remember([1, 2, 3])
-    assert earlier.lookup([1, 2], 5) == [3]
-    assert earlier.hints == [[1, 2, 3], [1, 2, 4, 5]]
-    earlier.remember(list(range(200)))
-    assert earlier.hints[0] == list(range(MAX_DRAFT_TOKENS))
 
 
 @given(answers=ANSWERS, prefix=st.lists(st.integers(0, 3), max_size=10))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speculation.pass_cost import PAPER_COSTS, Load, PassCost, nonnegative_least_squares
+from speculation.pass_cost import Load, PassCost, nonnegative_least_squares
 
 rows = st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 4000)), max_size=8)
 
@@ -20,16 +20,6 @@ def test_a_load_is_the_sums_of_the_paper(parts: list[tuple[int, int]]) -> None:
     assert load.interactions == sum((cached + new) * new for new, cached in parts)
     assert load.cached == sum(cached for _, cached in parts)
     assert load.scored == sum(cached + place for new, cached in parts for place in range(1, new + 1))
-
-
-def test_the_papers_costs_are_those_of_their_tables() -> None:
-    load = Load.row(5, 995)
-    assert PAPER_COSTS["wisp-32b"].seconds(load) == pytest.approx(
-        5 * 33.14e-6 + 5000 * 34.5e-9 + 995 * 4.62e-6 + 14.86e-3
-    )
-    assert PAPER_COSTS["wisp-32b-main"].seconds(load) == pytest.approx(
-        5 * 143.39e-6 + 5000 * 2.53e-9 + 995 * 2.67e-6 + 14.86e-3
-    )
 
 
 costs = st.builds(
@@ -56,13 +46,6 @@ def test_a_cost_is_found_from_its_own_passes(cost: PassCost) -> None:
 def test_passes_that_fit_nothing_are_refused(times: list[float]) -> None:
     with pytest.raises(ValueError, match="passes"):
         PassCost.fit(PASSES if times else [], times)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_scaling_multiplies_and_adds(causal: bool) -> None:
-    cost = PassCost(1e-3, 1e-6, 1e-5, 0.02, causal)
-    for load in PASSES:
-        assert cost.scaled(3.0, 0.5).seconds(load) == pytest.approx(3.0 * cost.seconds(load) + 0.5)
 
 
 @settings(max_examples=200)

@@ -81,12 +81,6 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path) -> None:
         Predictor.load(tmp_path, "d")
 
 
-def test_weights_that_are_not_finite_are_refused() -> None:
-    made = network()
-    with pytest.raises(ValueError, match="not finite"):
-        Predictor("d", "t", made.mean * np.nan, made.scale, made.layers, 0.5, 8)
-
-
 def test_auto_is_the_one_beside_the_draft(tmp_path: Path) -> None:
     draft, other = tmp_path / "draft", tmp_path / "other"
     assert find("auto", draft) is None and name("auto", draft) == "off"

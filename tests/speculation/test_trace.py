@@ -8,15 +8,6 @@ import pytest
 from speculation.trace import Lane, Span, Trace, load
 
 
-def test_spans_carry_clock_lane_and_arguments_also_when_the_block_fails() -> None:
-    times = iter([1.0, 3.0])
-    trace = Trace(lambda: next(times))
-    with pytest.raises(KeyError), trace.span("draft", Lane.EDGE, round=7):
-        raise KeyError
-    (span,) = trace.spans
-    assert (span.name, span.lane, span.start, span.end, dict(span.args)) == ("draft", Lane.EDGE, 1.0, 3.0, {"round": 7})
-
-
 def test_the_file_is_chrome_json_in_microseconds_from_the_first_span(tmp_path: Path) -> None:
     trace = Trace()
     trace.add("late", Lane.LINK, 5.5, 6.0, round=1)

@@ -7,12 +7,10 @@ import pytest
 from edge_drafter import DecodingStats
 from vlm_nav_evaluation.figures import (
     median_interval,
-    report,
     spread,
     summary,
     table8,
     times_faster,
-    tpot,
 )
 
 
@@ -47,18 +45,6 @@ def test_table_8_takes_drafting_and_verifying_from_sd_and_the_rest_from_fsd() ->
     assert (rows["ar_to_sd"], rows["sd_to_fsd"], rows["ar_to_fsd"]) == (1.5, 2.0, 3.0)
     alone = table8({"cloud": modes["cloud"]}, None, 0.0)
     assert [name for name, value in alone.items() if value is not None] == ["one_way_s"]
-
-
-def test_the_report_compares_medians_with_its_base() -> None:
-    cloud, fast = summary([stats(2.0, 10, 10)]), summary([stats(0.5, 10, 4, 3, 1)])
-    lines = report({"cloud": cloud, "fsd": fast}).splitlines()
-    assert lines[1].split()[4] == "1.00x" and lines[2].split()[:5] == ["fsd", "500", "500", "500", "4.00x"]
-    assert report({"fsd": fast}).splitlines()[1].split()[4] == "-"
-
-
-def test_tpot_leaves_the_first_token_out() -> None:
-    assert tpot(stats(2.0, 11, 3)) == pytest.approx(0.1)
-    assert tpot(stats(2.0, 1, 1)) is None
 
 
 @pytest.mark.parametrize(("count", "lower", "upper"), [(3, 1, 3), (6, 1, 6), (10, 2, 9), (25, 8, 18), (200, 86, 115)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +40,5 @@ def test_what_a_result_does_not_say_is_a_problem(data: dict[str, Any], problem: 
     assert problem in found
 
 
-def test_provenance_is_of_the_models_that_the_options_name() -> None:
-    folders = Namespace(target_model=PROJECT / "models" / "target", draft_model=str(PROJECT / "models" / "draft"))
-    about = results.provenance(folders)
-    assert about["pair"] == SHIPPED and about["commit"] and about["machine"]
-    assert results.provenance(Namespace())["pair"] == {}
-
-
 def test_all_saved_results_say_what_they_are_of() -> None:
     assert [problem for path in results.RESULTS.rglob("*.json") for problem in results.problems(path)] == []
-
-
-def test_settings_name_paths_from_the_project_on() -> None:
-    options = Namespace(
-        target_model=PROJECT / "out" / "a", frames=f"text:{PROJECT}/out/b.jsonl", other=f"/x{PROJECT}/c", save=True,
-        draft_model=f"{PROJECT}/d.gguf,{PROJECT}/e.gguf", folder=PROJECT, out="f",
-    )  # fmt: skip
-    assert results.settings_of(options, "folder") == {
-        "target_model": "out/a",
-        "frames": "text:out/b.jsonl",
-        "other": f"/x{PROJECT}/c",
-        "draft_model": "d.gguf,e.gguf",
-    }

@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from vlm_nav_evaluation.soak import ALLOWED_MB, Sample, growth, sample
+from vlm_nav_evaluation.soak import Sample, growth, sample
 
 
 def test_a_process_that_keeps_what_it_has_does_not_grow() -> None:
@@ -23,18 +21,6 @@ def test_a_process_that_keeps_what_it_has_does_not_grow() -> None:
 def test_a_leak_shows(name: str) -> None:
     still = Sample(20, 5, 20)
     assert growth("x", [still._replace(**{name: 20 + place}) for place in range(50)])["grows"]
-
-
-@given(st.lists(st.integers(10, 500), min_size=3, max_size=60))
-def test_growth_is_measured_between_the_thirds(sizes: list[int]) -> None:
-    found = growth("x", [Sample(size, 1, 1) for size in sizes])
-    assert min(sizes) <= found["memory_mb"] <= max(sizes)
-    assert found["memory_mb"] + found["grown"]["memory_mb"] <= max(sizes) + ALLOWED_MB
-
-
-def test_too_few_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="too few"):
-        growth("x", [Sample(1, 1, 1)] * 2)
 
 
 GROWING = """

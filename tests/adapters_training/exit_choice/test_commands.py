@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -111,19 +110,6 @@ def test_what_cannot_be_selected_is_one_sentence(
     words = capsys.readouterr().err
     assert sentence in words and words.count("\n") == 1
     assert not (tmp_path / "new").exists()
-
-
-def test_exits_must_be_measured_before_they_are_selected(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(measured, tmp_path / "exits")
-    figures = json.loads((folder / "measured.json").read_text())
-    (folder / "measured.json").write_text(json.dumps(figures | {"tau": "many"}))
-    assert main_of("select-exits", exits=folder, out=tmp_path / "new") == 2
-    assert "Expected `float`, got `str` - at `$.tau`" in capsys.readouterr().err
-    (folder / "verdicts.safetensors").unlink()
-    assert main_of("select-exits", exits=folder, out=tmp_path / "new") == 2
-    assert "has no verdicts.safetensors; run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_choice.exact_search import Candidates, Choice, select
+from adapters_training.exit_choice.exact_search import Candidates, select
 
 
 @st.composite
@@ -66,29 +66,3 @@ def test_the_search_finds_what_brute_force_finds(candidates: Candidates, most: i
     for choice in choices:
         assert choice.cost_s <= budget * candidates.verify_s * (1 + 1e-6)
         assert list(choice.layers) == sorted(set(choice.layers))
-
-
-def given_candidates(**changes: object) -> Candidates:
-    """Three exits: 0 is right in the first verification, 1 in the first two, 2 in those and the third."""
-    values = {
-        "layers": (0, 3, 5),
-        "right": np.array([[1, 0, 0, 0, 1], [1, 1, 0, 0, 1], [1, 1, 1, 0, 1]], dtype=bool),
-        "ended": np.array([0, 0, 0, 0, 1], dtype=bool),
-        "lead_s": (0.8, 0.5, 0.2),
-        "cost_s": (0.0, 0.0, 0.0),
-        "verify_s": 1.0,
-        "draft_s": 0.6,
-    }
-    return Candidates(**values | changes)  # type: ignore[arg-type]
-
-
-def test_later_exits_add_what_earlier_ones_did_not() -> None:
-    candidates = given_candidates()
-    none, one, two, three = select(candidates, 3, 1.0)
-    assert none == Choice((), 0.0, 0.0, 0.0)
-    assert (one.layers, two.layers, three.layers) == ((3,), (3, 5), (0, 3, 5))
-    # of five verifications the last ends the answer: nothing is left to draft
-    assert one.saved_s == pytest.approx((0.5 + 0.5) / 5)
-    assert two.saved_s == pytest.approx((0.5 + 0.5 + 0.2) / 5)
-    assert three.saved_s == pytest.approx((0.6 + 0.5 + 0.2) / 5), "a head start is worth gamma T_p at most"
-    assert [choice.right for choice in (one, two, three)] == [0.5, 0.75, 0.75]

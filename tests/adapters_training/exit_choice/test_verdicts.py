@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -18,9 +17,8 @@ from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
 from speculation.vlm.forward import to_numpy
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
-from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
+from tests.models import frame, scratch_inputs, scratch_logits
 
 GAMMA, TOKENS, CAPACITY = 3, 8, 96
 
@@ -97,14 +95,6 @@ def test_verdicts_are_those_of_a_slow_twin(target: Vlm, draft: Vlm, heads: ExitH
     full, short = verdicts.by_head[Head.FULL], verdicts.by_head[Head.SHORT]
     assert full.spoke.all() and not short.spoke.all() and short.spoke.any(), "the test must see both"
     assert 0 < full.agreed.sum() < full.agreed.size
-
-
-def test_what_cannot_be_measured_is_one_sentence(target: Vlm, draft: Vlm, heads: ExitHeads, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="give a larger --capacity"):
-        measure(target, heads, draft, prompts(1), gamma=GAMMA, max_tokens=TOKENS, capacity=24)
-    stranger = load_vlm(tiny_model(tmp_path, layers=1, vocabulary=300), dtype="float64")
-    with pytest.raises(ValueError, match="different tokenizers"):
-        measure(target, heads, stranger, prompts(1), gamma=GAMMA, max_tokens=TOKENS, capacity=CAPACITY)
 
 
 @given(

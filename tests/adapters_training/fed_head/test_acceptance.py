@@ -32,12 +32,3 @@ def test_it_is_a_walk_along_the_answer(gamma: int, count: int, data: st.DataObje
     assert (tally.verifications, tally.tokens, tally.drafted) == (verifications, count, drafted)
     assert tally.accepted == count - verifications
     assert tally.tau == pytest.approx(count / verifications)
-
-
-def test_perfect_and_useless_drafts() -> None:
-    perfect, useless = Tally(4), Tally(4)
-    perfect.add([np.ones(10, dtype=bool)] * 4)
-    useless.add([np.zeros(10, dtype=bool)] * 4)
-    assert (perfect.tau, useless.tau, Tally(4).tau) == (5.0, 1.0, 0.0)
-    assert perfect.figures["right at depth"] == [1.0] * 4 and useless.figures["right at depth"] == [0.0] * 4
-    assert perfect.right == [[10, 10], [9, 9], [8, 8], [7, 7]]

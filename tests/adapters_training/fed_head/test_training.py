@@ -153,9 +153,3 @@ def test_runs_are_answers_with_the_end_of_their_prompt(tokens: list[tuple[bool, 
         positions.append(positions[-1] + (1 if jump else 0))
     found = list(spans(torch.tensor([labels]), torch.tensor([positions]), most))
     assert [(first, at, end) for _, first, at, end in found] == slow_spans(labels, positions, most)
-
-
-def test_a_short_list_has_the_answers_most_frequent_tokens(llama: Path, chat: Path, tmp_path: Path) -> None:
-    trainer = FedTrainer(prepare(config(llama, chat, tmp_path, short_list=6)))
-    listed = trainer.head.config.short_list
-    assert len(listed) == 6 and set(trainer.prepared.vlm.eos) <= set(listed) and listed == tuple(sorted(listed))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from adapters_training.fed_head.unroll import unroll
@@ -44,13 +43,3 @@ def test_every_depth_is_what_a_session_drafts() -> None:
             drafted = [session.root_logits(), *session.extend(tokens[root + 1 : root + DEPTHS], range(-1, DEPTHS - 2))]
             for depth, logits in enumerate(drafted):
                 np.testing.assert_allclose(found[depth][place, root + depth].numpy(), logits[listed], atol=1e-9)
-
-
-@pytest.mark.parametrize("begin", [0, 2, DEPTHS, 9])
-def test_a_pass_that_begins_later_finds_the_same(begin: int) -> None:
-    tokens, features = text(6, 12)
-    rows, states = HEAD.rows(tokens)[None], HEAD.up(torch.from_numpy(features).double())[None]
-    whole, later = unroll(HEAD, rows, states, DEPTHS), unroll(HEAD, rows, states, DEPTHS, begin)
-    for depth, (all_of, some) in enumerate(zip(whole, later, strict=True)):
-        meant = max(0, depth - begin)
-        torch.testing.assert_close(some[:, meant:], all_of[:, begin + meant :], rtol=0, atol=1e-12)

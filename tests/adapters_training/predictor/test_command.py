@@ -15,8 +15,6 @@ from adapters_training.predictor.drafts import (
     UNLABELLED,
     DraftsConfig,
     collect,
-    scene_of,
-    split,
 )
 from adapters_training.records import write_shard
 from speculation.predictor import Predictor
@@ -78,13 +76,3 @@ def test_what_cannot_be_done_is_one_sentence_and_status_2(
         assert predictor(*words) == 2
         said = capsys.readouterr().err.strip().splitlines()[-1]
         assert said.startswith("adapters_training predictor: ") and sentence in said
-
-
-def test_scenes_are_read_off_a_shards_name_and_split_whole() -> None:
-    path = Path("seeds-0000100-0000125.msgpack")
-    assert [scene_of(path, index, 50) for index in (0, 1, 2, 49)] == [100, 100, 101, 124]
-    assert scene_of(path, 30, 51) == 100, "frames that do not divide evenly: the shard is one scene"
-    parts = split([*range(20), *range(20)], seed=1)
-    assert [len(part) for part in parts] == [12, 4, 4] and set().union(*parts) == set(range(20))
-    with pytest.raises(ValueError, match="come from 4 scenes; at least 5"):
-        split(range(4), seed=1)

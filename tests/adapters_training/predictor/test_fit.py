@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from adapters_training.predictor.drafts import Drafts
 from adapters_training.predictor.fit import fit
@@ -36,10 +35,3 @@ def test_begun_again_it_gives_the_same_weights_bit_for_bit() -> None:
     for one, two in zip(first.layers, again.layers, strict=True):
         assert (one[0] == two[0]).all() and (one[1] == two[1]).all()
     assert not (first.layers[0][0] == other.layers[0][0]).all()
-
-
-def test_drafts_that_were_all_accepted_teach_nothing() -> None:
-    some = sample(0)
-    all_right = Drafts(some.features, np.ones(len(some), np.int64), some.draft, some.scene, HEADER)
-    with pytest.raises(ValueError, match="the training drafts were all accepted or all rejected"):
-        fit(all_right, some, 0)

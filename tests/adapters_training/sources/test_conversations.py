@@ -55,16 +55,6 @@ def test_bad_lines_are_named_with_their_number(tmp_path: Path) -> None:
         assert expected in problem
 
 
-def test_a_binary_line_and_a_folder_are_no_accident(tmp_path: Path) -> None:
-    path = tmp_path / "chat.jsonl"
-    path.write_bytes(b'{"conversations": "\xff\xfe"}\n' + json.dumps(GOOD).encode())
-    file = ConversationFile(path)
-    assert len(file.problems) == 1 and file.blocks == [1]
-    assert read(file)[0].where == f"{path}:2"
-    with pytest.raises(ValueError, match="cannot be read"):
-        ConversationFile(tmp_path / "none.json")
-
-
 def test_ends_of_shared_conversations_are_trimmed_and_a_system_turn_stays(tmp_path: Path) -> None:
     said = [("system", "be kind"), ("gpt", "x"), ("human", "a"), ("chatgpt", "b"), ("human", "and?")]
     record = {"conversations": [{"from": who, "value": text} for who, text in said]}

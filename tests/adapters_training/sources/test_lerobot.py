@@ -12,7 +12,6 @@ import pytest
 from adapters_training.sources import LeftOut, Shot
 from adapters_training.sources import lerobot as reader
 from adapters_training.sources.lerobot import LeRobotData
-from adapters_training.sources.mixture import open_mixture
 from speculation import images
 from speculation.frames import decode_jpeg
 from tests.datasets import CAMERA, FPS, lerobot, shade, shades
@@ -142,9 +141,3 @@ def test_a_picture_outside_of_the_data_set_or_larger_than_a_message_is_refused(
     reasons = [problem.reason for problem in problems]
     assert "larger than the 100 that one message may carry" in reasons[0] and "No such file" in reasons[1]
     assert "format 'png', does not decode" in reasons[2]
-
-
-def test_a_data_set_has_no_answers_and_the_sentence_says_how_to_get_them(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "walks", WALKS[:1], "bytes")
-    with pytest.raises(ValueError, match=r"has no answers to learn from: .* answers --model TARGET --data"):
-        open_mixture([str(folder)], "data")

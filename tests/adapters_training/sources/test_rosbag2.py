@@ -104,14 +104,6 @@ def test_a_damaged_file_of_a_split_bag_leaves_the_others(tmp_path: Path) -> None
     assert "walk_4.mcap cannot be read" in problem
 
 
-def test_other_paths_of_the_same_bag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = bags.write(tmp_path / "walk", MANY[:3])
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(folder)
-    for path in (f"{folder}/", "~/walk", f"{folder}/metadata.yaml", str(storage(folder)), ".", "../walk"):
-        assert len(stamps(Path(path))[0]) == 3
-
-
 @pytest.mark.parametrize("name", ["walk.bag", "walk"])
 def test_a_bag_of_ros_1_is_named_with_its_remedy(tmp_path: Path, name: str) -> None:
     file = tmp_path / name / "walk.bag" if name == "walk" else tmp_path / name

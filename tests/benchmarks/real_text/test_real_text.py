@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,12 +17,10 @@ from benchmarks.real_text import __main__ as real_text
 from benchmarks.real_text import corpus, packages
 from benchmarks.real_text.__main__ import Sizes, main, stages
 from benchmarks.real_text.corpus import Conversation, read_chatterbot, read_chitchat, usable, write
-from benchmarks.real_text.model import check_tokenizer, convert_gguf
-from speculation.vlm.gguf_file import read_metadata
-from speculation.vlm.gguf_tokenizer import gguf_processor
+from benchmarks.real_text.model import convert_gguf
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
-from tests.models import scratch_logits, tiny_text_model, tiny_tokenizer
+from tests.models import scratch_logits, tiny_text_model
 
 SMALL = Sizes(3, 6, 8, 4, 6, ("--epochs", "1"), 2, 2, 2)
 
@@ -56,15 +53,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def records(path: Path) -> list[list[str]]:
     return [[turn["value"] for turn in json.loads(line)["conversations"]] for line in path.read_text().splitlines()]
-
-
-def test_conversations_are_read_as_the_packages_keep_them(installed: Path) -> None:
-    talk = list(read_chitchat(installed / packages.CHITCHAT))
-    assert len(talk) == 60 and talk[7].turns == ("find the ball now 7", "I see ball 7.", "")
-    other = list(read_chatterbot(installed / packages.CHATTERBOT))
-    assert len(other) == 60 and other[0] == Conversation("ai", ("do I see chair 0 there", "stop"))
-    found = usable([*talk, *talk, *other, Conversation("ai", ("alone",))])
-    assert len(found) == 120 and all(len(each.turns) == 2 for each in found)
 
 
 def test_nothing_that_is_measured_is_learned_from(installed: Path, tmp_path: Path) -> None:
@@ -105,15 +93,6 @@ def test_a_gguf_file_becomes_a_folder_that_answers_alike(tmp_path: Path) -> None
     assert not (tmp_path / "other").exists()
 
 
-def test_a_tokenizer_that_changes_a_text_is_found() -> None:
-    tokenizer: Any = tiny_tokenizer()
-    texts = ["find the red ball", "  1234 dogs\n", "你好"]
-    counts = check_tokenizer(tokenizer, texts)
-    assert counts["texts"] == 3 and counts["characters"] == sum(map(len, texts)) < counts["tokens"] + 40
-    with pytest.raises(ValueError, match="does not give a text back: 'e\\\\u0301'|does not give a text back"):
-        check_tokenizer(tokenizer, ["e\u0301"])  # its normalizer composes
-
-
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return --out with a tiny target where the first stage would put it; what is done about it is little."""
@@ -142,17 +121,3 @@ def test_all_stages_then_none_of_them_again(out: Path, capsys: pytest.CaptureFix
     answers = (out / "journal" / "answers.jsonl").read_text()
     assert main(command) == 0 and (out / "journal" / "answers.jsonl").read_text() == answers
     assert times == {stage.name: stage.made.stat().st_mtime_ns for stage in every if stage.made is not None}
-
-
-def test_a_stage_that_fails_is_one_sentence(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["draft", "--out", str(out)]) == 2
-    assert "stage draft failed: python -m adapters_training text-draft" in capsys.readouterr().err
-    assert main(["draft", "--out", str(out), "--threads", "0"]) == 2
-
-
-@pytest.mark.skipif(not (find_spec("gguf") and find_spec(packages.WEIGHTS)), reason="needs the packages of weights")
-def test_the_published_tokenizer_splits_digits() -> None:
-    gguf = packages.weights()
-    tokenizer = gguf_processor(gguf, read_metadata(gguf)).tokenizer
-    assert check_tokenizer(tokenizer, ["  12 dogs, don't\tyou?\n\n 你好 <|im_start|>"])["texts"] == 1
-    assert tokenizer.convert_ids_to_tokens(tokenizer("a  12")["input_ids"]) == ["a", "ĠĠ", "1", "2"]

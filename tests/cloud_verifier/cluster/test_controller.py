@@ -150,28 +150,6 @@ def test_one_that_hangs_while_it_is_to_drain_is_ended_and_its_place_is_free() ->
     assert world.turn(0.1) == ["start replica-1"]
 
 
-def test_one_that_drains_by_itself_takes_its_time() -> None:
-    """As after SIGTERM, with a longer --drain-s than HUNG_S."""
-    world = World()
-    world.turn()
-    world.turn()
-    for _ in range(round(3 * HUNG_S)):
-        world.now += 1.0
-        world.report("replica-1", Phase.DRAINING)
-        world.report("replica-2")
-        world.controller.turn(world.now)
-    assert world.fleet.log[2:] == []
-
-
-def test_one_whose_machine_is_gone_may_load_elsewhere() -> None:
-    world = World(1, 1)
-    world.turn()
-    world.turn()
-    world.silence(5.0)
-    world.controller.died("replica-1")  # until it answers there, nobody misses it
-    assert world.silence(4 * HUNG_S) == []
-
-
 def test_a_controller_that_was_away_itself_ends_nobody() -> None:
     world = World()
     world.turn()

@@ -43,12 +43,6 @@ def test_one_that_is_silent_is_gone_and_comes_back_with_its_next_report() -> Non
     assert chosen(directory, now=5.0) == "a"
 
 
-def test_one_that_ended_is_gone_at_once() -> None:
-    directory = known(status("a"), status("b"))
-    directory.gone("a")
-    assert {chosen(directory, f"robot {number}") for number in range(6)} == {"b"}
-
-
 def test_nobody_comes_back_from_draining_but_a_new_process_begins_anew() -> None:
     directory = known(status("a"))
     directory.drain("a")
@@ -94,19 +88,6 @@ def test_a_robot_that_comes_back_finds_its_session_also_where_all_are_taken(befo
 
 def test_a_robot_does_not_come_back_to_a_replica_that_drains() -> None:
     assert chosen(known(status("a", Phase.DRAINING), status("b")), before="a") == "b"
-
-
-def test_one_without_memory_is_chosen_only_where_all_are_so_full() -> None:
-    full = status("a", memory=0.95)
-    directory = known(full, status("b"))
-    assert {chosen(directory, f"robot {number}") for number in range(6)} == {"b"}
-    assert chosen(known(full)) == "a"
-
-
-def test_one_that_is_asked_for_more_than_it_can_do_gets_a_smaller_share() -> None:
-    directory = known(*(status(name, session_places=100, utilisation=3.0 * (name == "a")) for name in "ab"))
-    loads = Counter(chosen(directory, f"robot {number}") for number in range(100))
-    assert loads["a"] < 40 < loads["b"]
 
 
 def test_robots_with_one_prompt_gather_where_there_is_room() -> None:

@@ -19,7 +19,6 @@ import pytest
 import zmq.auth
 
 from cloud_verifier.__main__ import main
-from cloud_verifier.cluster import on_ray
 from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE, RayCluster, stop
 from cloud_verifier.openai_api.keys import add_key
 from cloud_verifier.security import make_keys
@@ -55,27 +54,6 @@ def test_without_ray_the_command_says_what_to_install(
 
 
 ray = pytest.importorskip("ray")
-
-
-def test_a_signal_ends_it_at_once_while_it_looks_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    while_waiting, while_serving = {}, {}
-
-    def init(**_: object) -> None:
-        while_waiting.update({number: signal.getsignal(number) for number in SIGNALS})
-
-    def stopped(_: float) -> None:
-        while_serving.update({number: signal.getsignal(number) for number in SIGNALS})
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(on_ray, "stop", stopped)
-    try:
-        on_ray.serve(*settings_of("--model", "m", "--address", "10.0.0.1:6379", "--stop"))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert while_waiting == before
-    assert all(while_serving[number] not in (before[number], None) for number in SIGNALS)
 
 
 @pytest.fixture(scope="module")
@@ -401,13 +379,3 @@ def test_the_gateway_routes_requests_of_the_chat_api_as_robots(target: Target, t
         assert started.end() == 0
     finally:
         started.process.kill()
-
-
-@pytest.mark.ray
-def test_settings_with_which_no_replica_starts_end_the_cluster(target: Target) -> None:
-    started = Command("--model", str(target.folder), "--device", "nonsense", "--replicas", "1")
-    try:
-        assert started.end() == 2
-    finally:
-        started.process.kill()
-    assert re.search(r"^cloud_verifier: replica replica-1 cannot start: device nonsense: ", started.log, re.MULTILINE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,22 +57,3 @@ def test_broken_promises_ask_for_one_more() -> None:
     scaler = Scaler(Scaling(1, 4, up_s=0.0))
     assert scaler.wanted(1, 0.1, 0.04, 0.0) == 1
     assert scaler.wanted(1, 0.1, 0.06, 1.0) == 2
-
-
-def test_nothing_is_decided_while_replicas_start() -> None:
-    scaler = Scaler(Scaling(1, 8, up_s=0.0))
-    assert scaler.wanted(1, 1.4, 0.0, 0.0) == 2
-    assert scaler.wanted(1, 9.0, 1.0, 1.0) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"min": 3, "max": 2}, "max 2 is below min 3"),
-        ({"min": 0}, "min 0 is outside 1 to 1024"),
-        ({"low_utilisation": 0.8}, "low_utilisation 0.8 is above target_utilisation 0.7"),
-    ],
-)
-def test_what_cannot_be_is_named(settings: dict[str, float], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        Scaling(**settings)  # type: ignore[arg-type]

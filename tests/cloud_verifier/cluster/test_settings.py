@@ -10,7 +10,7 @@ import pytest
 from cloud_verifier.__main__ import main, parse
 from cloud_verifier.cluster.on_ray import Plan, replica_config
 from cloud_verifier.cluster.scaling import Scaling
-from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings, places_of
+from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.cluster.tickets import SECRET_BYTES
 from cloud_verifier.config import Link, ServerConfig, StartError
 from speculation.settings import fields_of
@@ -83,12 +83,6 @@ def test_actors_are_given_paths_in_full(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "keys").mkdir()
     given = ServerConfig.of(Path("org/model"), keys=Path("keys"))
     assert given.with_full_paths() == given.changed(keys=tmp_path / "keys")
-
-
-def test_replicas_are_counted_by_the_gpus_that_each_needs_on_one_machine() -> None:
-    assert (places_of([6], 1), places_of([6], 2), places_of([3, 3, 1], 2), places_of([0, 0], 2)) == (6, 3, 2, 0)
-    with pytest.raises(StartError, match="--gpus-per-replica 4: no machine has so many, the largest has 3"):
-        places_of([2, 3], 4)
 
 
 @pytest.mark.parametrize(

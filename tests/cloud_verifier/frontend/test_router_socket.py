@@ -13,7 +13,6 @@ import pytest
 from cloud_verifier.frontend import router_socket as module
 from cloud_verifier.frontend.connections import SESSIONLESS_BYTES
 from cloud_verifier.frontend.router_socket import SESSION_MESSAGES, SESSIONLESS_MESSAGES, RouterSocket
-from cloud_verifier.start_error import StartError
 from speculation.wire import Fault, FaultCode, Ping, encode
 from tests.cloud_verifier.process import Robot
 from tests.hostile import RawPeer
@@ -59,13 +58,6 @@ def test_a_peer_gets_its_answers_and_no_others(router: RouterSocket) -> None:
     finally:
         for robot in robots:
             robot.close()
-
-
-def test_of_many_frames_two_are_kept(router: RouterSocket) -> None:
-    robot = Robot(router.address)
-    robot.socket.send_multipart([b"a", b"b", b"c", b"d"])
-    assert receive(router)[1] == [b"a", b"b"]
-    robot.close()
 
 
 @pytest.mark.parametrize(("has_session", "most"), [(False, SESSIONLESS_MESSAGES), (True, SESSION_MESSAGES)])
@@ -142,12 +134,6 @@ def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
     finally:
         robot.close()
         router.close()
-
-
-def test_an_address_in_use_stops_the_start(router: RouterSocket) -> None:
-    if router.address.startswith("tcp"):
-        with pytest.raises(StartError, match=f"--bind {router.address}: Address already in use"):
-            RouterSocket(router.address)
 
 
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

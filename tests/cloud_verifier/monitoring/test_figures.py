@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_verifier.choice import Act
-from cloud_verifier.events import Begun, Committed, Ended
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase, SessionFigures
+from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Phase
 from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.series import MOST_ROBOTS, OTHER, PREFIX, Series
-from cloud_verifier.sessions import Session
-from cloud_verifier.tree import Tree
-from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
-from speculation.wire import BeginStep, Commit, EndStep, Hello, Idle, Masses, Ping
+from speculation.wire import BeginStep, EndStep, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
-from tests.cloud_verifier.steps import step_of
 
 TRUTH = greedy("long", JPEG, 8)
 REST = Masses(bytes(4), 1.0)
-
-
-SESSION = Session(1, "token", 0, b"peer", 0.0, 0.0, client="go2-7")
 
 
 def shot(bench: Bench) -> Figures:
@@ -77,50 +68,6 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
     assert found.latest.sessions[0].tokens_per_s == pytest.approx(4.0)
 
 
-def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> None:
-    figures = Figures(lambda: 0.0)
-    step = step_of(BeginStep(1, "p", b"j"))
-    figures.take(Begun(step, SESSION, 0.0))
-    step.usage.tokens = 2
-    figures.take(Ended(step, "done", 1.0))
-    assert figures.value(s.GENERATION_TOKENS, "interactive") == figures.value(s.ROBOT_TOKENS, "go2-7") == 2
-
-
-def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
-    figures = Figures(lambda: 0.0)
-    step = step_of(BeginStep(1, "p", b"j"))
-    figures.take(Begun(step, SESSION, 0.0))
-    step.tree, step.act = Tree.chain((5, 6)), Act.VERIFY
-    for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
-        commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
-        figures.take(Committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.2 * (round + 1)))
-    assert observed(figures, s.INTER_TOKEN, "interactive") == (3, pytest.approx(0.2 + 0.2))
-    assert observed(figures, s.TTFT, "interactive") == (1, pytest.approx(0.2))
-    # 8 tokens a second: one within 0.2 s is late, two are not
-    assert (figures.value(s.COMMITS, "interactive"), figures.value(s.VIOLATIONS, "interactive")) == (2, 1)
-    assert figures.value(s.GENERATION_TOKENS, "interactive") == 1
-
-
-def test_a_promise_that_is_kept_is_no_violation() -> None:
-    bench = Bench(profile=DeviceProfile("slow", verify_s=0.25))
-    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, service_class="economy"))
-    bench.ask(b"a", begin(max_tokens=8, idle=Idle.DECODE))
-    found = shot(bench)
-    assert (found.value(s.COMMITS, "economy"), found.value(s.VIOLATIONS, "economy")) == (8, 0)
-
-
-def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
-    """The fake's first exit is wrong about tokens that are even, the second never."""
-    bench = Bench()
-    bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=8), *[draft([token], 1) for token in TRUTH[:1]])
-    found = shot(bench)
-    right = int(TRUTH[1] % 2 == 1 or TRUTH[1] == 1)
-    assert found.values(s.EARLY_HITS).keys() == found.values(s.EARLY).keys()
-    assert found.value(s.EARLY, "1") == found.value(s.EARLY, "2") == 1
-    assert (found.value(s.EARLY_HITS, "1"), found.value(s.EARLY_HITS, "2")) == (right, 1)
-
-
 @pytest.mark.parametrize("how", ["cancelled", "superseded", "refused", "failed", "lost"])
 def test_every_end_of_a_step_is_counted_once(how: str) -> None:
     bench = Bench(engine=FakeEngine(fail_on="long bad"))
@@ -157,15 +104,6 @@ def test_states_of_robots_and_full_places() -> None:
     assert [each.state for each in found.latest.sessions] == ["drafting", "away"]
     assert not health.ready_problem(), "the place of a robot that is gone is free for another"
     assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
-
-
-def test_a_robot_that_is_back_before_anything_was_sent_to_it_was_gone_nevertheless() -> None:
-    bench = Bench()
-    token = bench.welcome(b"a").session
-    for peer in (b"b", b"c", b"c"):
-        bench.welcome(peer, Hello(HELLO.tokenizer, HELLO.vocabulary, resume=token))
-    found = shot(bench)
-    assert found.value(s.RESUMED) == 3 and found.value(s.LOST) == found.value(s.ROBOT_LOST, "unnamed") == 2
 
 
 def test_an_engine_without_a_sign_is_unhealthy_and_one_that_loads_is_not() -> None:
@@ -211,23 +149,6 @@ def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> Non
     assert not found.latest.sessions and not found.values(s.ROBOT_RTT) and not found.values(s.ROBOT_SILENT)
 
 
-def test_a_robot_that_was_started_anew_is_not_silent_by_the_session_that_it_left() -> None:
-    def session(number: int, robot: str, silent_s: float, round_trip_s: float) -> SessionFigures:
-        return SessionFigures(
-            number, robot, "interactive", "idle", None, 0, None, None, None, round_trip_s, silent_s
-        )  # fmt: skip
-
-    figures = Figures(lambda: 0.0)
-    before, after = session(1, "go2-1", 50.0, 0.4), session(2, "go2-1", 0.1, 0.02)
-    for sessions in ((before, after), (after, before)):
-        figures.publish(0.0, sessions)
-        assert figures.value(s.ROBOT_SILENT, "go2-1") == 0.1
-        assert figures.value(s.ROBOT_RTT, "go2-1") == 0.02
-    figures.publish(0.0, (session(1, "", 50.0, 0.02), session(2, "", 0.1, 0.4)))
-    assert figures.value(s.ROBOT_SILENT, "unnamed") == 50.0, "robots without keys may be two"
-    assert figures.value(s.ROBOT_RTT, "unnamed") == 0.4
-
-
 def test_robots_beyond_the_limit_share_a_label() -> None:
     figures = Figures(lambda: 0.0)
     labels = [figures.robot(f"go2-{number}") for number in range(MOST_ROBOTS + 5)]
@@ -236,10 +157,3 @@ def test_robots_beyond_the_limit_share_a_label() -> None:
     for series in (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST):
         begun = figures.values(series)
         assert begun == dict.fromkeys(begun, 0.0) and len(begun) == MOST_ROBOTS + 1, "rates have a beginning"
-
-
-def test_a_counter_that_is_kept_elsewhere_may_begin_anew() -> None:
-    figures = Figures(lambda: 0.0)
-    for value in (5.0, 2.0, 3.0):
-        figures.set(s.EARLY_SENT, value)
-    assert figures.value(s.EARLY_SENT) == 6.0

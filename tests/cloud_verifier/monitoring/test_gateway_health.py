@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from cloud_verifier.cluster.directory import Phase, Status
-from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.gateway_health import GatewayHealth, GatewayLoad, replica_port
+from cloud_verifier.monitoring.gateway_health import GatewayHealth
 from cloud_verifier.monitoring.http_server import pages_of
-from cloud_verifier.monitoring.series import PREFIX
 from tests.cloud_verifier.monitoring.conftest import Clock
 
 
@@ -37,43 +35,6 @@ def test_a_gateway_is_ready_where_a_replica_has_room(gateway: GatewayHealth, clo
     assert not gateway.health_problem()
     clock.now += 60.0
     assert gateway.health_problem().startswith("the gateway's loop has not turned for 60 s") and gateway.ready_problem()
-
-
-def test_figures_are_taken_once_a_second(gateway: GatewayHealth, clock: Clock) -> None:
-    asked: list[float] = []
-
-    def replicas() -> list[Status]:
-        asked.append(clock.now)
-        return [status("replica-1")]
-
-    for _ in range(50):
-        gateway.turn(replicas, 0, 0)
-        clock.now += 0.1
-    assert len(asked) == 5
-
-
-def test_pages_show_replicas_by_name(gateway: GatewayHealth) -> None:
-    gateway.turn(lambda: [status("replica-1", sessions=2), status("replica-2", Phase.DRAINING, late=0.5)], 7, 1, 2)
-    pages = pages_of(gateway)
-    text = pages["/metrics"]("")[1].decode()
-    for line in (
-        'cluster_replicas{phase="ready"} 1.0', 'cluster_replicas{phase="joining"} 0.0', "ready 1.0",
-        'replica_sessions{replica="replica-1"} 2.0', 'replica_late{replica="replica-2"} 0.5',
-        "gateway_redirects_total 7.0", "gateway_turned_away_total 1.0",
-        "frontend_restarts_total 2.0",
-    ):  # fmt: skip
-        assert f"\n{PREFIX}{line}\n" in text, line
-    load = msgspec.json.decode(pages["/load"]("")[1], type=GatewayLoad)
-    assert (load.sessions, load.session_places, load.replicas[1].phase) == (2, 8, Phase.DRAINING)
-    shown = {
-        line.split()[2].removesuffix("_total") for line in text.splitlines() if line.startswith(f"# HELP {PREFIX}")
-    }
-    assert shown == {PREFIX + series.name for series in s.GATEWAY_CATALOGUE}
-
-
-@pytest.mark.parametrize(("http", "port"), [(None, None), (0, 0), (9155, 9158)])
-def test_a_replicas_pages_lie_behind_the_gateways(http: int | None, port: int | None) -> None:
-    assert replica_port(http, 3) == port
 
 
 def test_a_gateway_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import threading
 from http import HTTPStatus
@@ -10,7 +9,6 @@ from http import HTTPStatus
 import pytest
 from rich.console import Console
 
-from cloud_verifier.monitoring import top
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
 from cloud_verifier.monitoring.gateway_health import GatewayHealth
 from cloud_verifier.monitoring.health import Load, VerifierHealth
@@ -93,11 +91,3 @@ def test_an_address_that_is_none_is_a_line_beside_the_others() -> None:
     assert "localhost:abc: no verifier's --http address, which is HOST:PORT (nonnumeric port: 'abc')" in text
     assert f"{address}: no verifier's --http address, which is HOST:PORT (SSH-2.0-OpenSSH_9.2" in text
     assert "\x1b" not in text
-
-
-def test_ctrl_c_ends_it_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(top, "screen", interrupted)
-    show([], 1.0, False, Console(file=io.StringIO()))

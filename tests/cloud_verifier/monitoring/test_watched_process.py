@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -89,22 +88,6 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
     address = next(line["message"] for line in lines if "figures at" in line["message"])
     assert main(["top", "--once", *re.findall(r"http://[^: ]+:\d+", address)]) == 0
     assert "interactive" in capsys.readouterr().out
-
-
-def test_a_full_verifier_is_not_ready(verifier: Verifier, target: Target) -> None:
-    robots = [Robot(verifier.address) for _ in range(2)]
-    try:
-        for robot in robots:
-            robot.send(target.hello)
-            assert isinstance(robot.receive(), Welcome)
-        with pytest.raises(HTTPError, match="503") as refused:
-            while True:
-                page(verifier, "/ready")
-                time.sleep(0.05)
-        assert "full: all 2 sessions are taken" in refused.value.read().decode()
-    finally:
-        for robot in robots:
-            robot.close()
 
 
 def test_a_port_or_collector_that_cannot_be_is_refused_by_its_flag(

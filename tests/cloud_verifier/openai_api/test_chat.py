@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +16,7 @@ from urllib.request import urlopen
 import numpy as np
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 from PIL import Image
 from pydantic import BaseModel, Field
 
@@ -114,11 +112,6 @@ def text_of(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def test_models_are_listed(api: Api) -> None:
-    assert [each.id for each in api.client.models.list()] == ["target"]
-    assert api.client.models.retrieve("target").id == "target"
-
-
 def test_greedy_answers_are_a_robots(api: Api, goal: Target) -> None:
     read = reader(api.vlm.processor.tokenizer)
     for number, truth in enumerate(goal.truths):
@@ -138,20 +131,6 @@ def test_a_stream_is_the_same_answer_in_pieces(api: Api, goal: Target) -> None:
     assert pieces[0].choices[0].delta.role == "assistant" and pieces[-1].choices[0].finish_reason == "length"
     assert last.choices == [] and last.usage is not None and last.usage.completion_tokens == ANSWER
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
-
-
-def test_asynchronous_clients(api: Api) -> None:
-    async def ask() -> list[str]:
-        async with AsyncOpenAI(base_url=api.url, api_key=api.key, timeout=LIMIT_S, max_retries=0) as asking:
-            calls = [
-                asking.chat.completions.create(
-                    model="target", messages=as_robot(number), temperature=0, max_tokens=ANSWER
-                )
-                for number in range(3)
-            ]
-            return [str(answer.choices[0].message.content) for answer in await asyncio.gather(*calls)]
-
-    assert asyncio.run(ask()) == [api.truth(prompt, jpeg(number)) for number, prompt in enumerate(PROMPTS)]
 
 
 def test_a_client_that_goes_in_the_middle_of_a_stream_frees_its_row(api: Api) -> None:
@@ -259,16 +238,6 @@ def test_pictures_are_seen_as_a_robots(api: Api, kind: str) -> None:
     assert api.text(messages) == api.truth(PROMPTS[0], frame)
 
 
-@pytest.mark.parametrize("head", ["DATA:image/jpeg;BASE64", "data:;base64", "data:text/plain;charset=utf-8;base64"])
-@pytest.mark.parametrize("broken", ["", "\n", "\r\n "])
-def test_data_uris_as_programs_write_them(api: Api, head: str, broken: str) -> None:
-    data = data_uri(jpeg(0)).partition(",")[2]
-    lines = broken.join(data[place : place + 76] for place in range(0, len(data), 76))
-    image = {"type": "image_url", "image_url": {"url": f"{head},{broken}{lines}{broken}"}}
-    messages = [{"role": "user", "content": [image, text_of(PROMPTS[0])]}]
-    assert api.text(messages, max_tokens=4) == api.truth(PROMPTS[0], jpeg(0), 4)
-
-
 def content(url: str) -> list[Any]:
     return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text_of("what is it?")]}]
 
@@ -326,11 +295,6 @@ def test_what_would_change_an_answer_and_is_not_done_is_refused_by_name(api: Api
     with pytest.raises(openai.BadRequestError) as caught:
         api.ask([{"role": "user", "content": "hello"}], **how)
     assert caught.value.param == param
-
-
-def test_what_changes_nothing_is_ignored(api: Api) -> None:
-    how = {"user": "me", "metadata": {"a": "b"}, "store": False, "n": 1, "frequency_penalty": 0, "logit_bias": {}}
-    assert api.text(as_robot(0), **how) == api.truth(PROMPTS[0], jpeg(0))
 
 
 def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
@@ -400,56 +364,6 @@ def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:
     for name in ("reason_first", "action_first"):
         text = api.text(as_robot(0), response_format={"type": "grammar", "grammar": name}, max_tokens=60)
         assert parse_answer(text).action is not None
-
-
-def test_many_requests_beside_robots(api: Api, goal: Target) -> None:
-    """No answer is wrong, of requests or of robots, and no robot is turned away."""
-    texts = [api.truth(prompt, jpeg(number)) for number, prompt in enumerate(PROMPTS)]
-    found: list[tuple[int, str]] = []
-    wrong: list[object] = []
-
-    def robot(number: int) -> None:
-        dealer, question = Robot(api.verifier.address), number % len(PROMPTS)
-        try:
-            dealer.send(goal.hello)
-            assert isinstance(dealer.receive(), wire.Welcome)
-            for step in (1, 2, 3):
-                dealer.send(
-                    wire.BeginStep(step, PROMPTS[question], jpeg(question), max_tokens=ANSWER, idle=wire.Idle.DECODE)
-                )
-                tokens: list[int] = []
-                while len(tokens) < len(goal.truths[question]):
-                    commit = dealer.receive()
-                    if isinstance(commit, wire.Commit) and commit.step == step:
-                        tokens += commit.tokens
-                if tokens != goal.truths[question]:
-                    wrong.append((number, step, tokens))
-        except BaseException as error:
-            wrong.append(error)
-        finally:
-            dealer.close()
-
-    async def requests() -> None:
-        async with AsyncOpenAI(base_url=api.url, api_key=api.key, timeout=LIMIT_S, max_retries=0) as asking:
-
-            async def ask(number: int) -> None:
-                answer = await asking.chat.completions.create(
-                    model="target", messages=as_robot(number), temperature=0, max_tokens=ANSWER
-                )
-                found.append((number, str(answer.choices[0].message.content)))
-
-            await asyncio.gather(*(ask(number % len(PROMPTS)) for number in range(REQUESTS)))
-
-    threads = [threading.Thread(target=robot, args=(number,)) for number in range(ROBOTS)]
-    for thread in threads:
-        thread.start()
-    asyncio.run(requests())
-    for thread in threads:
-        thread.join()
-    assert not wrong and len(found) == REQUESTS and all(text == texts[number] for number, text in found)
-    log = [line for line in api.verifier.log if "opened: class=" in line]
-    assert any("class=batch" in line for line in log) and any("class=interactive" in line for line in log)
-    assert not any("busy" in line or "full" in line for line in api.verifier.log), "robots have their places"
 
 
 def metric(api: Api, name: str, label: str = "") -> float:

@@ -26,16 +26,6 @@ def test_a_key_is_somebodys_or_nobodys(tmp_path: Path) -> None:
     assert (keys.name(LONG), keys.name(f"{LONG}b"), keys.name(""), keys.name("\udcff")) == ("alice", "bob", "", "")
 
 
-@pytest.mark.parametrize("text", [f"\ufeffalice {LONG}\r\n\r\nbob {LONG}b\r\n", f"alice\t{LONG}\nbob {LONG}b"])
-def test_files_as_editors_write_them(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "keys"
-    file.write_bytes(text.encode())
-    file.chmod(0o600)
-    carols = add_key(file, "carol")
-    keys = ApiKeys(file, None)
-    assert [keys.name(key) for key in (LONG, f"{LONG}b", carols)] == ["alice", "bob", "carol"]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -58,12 +48,6 @@ def test_a_file_that_others_may_read_or_that_is_missing(tmp_path: Path) -> None:
         ApiKeys(written(tmp_path / "keys", f"alice {LONG}", 0o640), None)
     with pytest.raises(StartError, match="No such file"):
         ApiKeys(tmp_path / "none", None)
-
-
-def test_with_curve_keys_each_name_has_its_own(tmp_path: Path) -> None:
-    file = written(tmp_path / "keys", f"alice {LONG}")
-    with pytest.raises(StartError, match=r"alice.key_secret is missing; make it with keygen .* --client alice"):
-        ApiKeys(file, tmp_path)
 
 
 def test_changes_are_taken_up_and_what_cannot_be_used_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

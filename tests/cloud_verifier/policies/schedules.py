@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import strategies as st
-
 from cloud_verifier.choice import Choice
 from cloud_verifier.costs import Costs
 from cloud_verifier.estimator import Estimator
@@ -13,32 +11,14 @@ from cloud_verifier.policies import Budget, Policy
 from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
-from speculation.pass_cost import Load, PassCost
-from speculation.service_classes import SERVICE_CLASSES
-from tests.cloud_verifier.policies.rows import Declared, waiting
+from speculation.pass_cost import Load
+from tests.cloud_verifier.policies.rows import Declared
 
 
 def choice_of(step: Step) -> Choice:
     choice = choose(step, 0.0, Estimator())
     assert choice is not None
     return choice
-
-
-@st.composite
-def feasible(draw: st.DrawFn) -> tuple[list[Step], Declared]:
-    """Return steps that are due, at the earliest, when a hidden schedule of passes is done with them."""
-    cost = Declared(PassCost(0.001, 0.0, 1e-5, draw(st.floats(0.001, 0.05))))
-    prompts = draw(st.lists(st.integers(1, 4000), min_size=1, max_size=5))
-    turns = [draw(st.integers(0, 2)) for _ in prompts]
-    slack = draw(st.sampled_from([1e-6, 0.01, 0.1]))
-    steps, now = [], 0.0
-    for turn in sorted(set(turns)):
-        mine = [index for index in range(len(prompts)) if turns[index] == turn]
-        now += cost.seconds(Load.total(Load.row(1, prompts[index]) for index in mine))
-        for index in mine:
-            due = now + draw(st.floats(1e-6, slack))
-            steps.append(waiting(index, service=SERVICE_CLASSES["economy"], prompt=prompts[index], time_left=due))
-    return draw(st.permutations(steps)), cost
 
 
 def kept_by(policy: Policy, steps: Sequence[Step], cost: Declared, budget: Budget) -> set[Step]:

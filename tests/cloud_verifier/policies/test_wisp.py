@@ -17,7 +17,6 @@ from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service_classes import BATCH, SERVICE_CLASSES
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
-from tests.cloud_verifier.policies.schedules import feasible, kept_by
 
 COST = Declared(PassCost(0.001, 0.0, 1e-6, 0.02))
 CLASSES = [each for each in SERVICE_CLASSES.values() if each is not BATCH]
@@ -104,11 +103,3 @@ def test_late_rows_empty_no_batch_and_break_no_deadline(steps: list[Step], patie
     assert rows and all(row.late or end <= row.deadline for row in rows)
     if any(step.since < -patience for step in steps):
         assert min(steps, key=lambda step: (step.since, step.index)) in batch.choices
-
-
-@settings(max_examples=60, deadline=None)
-@given(feasible())
-def test_all_deadlines_are_kept_if_some_schedule_does_where_all_is_critical(given: tuple[list[Step], Declared]) -> None:
-    """With delta so large Algorithm 1 is by deadline alone, which is the best there is for prices that add up."""
-    steps, cost = given
-    assert kept_by(Wisp(), steps, cost, replace(BUDGET, guard_s=10.0)) == set(steps)

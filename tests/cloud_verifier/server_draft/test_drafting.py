@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from cloud_verifier.config import StartError
-from cloud_verifier.engine import VlmEngine
-from cloud_verifier.interfaces import CapacityError, Row
+from cloud_verifier.interfaces import Row
 from cloud_verifier.server_draft import drafting
 from cloud_verifier.server_draft.drafting import ServerDraft, check_pair
 from cloud_verifier.tree import Tree
@@ -22,8 +21,7 @@ from speculation.vlm.forward import Chunk, LayerOutput, forward_layers
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
-from tests.cloud_verifier.prefills import prefill_at_once
-from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
+from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 from tests.models import tiny_model
 
 ANSWER = 20
@@ -167,28 +165,6 @@ def test_a_tree_is_ranked_as_the_targets_tokens_are_drawn(target: Vlm) -> None:
     assert paths_of(grown(beside(target), row)[0]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm, draft: Vlm) -> None:
-    """The target drafting for itself is always right; a draft model is not, and the answer is the same."""
-    truths = [greedy(target, prompt, jpeg(row), 12) for row, prompt in enumerate(PROMPTS)]
-    passes = {}
-    for vlm in (target, draft):
-        engine, drafts = VlmEngine(target, len(PROMPTS), CAPACITY, max_draft=16), beside(vlm)
-        answers: list[list[int]] = [[], [], []]
-        for row, prompt in enumerate(PROMPTS):
-            prefill_at_once(engine, row, engine.prepare(prompt, jpeg(row)), [], ANSWER)
-        passes[vlm.name] = 0
-        while min(map(len, answers)) < 12:
-            given = drafted(drafts, *(asking(row, tuple(answer), 3) for row, answer in enumerate(answers)))
-            rows = [Row(row, given[row], (-1, 0, 1)) for row in range(3)]
-            *_, last = engine.verify(rows)
-            passes[vlm.name] += 1
-            for row, verdict in last.verdicts.items():
-                engine.keep(row, verdict.path, verdict.token)
-                answers[row] += [*(given[row][node] for node in verdict.path), verdict.token]
-        assert [answer[:12] for answer in answers] == truths
-    assert passes[target.name] == 3 < passes[draft.name]
-
-
 def test_a_draft_is_drawn_as_the_targets_tokens_are(target: Vlm) -> None:
     """The target drafting for itself draws what it will be judged by; without the draws it is often wrong."""
     settings = Coupled(temperature=1.5)
@@ -223,11 +199,6 @@ def test_a_prompt_may_be_read_in_any_chunks_between_the_drafts_of_others(draft: 
             left -= size
             assert drafted(drafts, asking(0, (3,), 3))[0] == alone(draft, 0, (3,), 3)
         assert drafted(drafts, asking(1, (), 4))[1] == alone(draft, 1, (), 4)
-
-
-def test_what_does_not_fit_is_given_in_numbers(draft: Vlm) -> None:
-    with pytest.raises(CapacityError, match="cache slots of the draft model, a session has 48; send a smaller image"):
-        beside(draft, capacity=48)
 
 
 def test_a_draft_of_another_tokenizer_is_refused_before_it_is_loaded(

@@ -409,35 +409,6 @@ def test_no_end_token_stands_behind_thinking() -> None:
     assert known.next(state, 3) is None
 
 
-def test_a_model_that_may_think_need_not() -> None:
-    for grammar in BOTH:
-        known, plain = thinks(grammar, False), Grammars(THINKS, len(THINKS)).of(grammar, (END,))
-        first = known.allowed(known.start(60)).mask
-        marks = thinking(False)
-        assert first[marks.opens] and not first[marks.closes]
-        first = first.copy()
-        first[marks.opens] = False
-        assert (first == plain.allowed(plain.start(60)).mask).all()
-        tight = known.allowed(known.start(plain.least_tokens + 1)).mask
-        assert not tight[marks.opens], "there is no room to think"
-
-
-def test_newlines_may_stand_behind_thinking_where_they_begin_no_answer() -> None:
-    words = (b"", b"", b"\n", b"\n\n", b"\n\n\n", *(bytes([byte]) for byte in range(256)))
-    for grammar in BOTH:
-        known = ThinkingAutomaton(grammar, words, (0,), Thinking(1, 1, opened=True))
-        behind = known.after([1], 100)
-        assert behind is not None and known.allowed(behind).mask[2:5].all()
-        for lines in (2, 3, 4):
-            gap = known.after([1, lines], 100)
-            assert gap is not None
-            ends_reasons = lines == 2 and not grammar.action_first
-            assert known.allowed(gap).mask[2] == (not ends_reasons and not grammar.action_first)
-            assert not known.allowed(gap).mask[3:5].any(), "one token is enough"
-        tight = known.after([1], known.least_tokens)
-        assert tight is not None and not known.allowed(tight).mask[3:5].any(), "no token is left for it"
-
-
 def test_what_is_settled_is_named() -> None:
     known = automaton(Grammar.REASON_FIRST)
     tokens = TOKENIZER("A ball.\nAction: turn left medium", add_special_tokens=False)["input_ids"]

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speculation.language.grammar import Constraint
 from speculation.language.json_schema import MAX_SIZE, SchemaAutomaton, expression, schema_automaton
 from speculation.wire import MAX_SCHEMA_CHARS
 
@@ -91,18 +90,6 @@ def test_whatever_is_allowed_spells_json_of_the_schema_in_the_tokens_that_are_le
     assert fits(json.loads(said), SCHEMAS[name]), said
 
 
-def test_where_only_one_text_can_follow_it_is_known() -> None:
-    grammar = automaton({"const": "left"})
-    found, parents = Constraint(grammar, grammar.start(20)).spelled([], [], 20)
-    assert b"".join(WORDS[token] for token in found) == b'"left"' and parents == list(range(-1, len(found) - 1))
-
-
-def test_tokens_that_begin_no_json_have_nothing_behind_them() -> None:
-    grammar = automaton(VIEW)
-    assert grammar.after(list(b'{"seen":tru'), 100) is not None
-    assert grammar.after(list(b'{"seen":"'), 100) is None and grammar.after([END], 100) is None
-
-
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
@@ -138,8 +125,3 @@ def test_references_are_what_they_name() -> None:
     defined = {"$ref": "#/$defs/pair", "$defs": {"way": {"enum": ["left", "right"]}, "pair": pair}}
     written = pair | {"properties": {"a": {"enum": ["left", "right"]}, "b": VIEW}}
     assert expression(json.dumps(defined)) == expression(json.dumps(written))
-
-
-def test_notes_change_nothing() -> None:
-    noted = VIEW | {"title": "View", "description": "what is seen", "$schema": "x"}
-    assert expression(json.dumps(noted)) == expression(json.dumps(VIEW))

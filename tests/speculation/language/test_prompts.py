@@ -274,18 +274,6 @@ def test_thinking_that_did_not_end_is_no_answer() -> None:
     assert parsed.thinking == "Action: forward large" and parsed.reasoning == ""
 
 
-def test_a_conversation_names_roles_and_places_of_images() -> None:
-    prompt = conversation([("system", " Be brief. "), ("user", f"{IMAGE_MARK} and {IMAGE_MARK}"), ("user", "so?")])
-    image, words = {"type": "image"}, [{"type": "text", "text": "so?"}]
-    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
-    between = {"role": "user", "content": [image, {"type": "text", "text": " and "}, image]}
-    assert chat(prompt, 2) == [system, between, {"role": "user", "content": words}]
-    alone = conversation([("user", "a"), ("assistant", "b"), ("user", "c")])
-    assert chat(alone, 0, in_parts=False) == chat("a\x1eb\x1ec", 0, in_parts=False)
-    asked = conversation([("user", f"{IMAGE_MARK}find it")])
-    assert chat(asked, 1) == chat("find it", 1), "what a robot asks is the same chat"
-
-
 def test_nobody_names_a_turn_in_words() -> None:
     for text in (f"{TURN_END}x", f"{ROLE_MARK}ax"):
         with pytest.raises(ValueError, match="control character"):

@@ -139,10 +139,3 @@ def test_what_is_shown_of_thinking_is_bounded_and_goes_on(end: str, length: int)
         assert shown.endswith(whole[:cut][-20:]) and goes_on(before, shown)
         before = shown
     assert length < MAX_SHOWN_CHARS + 20 or before.startswith(SHORTENED)
-
-
-def test_another_answer_does_not_go_on() -> None:
-    long: Sequence[str] = [shortened(OPENS + letter * 2000) for letter in "ab"]
-    assert goes_on(long[0], long[1]), "nothing tells the middle of one thinking from that of another"
-    assert not goes_on(long[0], "<think>A ball") and not goes_on("A ball.", "A chair.")
-    assert not goes_on("Action: stop", long[0]) and shortened("a" * 5000) == "a" * 5000

@@ -76,19 +76,6 @@ def feed(vlm: Vlm, cache: KVCache, tree: list[int], row: int = 0) -> int:
     return first
 
 
-def test_keep_renumbers_path_then_survivors(target: Vlm) -> None:
-    cache = KVCache(target, 1, 16)
-    feed(target, cache, [-1, 0, 1])
-    assert cache.keep(0, [0, 1, 2]) == {0: 0, 1: 1, 2: 2}
-    assert (cache.length, cache.used) == ([3], [3])
-    #      slots 3   4  5  6  7  8
-    feed(target, cache, [-1, -1, 1, 0, 2, 2])
-    assert cache.keep(0, [4], [8, 5]) == {4: 3, 5: 4, 8: 5}
-    assert (cache.length, cache.used) == ([4], [6])
-    assert cache.keep(0, [4, 5]) == {4: 4, 5: 5}
-    assert (cache.length, cache.used) == ([6], [6])
-
-
 @pytest.mark.parametrize(
     ("path", "survivors", "sentence"),
     [
@@ -108,18 +95,6 @@ def test_keep_refuses_what_is_no_path(target: Vlm, path: list[int], survivors: l
     with pytest.raises(ValueError, match=sentence):
         cache.keep(0, path, survivors)
     assert (cache.length, cache.used) == ([3], [7])
-
-
-def test_truncate_forgets_scratch_and_then_prefix(target: Vlm) -> None:
-    cache = KVCache(target, 1, 16)
-    feed(target, cache, [-1, 0, 1])
-    cache.keep(0, [0], [1, 2])
-    cache.truncate(0, 2)
-    assert (cache.length, cache.used) == ([1], [2])
-    cache.truncate(0, 0)
-    assert (cache.length, cache.used) == ([0], [0])
-    with pytest.raises(ValueError, match="cannot truncate row 0 to 1 slots, it has 0"):
-        cache.truncate(0, 1)
 
 
 @pytest.mark.parametrize(

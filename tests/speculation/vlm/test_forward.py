@@ -215,19 +215,6 @@ def test_sister_architectures_are_exact_too(tmp_path: Path, family: str, tied: b
     expect_tree(vlm, inputs, [], tokens, parents, logits)
 
 
-def test_cache_is_no_longer_than_the_model_s_context(target: Vlm) -> None:
-    with pytest.raises(ValueError, match="capacity 2049 is more than the 2048 tokens"):
-        KVCache(target, 1, 2049)
-
-
-def test_draft_chunk_wants_a_row_without_scratch(target: Vlm, steps: list[Inputs]) -> None:
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
-    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens"):
-        draft_chunk(cache, 0, root, [7], [-1])
-
-
 @pytest.mark.parametrize(("dtype", "margin"), [("float32", 1e-4), ("bfloat16", 0.5), ("float16", 0.1)])
 def test_other_dtypes_run_and_stay_near(
     tiny_target: object, steps: list[Inputs], target: Vlm, dtype: str, margin: float

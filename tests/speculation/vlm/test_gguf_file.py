@@ -97,8 +97,3 @@ def test_a_damaged_byte_is_read_or_a_sentence(place: int, byte: int, tmp_path_fa
 def test_other_files_are_refused(data: bytes, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError, match=sentence):
         read_metadata(written(tmp_path, data))
-
-
-def test_a_file_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ModelFolderError, match="No such file"):
-        read_metadata(tmp_path / "none.gguf")

@@ -94,20 +94,8 @@ def test_what_cannot_be_read_is_a_sentence(changes: dict[str, Any], sentence: st
         gguf_processor(tmp_path / "x.gguf", metadata(**changes))
 
 
-def test_without_a_chat_template_there_is_no_prompt(tmp_path: Path) -> None:
-    without = {key: value for key, value in metadata().items() if key != "tokenizer.chat_template"}
-    with pytest.raises(ModelFolderError, match="has no chat template"):
-        gguf_processor(tmp_path / "x.gguf", without)
-
-
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
 def test_every_known_way_to_cut_gives_texts_back(name: str, tmp_path: Path) -> None:
     tokenizer = gguf_processor(tmp_path / "x.gguf", metadata(pre=name)).tokenizer
     for text in ("Find 1234 bottles, it's  nice\n\n of é日本", " a\tb ", ""):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_a_template_that_cannot_be_rendered_is_refused_before_a_question(tmp_path: Path) -> None:
-    broken = metadata() | {"tokenizer.chat_template": "{{ raise_exception('no tools') }}"}
-    with pytest.raises(ModelFolderError, match=r"x.gguf: its chat template cannot be rendered \(no tools\)"):
-        gguf_processor(tmp_path / "x.gguf", broken)

@@ -17,13 +17,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, forward, forward_layers, prefill
+from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.fused import PLAIN, NotFusable, fuse
-from speculation.vlm.graphs import MOST_TOKENS, PassGraphs, difference, graphs_of, operations_for
+from speculation.vlm.graphs import PassGraphs, difference, operations_for
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
-from speculation.vlm.speed import text_inputs
 from tests.models import frame, tiny_model, tiny_text_model
 
 EXACT = 1e-9
@@ -150,43 +149,6 @@ def test_an_answer_grows_as_without_graphs(target: Vlm) -> None:
     assert answers[0] == answers[1]
 
 
-def test_only_layers_that_are_read_are_yielded(target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs]) -> None:
-    _, cache, graphs = caches
-    outputs = list(forward_layers(target, cache, [draft_chunk(cache, 0, 7, [8], [-1])], graphs))
-    assert [output.layer for output in outputs] == [1, target.num_layers - 1]
-    assert all(len(output.hidden[0]) == 2 for output in outputs)
-    cache.truncate(0, cache.length[0])
-
-
-FUSED = [*itertools.product(["qwen2_vl", "qwen2_5_vl", "qwen3_vl"], [False]),
-            *itertools.product(["llama", "mistral", "qwen2", "qwen3"], [True])]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "words_only"), FUSED)
-def test_every_family_is_fused(family: str, words_only: bool, tmp_path: Path) -> None:
-    changes = {"attention_bias": False} if family == "llama" else {}
-    folder = tiny_text_model(tmp_path, family=family, **changes) if words_only else tiny_model(tmp_path, family=family)
-    vlm = load_vlm(folder, dtype="float64")
-    found = []
-    for captured in (False, True):
-        cache = KVCache(vlm, 2, 64)
-        for row in range(2):
-            prefill(vlm, cache, row, text_inputs(10 + row) if words_only else prepare(vlm, "stop", frame(row)))
-        graphs = PassGraphs(vlm, cache, []) if captured else None
-        chunks = [draft_chunk(cache, 0, 3, [4, 5, 6], [-1, 0, 0]), draft_chunk(cache, 1, 3, [], [])]
-        found.append(np.concatenate(forward(vlm, cache, chunks, graphs=graphs)))
-    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=EXACT)
-
-
-def test_fused_weights_are_held_once(tmp_path: Path) -> None:
-    vlm = load_vlm(tiny_model(tmp_path), dtype="float32")
-    before = sum(weight.numel() for weight in vlm.model.parameters())
-    layers = fuse(vlm)
-    whole = layers[0].qkv.untyped_storage().data_ptr()
-    assert vlm.text.layers[0].self_attn.k_proj.weight.untyped_storage().data_ptr() == whole
-    assert sum(weight.numel() for weight in vlm.model.parameters()) == before
-
-
 def test_layers_that_are_not_known_are_refused(tmp_path: Path) -> None:
     biased = load_vlm(tiny_text_model(tmp_path / "biased"), dtype="float32")
     with pytest.raises(NotFusable, match=r"o_proj has a bias"):
@@ -195,13 +157,6 @@ def test_layers_that_are_not_known_are_refused(tmp_path: Path) -> None:
     other.text.layers[1].mlp.gate = nn.Linear(2, 2)
     with pytest.raises(NotFusable, match=r"MLP has gate"):
         fuse(other)
-
-
-def test_large_forwards_are_not_captured(target: Vlm) -> None:
-    graphs = PassGraphs(target, KVCache(target, 1, 64), [])
-    assert graphs.takes([MOST_TOKENS]) and graphs.takes([MOST_TOKENS // 2, 1])
-    assert not graphs.takes([MOST_TOKENS + 1]) and not graphs.takes([64] * 5)
-    assert graphs_of(target, KVCache(target, 1, 64), []) is None  # on a CPU
 
 
 @pytest.mark.gpu

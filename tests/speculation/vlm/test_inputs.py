@@ -10,13 +10,12 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from speculation.frames import decode_jpeg
 from speculation.language.prompts import IMAGE_MARK, conversation
-from speculation.vlm.inputs import as_sent, prepare
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.models import FAMILIES, IMAGE_SIZE, frame, scratch_logits, tiny_model, tiny_text_model
+from tests.models import FAMILIES, frame, scratch_logits, tiny_model
 
 
 def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -78,15 +77,6 @@ def test_a_question_of_too_many_frames_or_none(target: Vlm) -> None:
     for count in (0, 5):
         with pytest.raises(ValueError, match=f"a question has {count} frames; give 1 to 4"):
             prepare(target, "go", (jpeg(frame(0)),) * count)
-
-
-def test_frames_are_sent_in_the_size_that_a_model_sees_and_to_a_language_model_as_they_are(
-    target: Vlm, tmp_path: Path
-) -> None:
-    large, small = jpeg(frame(0, 4 * IMAGE_SIZE)), jpeg(frame(1))
-    sent = as_sent(target, (large, small))
-    assert [decode_jpeg(each).shape for each in sent] == [(IMAGE_SIZE, IMAGE_SIZE, 3)] * 2 and sent[1] == small
-    assert as_sent(load_vlm(tiny_text_model(tmp_path / "words")), large) is large
 
 
 def test_a_conversation_may_be_words_alone_and_else_has_its_images_where_they_stand(target: Vlm) -> None:

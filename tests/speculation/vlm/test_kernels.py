@@ -92,32 +92,6 @@ def test_a_token_that_sees_nothing_is_finite() -> None:
     assert kernels.attend(queries, how["kv"], how["read"]).isfinite().all()
 
 
-def test_each_operation_starts_as_many_kernels_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.speculation.vlm.test_launches import OWN
-
-    started = list[str]()
-
-    class Counted:
-        def __init__(self, name: str, kernel: Any) -> None:
-            self._name, self._kernel = name, kernel
-
-        def __getitem__(self, grid: Any) -> Any:
-            started.append(self._name)
-            return self._kernel[grid]
-
-    for name in ("_rotate_and_store", "_score", "_weigh", "_gate"):
-        monkeypatch.setattr(kernels, name, Counted(name, getattr(kernels, name)))
-    how = made(SHAPES[1], HEADS[0], torch.float32, normed=True)
-    counts = {}
-    queries = kernels.rotate_and_store(how["layer"], how["qkv"], how["kv"], how["read"])
-    counts["rotate_and_store"] = len(started)
-    kernels.attend(queries, how["kv"], how["read"])
-    counts["attend"] = len(started) - sum(counts.values())
-    kernels.gate(torch.randn(2, 8, device=DEVICE))
-    counts["gate"] = len(started) - sum(counts.values())
-    assert counts == OWN
-
-
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
 def test_a_pass_by_kernels_is_that_of_transformers_layers(family: str, tmp_path: Path) -> None:
     vlm = load_vlm(tiny_model(tmp_path, family=family, layers=2), dtype="float32", device=DEVICE)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -16,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from speculation.vlm import folder as folder_module
 from speculation.vlm import load, memory
-from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, load_vlm, model_fingerprint, tokenizer_fingerprint
 from speculation.vlm.model import Vlm
 from tests.models import tiny_model, tiny_tokenizer
@@ -187,13 +185,6 @@ def test_a_word_that_a_user_added_to_the_tokenizer_may_be_said(folder: Path) -> 
         vlm.words("find<|im_end|>")
 
 
-def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:
-    with pytest.raises(ModelFolderError, match="does not exist"):
-        load_vlm(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="dtype 'int4' is none of bfloat16, float16, float32, float64"):
-        load_vlm(tiny_target, dtype="int4")
-
-
 def test_an_adapter_alone_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen2-VL-2B-Instruct"}')
     with pytest.raises(
@@ -252,13 +243,6 @@ def test_too_little_memory_is_said_before_loading(folder: Path, monkeypatch: pyt
     with pytest.raises(ModelFolderError, match=r"its weights take 1\.1 MB in float32, cpu has 1\.0 MB free; choose"):
         load_vlm(folder)
     assert load_vlm(folder, dtype="bfloat16").dtype == torch.bfloat16
-
-
-def test_frames_are_bounded_as_asked(tiny_target: Path) -> None:
-    large = np.zeros((480, 640, 3), dtype=np.uint8)
-    free = load_vlm(tiny_target, min_pixels=28 * 28 * 4, max_pixels=28 * 28 * 400)
-    assert prepare(free, "go", large).grids == ((1, 34, 46),)
-    assert prepare(load_vlm(tiny_target, min_pixels=3136, max_pixels=28 * 28 * 20), "go", large).grids == ((1, 6, 10),)
 
 
 @pytest.mark.parametrize(

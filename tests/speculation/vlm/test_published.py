@@ -17,7 +17,6 @@ from speculation.sampling import GREEDY, Coupled
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import Inputs, prepare
-from speculation.vlm.inspect import inspect_folder, pair_problems
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -96,24 +95,7 @@ def test_own_forward_is_that_of_transformers(folders: dict[str, Path], tmp_path:
         np.testing.assert_array_equal(logits(load_vlm(folders[name], dtype="float64"), inputs), mine)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_inspect_reads_what_is_loaded(folders: dict[str, Path], name: str) -> None:
-    report, layout, vlm = inspect_folder(folders[name]), LAYOUTS[name], load_vlm(folders[name])
-    assert report.family == layout.family and report.vocabulary == vlm.vocabulary
-    assert (report.fingerprint, report.tokenizer) == (vlm.fingerprint, vlm.tokenizer_fingerprint)
-    assert report.parameters == sum(weight.numel() for weight in vlm.model.parameters())
-    assert report.image_tokens == (40 * 22 if layout.is_third else 46 * 26), "a frame is not made smaller"
-
-
-def test_sizes_of_one_family_are_a_pair_and_families_are_not(folders: dict[str, Path]) -> None:
-    reports = {name: inspect_folder(folder) for name, folder in folders.items()}
-    assert not any(pair_problems(reports[target], reports[draft]) for target, draft in PAIRS)
-    mixed = pair_problems(reports["Qwen2-VL-7B-Instruct"], reports["Qwen2.5-VL-3B-Instruct"])
-    assert any("their tokenizers differ" in problem for problem in mixed)
-
-
-@pytest.mark.parametrize("penalty", [1.05, 1.3, 0.8])
-@pytest.mark.parametrize("views", [0, 1, 3])
+@pytest.mark.parametrize(("penalty", "views"), [(1.05, 0), (1.3, 1), (0.8, 3)])
 def test_alone_it_is_generate_of_the_published_folder(tmp_path: Path, penalty: float, views: int) -> None:
     """With the penalty that its generation_config asks for, behind all of the prompt; and without, where it is raw."""
     folder = published(tmp_path / "model", "Qwen2.5-VL-7B-Instruct")

@@ -66,12 +66,6 @@ def test_a_rounded_target_verifies_its_own_words(tiny_target: Path, quantisation
         np.testing.assert_allclose(logits(vlm, [7, 8, 9][:count])[-1], together[count], rtol=0, atol=1e-4)
 
 
-def test_missing_package_is_named(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(quantise.PACKAGES, Quantisation.NF4, ("no_such_package",))
-    with pytest.raises(ModelFolderError, match="nf4 needs no_such_package: pip install no_such_package"):
-        load_vlm(tiny_target, quantisation="nf4")
-
-
 @pytest.fixture
 def folder(tiny_target: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_target, tmp_path / "model"))
@@ -125,10 +119,3 @@ def test_a_checkpoint_stored_in_nf4_is_read(tiny_target: Path, tmp_path: Path) -
     assert again.quantisation == "bitsandbytes"
     assert again.fingerprint != vlm.fingerprint
     np.testing.assert_allclose(logits(again, [7, 8]), logits(vlm, [7, 8]), rtol=0, atol=1e-5)
-
-
-def test_float64_is_for_proofs(tiny_target: Path) -> None:
-    with pytest.raises(ValueError, match="makes no sense in float64"):
-        load_vlm(tiny_target, dtype="float64", quantisation="nf4")
-    with pytest.raises(ValueError, match="quantisation 'int2' is none of int8_weight_only, nf4, none"):
-        load_vlm(tiny_target, quantisation="int2")

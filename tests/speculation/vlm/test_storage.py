@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2VLForConditionalGeneration
 
-from speculation.vlm.folder import INT8_FILE, SCALE_SUFFIX, folder_fingerprint, stored_tensors, weight_files
-from speculation.vlm.inspect import inspect_folder
+from speculation.vlm.folder import INT8_FILE, SCALE_SUFFIX, folder_fingerprint, weight_files
 from speculation.vlm.load import ModelFolderError, load_vlm
-from speculation.vlm.memory import loaded_bytes, weight_bytes
+from speculation.vlm.memory import loaded_bytes
 from speculation.vlm.storage import pack, store, unpack
-from tests.models import tiny_model, tiny_text_model
 from tests.speculation.vlm.test_quantise import logits
 
 
@@ -86,25 +84,6 @@ def test_it_runs_in_any_dtype_with_the_weights_that_were_stored(packed: Path, dt
     scales = files[name + SCALE_SUFFIX].double().repeat_interleave(64, dim=1)
     expected = (files[name].double() * scales).to(vlm.dtype)
     torch.testing.assert_close(vlm.text.layers[1].mlp.up_proj.weight, expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_heads_and_families_of_all_kinds(tmp_path: Path, tied: bool) -> None:
-    models = [
-        tiny_model(tmp_path / "vl", family="qwen2_5_vl", tied=tied),
-        tiny_text_model(tmp_path / "llama", tied=tied),
-    ]
-    for model in models:
-        vlm = load_vlm(stored(model, tmp_path / "packed" / model.name))
-        assert (vlm.model.lm_head.weight is vlm.text.embed_tokens.weight) is tied
-
-
-def test_memory_is_known_before_loading(packed: Path) -> None:
-    predicted = weight_bytes(stored_tensors(weight_files(packed)), "float32")
-    assert predicted == pytest.approx(loaded_bytes(load_vlm(packed).model), rel=1e-3)
-    report = inspect_folder(packed)
-    assert report.quantisation == "spec_vlm_nav_int8"
-    assert set(report.weights) == {"float32", "bfloat16"}, "it is not rounded a second time"
 
 
 def test_plain_transformers_refuses_it_and_so_does_a_second_rounding(packed: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families.text import VICUNA_TEMPLATE
@@ -71,11 +70,6 @@ def test_a_language_model_refuses_an_image(build: Callable[..., Path]) -> None:
         prepare(vlm, "go", b"any bytes")
 
 
-def test_no_bytes_are_no_image_to_a_language_model(build: Callable[..., Path]) -> None:
-    vlm = load_vlm(build())
-    np.testing.assert_array_equal(prepare(vlm, "go", b"").ids, prepare(vlm, "go", None).ids)
-
-
 def test_vicuna_s_conversation_stands_in_for_a_missing_template(
     build: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,9 +99,3 @@ def test_attention_that_the_cache_cannot_serve_is_refused(
 ) -> None:
     with pytest.raises(ModelFolderError, match=sentence):
         load_vlm(build(**changes))
-
-
-def test_exits_and_dtypes_find_what_they_need(build: Callable[..., Path]) -> None:
-    vlm = load_vlm(build(family="qwen3"), dtype="bfloat16")
-    assert (vlm.dtype, vlm.num_layers, vlm.hidden_size) == (torch.bfloat16, 3, 64)
-    assert vlm.eos == (vlm.tokenizer.eos_token_id,)

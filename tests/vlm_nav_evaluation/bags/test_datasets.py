@@ -10,7 +10,7 @@ from adapters_training.sources import LeftOut
 from speculation.frames import decode_jpeg
 from speculation.language.prompts import ResponseOrder, Vocabulary, compose
 from tests import bags
-from tests.datasets import CAMERA, lerobot, shade, shades
+from tests.datasets import lerobot, shade, shades
 from tests.models import CLASSES, COLOURS
 from vlm_nav_evaluation.bags.datasets import DatasetQuestions, check_recording, open_questions
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
@@ -50,15 +50,6 @@ def test_the_task_of_a_walk_is_what_is_asked_and_one_that_the_model_does_not_kno
     assert "'open the door' names no known object" in problems[0].reason
     frames, problems = load(walks)
     assert len(frames) == 14 and not problems, "--instruction takes the place of the tasks"
-
-
-def test_what_is_lost_of_a_walk_is_left_out(walks: Path) -> None:
-    (walks / "videos" / CAMERA / "chunk-000" / "file-000.mp4").unlink()
-    frames, (problem,) = load(walks, Selection(instruction="find the red ball", limit=2))
-    assert shown(frames) == [10, 11] and "file-000.mp4 cannot be read" in problem.reason
-    (walks / "videos" / CAMERA / "chunk-000" / "file-001.mp4").unlink()
-    frames, problems = load(walks)
-    assert not frames and len(problems) == 2
 
 
 def test_what_is_no_recording_is_one_sentence(tmp_path: Path, walks: Path) -> None:

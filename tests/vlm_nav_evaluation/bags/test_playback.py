@@ -30,11 +30,6 @@ def test_a_bag_keeps_its_own_pace_from_its_first_message_on() -> None:
     assert shown[0][1] is odometry
 
 
-def test_rate_and_start_change_when_and_from_where() -> None:
-    shown = list(timed(lambda: frames(10.0, 11.0, 12.0, 13.0), Pace(rate=2.0, start=1.5)))
-    assert [(due, item.payload) for due, item in shown] == [(0.25, b"jpeg 12"), (0.75, b"jpeg 13")]
-
-
 def test_laps_follow_one_another_at_the_frames_own_distance() -> None:
     twice = [due for due, _ in timed(lambda: frames(5.0, 5.2, 5.4), Pace(laps=2))]
     assert twice == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])

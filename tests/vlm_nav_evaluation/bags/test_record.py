@@ -80,10 +80,3 @@ def test_what_cannot_be_recorded_is_one_sentence(
     assert main(["record", "--out", str(tmp_path / "bag"), *arguments]) == 2
     printed = capsys.readouterr().err.strip()
     assert complaint in printed and printed.startswith("record: ") and "\n" not in printed
-
-
-def test_a_folder_that_is_no_bag_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    assert main(["record", "--out", str(tmp_path)]) == 2
-    assert "is no bag, so it is not replaced" in capsys.readouterr().err
-    assert (tmp_path / "thesis.txt").exists()

@@ -92,17 +92,6 @@ def test_frames_before_the_first_key_frame_are_counted(tmp_path: Path) -> None:
     assert problems == ["none of the 8 messages of the video decodes to a key frame: " + problems[0].partition(": ")[2]]
 
 
-def test_a_message_that_does_not_decode_costs_what_comes_before_the_next_key_frame(tmp_path: Path) -> None:
-    packets = encoded(30)
-    packets[13] = b""
-    messages = [("/frontvideostream", bags.stamp_of(index), go2(data, index)) for index, data in enumerate(packets)]
-    frames, problems = shown(bags.write(tmp_path / "bag", messages))
-    assert [index for index, _ in frames] == [*range(13), *range(20, 30)]
-    assert (
-        problems == ["video: a message is empty"] + ["video: it comes after damage and before the next key frame"] * 6
-    )
-
-
 @pytest.mark.parametrize("lost", [[13], [5, 6, 7], [29], [10]])
 def test_after_lost_messages_nothing_is_shown_before_the_next_key_frame(tmp_path: Path, lost: list[int]) -> None:
     kept = [index for index in range(30) if index not in lost]
@@ -111,12 +100,6 @@ def test_after_lost_messages_nothing_is_shown_before_the_next_key_frame(tmp_path
     good = [index for index in range(30) if not lost[0] <= index < until]
     assert [bright for _, bright in frames] == good
     assert problems == ["video: it comes after damage and before the next key frame"] * (len(kept) - len(good))
-
-
-def test_a_format_that_is_unknown_is_named(tmp_path: Path) -> None:
-    path = bags.write(tmp_path / "bag", [("/v", bags.START_NS, foxglove(b"x", 0, "mjpeg"))])
-    _, problems = shown(path)
-    assert "its format is 'mjpeg'; known are h264, h265, vp9, av1" in problems[0]
 
 
 def test_without_pyav_the_sentence_tells_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

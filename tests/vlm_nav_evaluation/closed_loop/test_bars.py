@@ -12,7 +12,7 @@ from speculation.language.prompts import Vocabulary
 from tests.system.parrot import TURN_LEFT, parrot
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.closed_loop.bars import walks
-from vlm_nav_evaluation.closed_loop.episodes import ORACLE, TARGET, Asked, Episode
+from vlm_nav_evaluation.closed_loop.episodes import ORACLE, TARGET, Episode
 from vlm_nav_simulation.episode import Outcome
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
@@ -31,13 +31,6 @@ def test_found_counts_rooms_that_the_oracle_solves() -> None:
     assert (found.measured, found.count, found.met) == (0.5, 2, False)
     assert (collisions.measured, collisions.count, collisions.met) == (1 / 3, 3, False)
     assert (false.measured, false.count, false.met) == (2 / 3, 3, False), "of all rooms that hold the object"
-
-
-def test_not_here_is_right_where_nothing_is() -> None:
-    away = replace(LOST, difficulty="middle", asked=Asked.ABSENT.value, success=True)
-    absent, false = walks([away, replace(away, seed=5)], ["absent"])
-    assert (absent.measured, absent.count, absent.met) == (1.0, 2, True)
-    assert false.measured is None and false.met is None
 
 
 def test_one_command_walks_and_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,6 @@ from speculation.language.prompts import (
     STOP,
     ActionKind,
     NavigationAction,
-    ResponseOrder,
-    compose,
     format_answer,
     parse_answer,
 )
@@ -65,15 +63,6 @@ def test_a_target_alone_answers_as_it_is_told_to(tmp_path: Path, answers: str) -
     model = model_alone("target", Setting(edge, tiny_model(tmp_path)))
     text = model.text(Question("find the red ball", jpeg_of([encode_jpeg(frame(1))])))
     assert (parse_answer(text).action is not None) == (answers == "constrained")
-
-
-def test_prompts_hold_the_walk_so_far() -> None:
-    turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
-    models: Any = FixedAnswer(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
-    setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
-    run_one(EpisodeKey("middle", 3, "target"), setting, models)
-    find = "find the silver bottle"
-    assert models.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 
 
 def test_a_question_holds_the_frames_of_the_last_views() -> None:

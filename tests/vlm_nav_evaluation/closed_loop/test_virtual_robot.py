@@ -107,12 +107,6 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
     assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
 
 
-def test_committed_text_never_runs_ahead_of_its_time() -> None:
-    timeline = Scripted().answer("", b"\xff\xd8", "full", 0.0)
-    assert timeline.committed(0.0) == "" and timeline.committed(KIND_S) == "Action: turn left"
-    assert timeline.committed(1.0) == ACTION and timeline.committed(99.0) == timeline.text
-
-
 def test_standing_is_compared_in_the_same_rooms() -> None:
     def episode(seed: int, behaviour: str, standing: float) -> ActingEpisode:
         return ActingEpisode(

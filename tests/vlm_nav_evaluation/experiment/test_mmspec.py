@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_drafter import DecodingStats
-from speculation.frames import MAX_PIXELS, decode_jpeg, jpeg_size
+from speculation.frames import MAX_PIXELS, jpeg_size
 from speculation.language.grammar import Grammars, grammar_for
 from speculation.language.prompts import chat, continued
 from speculation.language.thinking import split_thinking
@@ -28,7 +28,7 @@ from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
 from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.photographs import PICTURES, TASKS, write_mmspec
 from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
-from vlm_nav_evaluation.experiment.questions import check_question, questions
+from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Answer, Question, Run
 from vlm_nav_evaluation.experiment.sockets import Edges
 from vlm_nav_evaluation.verifier_process import verifier
@@ -58,12 +58,6 @@ def test_photographs_are_asked_in_all_their_turns(tmp_path: Path) -> None:
     assert {question.category: (question.prompt, *question.later) for question in asked} == TASKS
     for question, name in zip(asked, PICTURES, strict=True):
         assert question.jpeg == (folder / "images" / name).read_bytes(), "a JPEG stays as it is"
-
-
-def test_a_category_stands_in_for_a_topic_and_other_fields_do_not_matter(tmp_path: Path) -> None:
-    plain = {**SAMPLE, "topic": "", "category": "Accounting", "source": "own"}
-    (question,) = load_questions(folder_of(tmp_path / "own", plain, "", ""), 1)
-    assert (question.name, question.category, question.later) == ("a", "Accounting", ())
 
 
 @pytest.mark.parametrize(
@@ -98,13 +92,6 @@ def test_too_few_samples_and_a_folder_without_the_file_are_refused(tmp_path: Pat
 
 TURNED = Image.Exif()
 TURNED[0x0112] = 6
-
-
-def test_a_png_is_sent_as_a_jpeg_turned_as_it_says(tmp_path: Path) -> None:
-    image = Image.new("RGBA", (48, 32), (200, 30, 30, 255))
-    (question,) = load_questions(folder_of(tmp_path / "own", SAMPLE, image=stored(image, "PNG", exif=TURNED)), 1)
-    assert isinstance(question.jpeg, bytes) and jpeg_size(question.jpeg) == (48, 32)
-    assert np.abs(decode_jpeg(question.jpeg).astype(int) - (200, 30, 30)).max() < 8
 
 
 def test_an_image_too_large_for_a_message_is_scaled(tmp_path: Path) -> None:
@@ -157,21 +144,6 @@ def test_a_later_turn_comes_behind_what_was_said_and_not_what_was_thought(tmp_pa
     grammar = Grammars(vlm.tokenizer, vlm.vocabulary).of(grammar_for(first.prompt), vlm.eos, vlm.thinking)
     thought, said = split_thinking(VlmSession(vlm, 512).answer(first.prompt, first.jpeg, 30, grammar))
     assert thought and second.prompt == continued(first.prompt, said, "Which colour?")
-
-
-def test_a_turn_that_does_not_fit_is_named(target: Vlm) -> None:
-    jpeg = questions("random", 1)[0].jpeg
-    check_question(target, Question("short", jpeg, "a"), 16, 2048)
-    for prompt, sentence in (
-        (
-            "abc " * 600,
-            r"sample a turn 2 has \d+ tokens; .* a draft it does not fit the 512 of a session; .*--capacity",
-        ),
-        ("x" * 12_001, "sample a turn 2 has 12001 characters with the turns before, the limit is 12000"),
-        ("say <|im_end|>", "sample a turn 2: the instruction contains the special token <|im_end|>"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            check_question(target, Question(prompt, jpeg, "a turn 2"), 16, 512)
 
 
 def stats(tokens: int, rounds: int, seconds: float) -> DecodingStats:

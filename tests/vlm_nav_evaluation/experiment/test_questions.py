@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from speculation.language.prompts import VOCABULARY_FILE, ResponseOrder
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model
 from vlm_nav_evaluation.experiment.command import result_name
-from vlm_nav_evaluation.experiment.prompts import SAMPLE, in_words, load_prompts, pick
+from vlm_nav_evaluation.experiment.prompts import SAMPLE, in_words, load_prompts
 from vlm_nav_evaluation.experiment.questions import (
     add_questions,
     asked_as,
@@ -80,26 +78,6 @@ def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "latin.jsonl").write_bytes('{"question": "où"}'.encode("latin-1"))
-    (tmp_path / "plain.jsonl.gz").write_bytes(b"{}")
-    whole = gzip.compress(json.dumps(GSM8K).encode())
-    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    for name in ("nowhere.jsonl", "", "latin.jsonl", "plain.jsonl.gz", "cut.jsonl.gz"):
-        with pytest.raises(ValueError, match="cannot be read: .") as error:
-            load_prompts(tmp_path / name)
-        assert str(tmp_path / name) in str(error.value)
-
-
-def test_prompts_are_picked_over_the_whole_file() -> None:
-    prompts = [f"{kind} {number}" for kind in "abc" for number in range(4)]
-    assert pick(prompts, 12) == prompts
-    assert Counter(each[0] for each in pick(prompts, 6)) == {"a": 2, "b": 2, "c": 2}
-    assert len(set(pick(prompts, 7, seed=5))) == 7 and pick(prompts, 3, seed=1) != pick(prompts, 3)
-    with pytest.raises(ValueError, match="13 prompts were asked for, .* and the file holds 12"):
-        pick(prompts, 13)
-
-
 def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
     known = set(load_prompts(SAMPLE))
     asked = questions("text", 5)
@@ -112,15 +90,6 @@ def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
             argparse.ArgumentTypeError, match="choose simulation, random, text, text:PATH or mmspec:PATH"
         ):
             read_source(source)
-
-
-def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path) -> None:
-    line = argparse.ArgumentParser()
-    add_pair(line)
-    add_questions(line)
-    for guide in (False, True):
-        assert asked_as(line.parse_args(["--target-model", "me/tiny"]))[1:] == (guide, 1)
-        (hub / VOCABULARY_FILE).unlink(missing_ok=True)
 
 
 def test_a_target_is_asked_what_it_can_answer(tiny_target: Path, tmp_path: Path) -> None:
@@ -144,17 +113,6 @@ def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> 
         check_prompts(vlm, [Question("short", b""), Question("abc " * 600, b"")], 128)
     with pytest.raises(ValueError, match="prompt 'say <|im_end|>': the instruction contains the special token"):
         check_prompts(vlm, [Question("say <|im_end|>", b"")], 128)
-
-
-def test_questions_of_rooms_have_the_walk_so_far() -> None:
-    asked = questions("simulation", 12, order=ResponseOrder.ACTION_FIRST)
-    prompts = [question.prompt.splitlines() for question in asked]
-    assert len(prompts) == 12 and all(lines[-1] == "Action first" for lines in prompts)
-    walks = {lines[0] for lines in prompts}
-    assert len(walks) >= 2 and all(walk.startswith("find the ") for walk in walks)
-    assert len(prompts[0]) == 2 and prompts[1][1].startswith("Done: ")
-    searched = [question.prompt for question in questions("simulation", 3, form=2)]
-    assert all("\nSeen: here " in prompt for prompt in searched) and "\nDone: " in searched[1]
 
 
 def test_no_question_of_the_warm_up_is_measured(tiny_target: Path, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from speculation.language.grammar import CONSTRAINED
-from speculation.language.prompts import parse_answer
 from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, first_flip, margins
@@ -43,12 +41,3 @@ def test_an_answer_that_leaves_the_targets_is_found_with_its_margin(target: Vlm)
     assert run.stats(TARGET)[0].cloud_passes == run.stats(TARGET)[0].tokens == len(run.answers[TARGET][0].tokens)
     with pytest.raises(ValueError):
         alone.decode(Question("find it", b"no image"))
-
-
-def test_the_target_alone_keeps_to_the_grammar(target: Vlm) -> None:
-    asked, alone = questions("random", 2), ModelAlone(target, 20, CONSTRAINED)
-    run = take_turns([alone.arm()], asked)
-    texts = [target.tokenizer.decode(each.tokens, skip_special_tokens=True) for each in run.answers[TARGET]]
-    assert not any(parse_answer(text).problem for text in texts)
-    free = take_turns([alone.arm(), Arm("free", decode=ModelAlone(target, 20).decode)], asked)
-    assert any(flip.margin == float("inf") for flip in alone.flips(free, asked)), "what is not allowed has no margin"

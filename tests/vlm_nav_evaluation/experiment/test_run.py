@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from edge_drafter import DecodingStats
-from vlm_nav_evaluation.experiment.run import WARM_UP, Answer, Arm, Question, take_turns
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.tables import Column, figures_table, spread_columns, table
 
 ASKED = [Question(f"question {number}", b"") for number in range(20)]
 Log = list[tuple[str, str]]
@@ -40,16 +39,6 @@ def test_arms_take_turns_in_a_shuffled_order_that_a_seed_repeats() -> None:
     firsts = [measured[3 * number][0] for number in range(len(ASKED))]
     assert set(firsts) == set("abc")
     assert [len(answers) for answers in run.answers.values()] == [len(ASKED)] * 3 and run.different == 0
-
-
-def test_tokens_of_exact_arms_are_compared_question_by_question() -> None:
-    log: Log = []
-    arms = [arm(log, "slow", lambda _: (1, 2), 2.0), arm(log, "fast", lambda q: (1, 2 + (q is ASKED[3])), 0.5)]
-    free = arm(log, "edge", lambda q: (len(log),))
-    run = take_turns([*arms, Arm("edge", decode=free.decode, exact=False)], ASKED)
-    assert run.different == 1 and run.times_faster("slow", "fast") == (4.0, 4.0, 4.0)
-    assert log[: 3 * WARM_UP] == [(name, "question 0") for name in ("slow", "fast", "edge") for _ in range(WARM_UP)]
-    assert run.figures()["slow"]["tau"] == 2.0
 
 
 def test_an_optional_arm_that_refuses_is_left_out_and_any_other_ends_the_run() -> None:
@@ -86,15 +75,3 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text('{"question": "0", "arm": "one"}\n')
     with pytest.raises(ValueError, match="is no answer"):
         take_turns([arm(log, "one", stop)], ASKED, journal=Journal(tmp_path, "run", {}))
-
-
-def test_a_table_is_aligned_and_its_columns_are_data() -> None:
-    assert table(("mode", "ms"), [("a", "1"), ("long", "1000")]) == "mode    ms\na        1\nlong  1000"
-    entry = {"total_s": {"min": 0.001, "median": 0.002, "max": 0.004}, "ratio": (1.0, 1.5, 2.25), "none": None}
-    columns = [
-        *spread_columns("total_s"), Column("spread", "total_s", ".1f", 1e3), Column("faster", "ratio", ".1fx"),
-        Column("-", "none"), Column("-", "total_s.p99"), Column("share", "total_s.min", ".1%"),
-    ]  # fmt: skip
-    header, row = figures_table("arm", {"a": entry}, columns).splitlines()
-    assert header.split() == ["arm", "min", "ms", "median", "ms", "max", "ms", "spread", "faster", "-", "-", "share"]
-    assert row.split() == ["a", "1", "2", "4", "2.0", "(1.0-4.0)", "1.5x", "(1.0-2.2)", "-", "-", "0.1%"]

@@ -8,12 +8,10 @@ from unittest.mock import ANY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.pass_cost import PassCost
 from vlm_nav_evaluation.fleet.figures import Window, capacity, run
 from vlm_nav_evaluation.fleet.systems import Setting
 from vlm_nav_evaluation.fleet.wisp import CLASSES, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
-from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
 @given(st.integers(0, 130), st.integers(1, 120), st.integers(1, 200))
@@ -43,14 +41,3 @@ def test_more_robots_are_slower_and_late_in_the_end() -> None:
     known = run(setting, 150, 0, Window(2.0, 5.0), enough=0.05)
     assert 0.05 < known.violations <= many.violations and known.requests == many.requests
     assert run(setting, 4, 0, Window(2.0, 5.0), enough=0.05) == replace(few, deciding_us=ANY)
-
-
-def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
-    """The same drafts, and classes of 2 to 8 tokens a second: what differs is who is in a forward."""
-    times = Timings("few robots fill it", 0.02, one_way_s=0.01, cost=PassCost(1e-4, 0.0, 1e-4, 0.015))
-    workload = Workload(prompt=(16, 32), answer=(48, 64))
-    kept = {}
-    for name in ("fcfs, ahead", "full_budget"):
-        setting = Setting(systems()[name], times, workload, CLASSES)
-        kept[name] = run(setting, 64, 0, Window(3.0, 5.0))
-    assert kept["full_budget"].violations < 0.5 * kept["fcfs, ahead"].violations

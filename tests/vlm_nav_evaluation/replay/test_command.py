@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from speculation.language.prompts import STOP, VOCABULARY_FILE, compose
 from tests import bags
 from tests.cloud_verifier.process import Verifier, start
 from vlm_nav_evaluation.__main__ import main
-from vlm_nav_evaluation.bags.frames import FrameSource, OracleLabel, Selection
-from vlm_nav_evaluation.replay.command import fingerprint, name_bags
+from vlm_nav_evaluation.bags.frames import OracleLabel
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"
@@ -166,30 +164,3 @@ def test_what_cannot_be_replayed_is_one_sentence(
         status = int(refused.code or 0)
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2 and complaint in said
-
-
-def test_a_thousand_frames_are_read_without_holding_them(tmp_path: Path) -> None:
-    """What is held while reading does not grow with the number of frames: a chunk of the file, not the bag."""
-    peaks = []
-    for count in (200, 1000):
-        path = bags.write(tmp_path / str(count), bags.camera(count))
-        tracemalloc.start()
-        with FrameSource(path, Selection(instruction="find the red ball")) as source:
-            assert sum(1 for _ in source) == count
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.25 * peaks[0] + 200_000
-
-
-def test_bags_are_told_apart_and_named_by_what_is_in_them(tmp_path: Path) -> None:
-    one, two = (bags.write(tmp_path / part / "bag", bags.camera(1 + number)) for number, part in enumerate("ab"))
-    assert list(name_bags([one, two])) == [str(one), str(two)]
-    assert list(name_bags([one])) == ["bag"]
-    with pytest.raises(ValueError, match="named twice"):
-        name_bags([one, one])
-    before = fingerprint(one)
-    assert before == fingerprint(one) != fingerprint(two)
-    (file,) = one.glob("*.mcap")
-    file.write_bytes(file.read_bytes()[:-1])
-    assert fingerprint(one) != before
-    assert fingerprint(tmp_path / "nowhere") == "-"

@@ -9,7 +9,7 @@ import pytest
 from edge_drafter import DecodingStats
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, left_out_lines, overruns, text
+from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, overruns, text
 
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
 SETTINGS: dict[str, Any] = {
@@ -60,15 +60,6 @@ def test_table_8_has_a_column_for_each_round_trip_and_dashes_for_what_did_not_ru
     ]
 
 
-def test_an_emulated_link_is_named_and_its_queues_are_no_overrun() -> None:
-    late = {mode: [answer(0, mode, rtt_s=0.5)] for mode in ("cloud", "sd")}
-    declared = {**SETTINGS, "declared": {**DECLARED, "one_way_s": 0.01}}
-    assert "a message took 250 ms where 10 ms are declared" in " ".join(headlines(report(declared, **late)))
-    emulated = {**declared, "link": "lte", "declared_link": {"scale": "declared, not measured"}}
-    data = report(emulated, **late)
-    assert overruns(data) == [] and "link lte (declared, not measured)" in headlines(data)
-
-
 def test_answers_are_compared_with_the_targets_and_the_oracles() -> None:
     own = [answer(0, "sd"), answer(0, "sd", "")]
     data = report(cloud=[answer(0, "cloud"), answer(1, "cloud", "forward small")], sd=own)
@@ -79,14 +70,3 @@ def test_answers_are_compared_with_the_targets_and_the_oracles() -> None:
     checked = build(run, [ReplayArm("sd")], SETTINGS, [], "here")
     assert checked["reference"] == TARGET and checked["arms"]["sd"]["target"]["frames"] == 0
     assert checked["target_alone_oracle"]["unreadable"] == 1 and TARGET not in checked["arms"]
-
-
-def test_what_was_left_out_is_listed_by_reason() -> None:
-    left_out = [{"bag": "walk", "frame": index, "reason": "no image"} for index in range(10)]
-    left_out.append({"bag": "other", "frame": None, "reason": "no bag"})
-    run = Run({"fsd": [answer(0, "fsd")]}, ["walk:0"])
-    data = build(run, [ReplayArm("fsd")], SETTINGS, left_out, "here")
-    assert left_out_lines(data) == ["walk: no image (10 frames: 0, 1, 2, 3, 4, 5, 6, 7, ...)", "other: no bag"]
-    assert data["reference"] is None and "Agreement with the oracle" in text(data)
-    with pytest.raises(ValueError, match="no frame was evaluated: no image"):
-        build(Run({"fsd": []}), [ReplayArm("fsd")], SETTINGS, left_out, "here")

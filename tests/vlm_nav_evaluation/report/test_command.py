@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from base64 import b64decode
 from pathlib import Path
 
@@ -24,16 +23,6 @@ ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
 def bag(tmp_path: Path) -> Path:
     """A run of a real robot: nothing but odometry, frames and decisions."""
     return record(tmp_path / "run" / "bag")
-
-
-def test_a_run_without_odometry_is_a_page_and_no_warning(tmp_path: Path) -> None:
-    bag = record(tmp_path / "bag", with_odometry=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        text = write_report(tmp_path / "out", bag).read_text()
-    assert "Walked 0.00 m in 4 decisions" in text
-    plot = cv2.imread(str(tmp_path / "out" / "top.png"))
-    assert plot is not None and plot.std() > 5.0
 
 
 def embedded(page: str) -> list[tuple[str, bytes]]:

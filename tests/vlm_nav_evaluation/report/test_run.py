@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapters_training.sources.rosbag2 import GO2_VIDEO
-from speculation.frames import decode_jpeg
-from tests.bags import SECOND_NS, compressed, make, plain, raw, write
+from tests.bags import SECOND_NS
 from tests.vlm_nav_evaluation.report.recording import Recorder, jpeg, record
-from vlm_nav_evaluation.bags.files import read
 from vlm_nav_evaluation.report.run import Place, Run, load_run
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
@@ -51,16 +48,6 @@ def test_the_headline_goes_by_truth_where_there_is_one(bag: Path) -> None:
     assert Run(bag).headline() == "a run: nothing was decided"
 
 
-def test_the_room_is_made_again_from_what_the_bag_says(bag: Path) -> None:
-    run = load_run(bag)
-    scene = run.scene()
-    assert scene is not None and (scene.seed, scene.target.text) == (1, "silver bottle")
-    run.truth["room"] = {**ROOM, "weather": "rain"}
-    with pytest.raises(ValueError, match="cannot make the room"):
-        run.scene()
-    assert Run(bag).scene() is None
-
-
 def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "bag")
     for second, x in enumerate((0.0, np.nan, 1.0)):
@@ -69,32 +56,6 @@ def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
     recorder.close()
     run = load_run(tmp_path / "bag")
     assert run.path == [Place(0, 0.0, 0.0, 0.0), Place(2 * SECOND_NS, 1.0, 0.0, 0.0)]
-
-
-def test_depth_with_the_cameras_stamps_is_no_frame_and_a_raw_camera_is(bag: Path, tmp_path: Path) -> None:
-    messages = [(topic, at_ns, message) for topic, at_ns, message in read(bag) if topic != "/front/jpeg"]
-    for second in range(6):
-        stamp_ns = second * SECOND_NS
-        depth = compressed(jpeg(255).tobytes(), stamp_ns, "16UC1; compressedDepth png")
-        grey = plain("rgb8", (40 * second,) * 3, stamp_ns)
-        messages += [("/a/compressedDepth", stamp_ns, depth), ("/front/raw", stamp_ns, grey)]
-        messages.append(("/z/range", stamp_ns, raw(bytes(12), "16UC1", 2, 3, 6, stamp_ns)))
-    other = write(tmp_path / "bag", sorted(messages, key=lambda entry: entry[1]))
-    run = load_run(other)
-    assert run.camera == "/front/raw" and not run.problems
-    seen = [decision.frame for decision in run.decisions if decision.frame is not None]
-    assert [round(float(decode_jpeg(frame).mean())) for frame in seen] == [0, 40, 120]
-
-
-def test_of_a_run_with_video_alone_it_is_said_that_none_is_shown(bag: Path, tmp_path: Path) -> None:
-    messages = [(topic, at_ns, message) for topic, at_ns, message in read(bag) if topic != "/front/jpeg"]
-    stream = make(
-        GO2_VIDEO, time_frame=0, **dict.fromkeys(("video720p", "video360p", "video180p"), np.ones(9, np.uint8))
-    )
-    run = load_run(write(tmp_path / "bag", [*messages, ("/frontvideostream", messages[-1][1], stream)]))
-    assert run.decisions and not run.camera
-    (problem,) = run.problems
-    assert "/frontvideostream is a video stream, which is not decoded here" in problem
 
 
 def test_of_a_run_with_a_damaged_bag_the_beginning_is_reported(bag: Path, tmp_path: Path) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from matplotlib.figure import Figure
-
 from speculation.trace import Kind, Lane, Trace
-from vlm_nav_evaluation.html_page import png
 from vlm_nav_evaluation.report.timeline import most_useful_step, plot_step, steps
 
 
@@ -35,27 +31,6 @@ def traced_step(
         trace.mark(Kind.DECISION.value, Lane.EDGE, now + 0.01, goal=1, decision=number - 100, action=action)
 
 
-def labels(figure: Figure) -> list[str]:
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def test_steps_are_separated_and_know_their_decision() -> None:
-    trace = Trace()
-    traced_step(trace, 101, 0.0, 2, "forward large")
-    traced_step(trace, 102, 5.0, 7)
-    traced_step(trace, 103, 9.0, 3, "stop")
-    trace.add(Kind.DRAFT.value, Lane.EDGE, 20.0, 20.1, step=104, round=1)  # a step that never ended
-    found = steps(trace.spans)
-    assert [(step.number, step.action, step.decision) for step in found] == [
-        (101, "forward large", 1),
-        (102, "", None),
-        (103, "stop", 3),
-    ]
-    assert {span.args["step"] for span in found[1].spans} == {102}
-    with pytest.raises(ValueError, match="no complete step"):
-        most_useful_step([])
-
-
 def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
     trace = Trace()
     for place, (rounds, useful) in enumerate(((9, 0), (3, 4), (5, 4), (4, 4), (2, 1))):
@@ -65,19 +40,6 @@ def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
     for place, rounds in enumerate((2, 7, 3)):
         traced_step(old, 101 + place, 5.0 * place, rounds)
     assert most_useful_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
-
-
-def test_the_plot_names_exits_commits_hits_and_misses() -> None:
-    trace = Trace()
-    traced_step(trace, 101, 0.0, 2, "stop")
-    figure = plot_step(steps(trace.spans)[0])
-    assert len(figure.axes) == 1
-    shown = labels(figure)
-    assert shown.count("exit 2") == 2 and "+3 hit" in shown and "+3 miss" in shown and "verify" in shown
-    assert "step 1: stop (6 tokens in 290 ms)" in figure.get_suptitle()
-    assert "200 ms" in figure.get_suptitle() and "1 of 2 commits" in figure.get_suptitle()
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["edge", "link", "cloud"]
-    assert len(png(figure)) > 10_000
 
 
 def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:

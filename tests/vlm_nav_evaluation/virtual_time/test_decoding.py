@@ -34,7 +34,7 @@ def answers(recording: Recording) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("mode", LINKED)
 def test_two_runs_are_equal_to_the_last_bit(mode: Mode) -> None:
-    recording = Synthetic(tokens=40, second=0.4, sharpness=0.7, seed=3).draw(2)
+    recording = Synthetic(tokens=20, second=0.4, sharpness=0.7, seed=3).draw(2)
     runs = [decode(recording, GO2, drafting(mode, recording)) for _ in range(2)]
     assert stats_of(runs[0]) == stats_of(runs[1])
 
@@ -95,7 +95,7 @@ def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s
 
     The best depth is searched on the very answers that are compared, and the ledger has to learn its own meanwhile.
     """
-    recording = Synthetic(tokens=100, second=0.4, sharpness=0.7, seed=4).draw(8)
+    recording = Synthetic(tokens=100, second=0.4, sharpness=0.7, seed=4).draw(4)
     own = replace(recording, steps=tuple(replace(s, draft_tokens=s.draft_tokens + 1) for s in recording.steps))
     timings = Timings("specedge", 0.011, 0.0, 0.0942, one_way_s=one_way_s, server_draft_s=0.011)
 

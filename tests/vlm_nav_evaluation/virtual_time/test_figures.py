@@ -31,15 +31,6 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
     assert found["sd"]["target_busy"] == pytest.approx(0.62 / (4 * 0.072 + 0.24 + 0.62), rel=0.01)
 
 
-def test_what_warms_up_is_not_counted_and_changes_what_follows() -> None:
-    """Earlier answers outlive a step: the second time an answer is known."""
-    recording, timings = Synthetic(tokens=30, acceptance=0.3).draw(2), load_timings("go2")
-    backend, arm = VirtualTime(recording, timings), Arm("sd", "sd", {"text": "ngrams=on"})
-    cold, warm = (backend.run([arm], recording.steps, before) for before in ((), recording.steps))
-    assert len(warm.answers["sd"]) == 2
-    assert sum(warm.seconds("sd")) < sum(cold.seconds("sd"))
-
-
 @pytest.mark.parametrize("mode", ["cloud", "full"])
 def test_on_virtual_time_the_last_token_comes_with_the_answer(mode: str) -> None:
     recording = Synthetic(tokens=20).draw(2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from speculation.links import IDEAL, load_link
-from speculation.wire import AnyMessage, BeginStep, Commit, Ping, Pong, encode
+from speculation.links import load_link
+from speculation.wire import AnyMessage, Ping, Pong, encode
 from vlm_nav_evaluation.virtual_time.link import Channel, VirtualLink, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
@@ -50,17 +50,3 @@ def test_both_ends_meet_and_bytes_are_those_of_the_wire() -> None:
     assert [message for _, message in received] == [None, Pong(7), None]
     assert [at for at, _ in received] == pytest.approx([0.0, 0.0, 0.2 + size * 1e-3])
     assert (link.bytes_up, link.bytes_down) == (len(encode(Ping(7))), size)
-
-
-def test_a_new_step_finds_no_old_messages() -> None:
-    timeline = Timeline()
-    mailbox = VirtualMailbox(timeline)
-    link = VirtualLink(timeline, IDEAL, mailbox, b"edge")
-
-    def edge() -> None:
-        mailbox.send(b"edge", Commit(1, 0, 0, [300], bytes(8), False))
-        timeline.sleep(0.1)
-        link.send(BeginStep(2, "next", b"jpeg"))
-        assert link.receive(0.0) is None
-
-    timeline.run([edge])

@@ -9,7 +9,7 @@ import pytest
 
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import Row
-from speculation.exits import ExitHeads, Head, Reliability
+from speculation.exits import ExitHeads, Reliability
 from speculation.language.grammar import CONSTRAINED, Constraint, Grammars, grammar_for, masked
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
@@ -19,7 +19,7 @@ from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once
 from vlm_nav_evaluation.experiment.questions import questions
 from vlm_nav_evaluation.experiment.run import Question
-from vlm_nav_evaluation.virtual_time import Recording, Timings, decode, drafting
+from vlm_nav_evaluation.virtual_time import Recording, Timings
 from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from vlm_nav_evaluation.virtual_time.record import Models, record
 
@@ -114,24 +114,3 @@ def test_target_and_exits_predict_as_the_engine(
                         assert verdict.confidence == pytest.approx(again.confidence, rel=1e-4)
                         compared += 1
     assert compared > 20
-
-
-def test_a_short_list_is_recorded_as_it_is_used(
-    target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question], recording: Recording
-) -> None:
-    ids = sorted(set(recording.steps[0].tokens) | {5, 6})
-    heads = ExitHeads(target, (0, 2), rank=4)
-    heads.set_short_list(ids)
-    heads.use(Head.SHORT)
-    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers}, Head.SHORT)
-    short = record(Models(target, draft, heads, None), asked[:1], LIMIT)
-    assert short.short_list == frozenset(ids)
-    found = short.steps[0].exit_tokens
-    assert found is not None and set(found.ravel().tolist()) <= set(ids)
-
-
-def test_the_edge_alone_answers_as_far_as_the_draft_is_right(recording: Recording) -> None:
-    for result, step in zip(decode(recording, Timings(), drafting("edge", recording)), recording.steps, strict=True):
-        pairs = zip(step.tokens, step.draft_tokens[:, 0].tolist(), strict=True)
-        right = next((place for place, (token, first) in enumerate(pairs) if token != first), len(step.tokens))
-        assert result.tokens[: right + 1] == (*step.tokens[:right], *step.draft_tokens[right : right + 1, 0].tolist())

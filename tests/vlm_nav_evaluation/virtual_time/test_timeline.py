@@ -76,20 +76,6 @@ def test_a_task_that_is_killed_ends_where_it_waits_and_ends_no_other() -> None:
     assert seen == [(1.0, "ended")] * 2 and timeline.now == 2.0
 
 
-def test_services_end_with_the_last_task() -> None:
-    timeline, ended = Timeline(), list[float]()
-
-    def serve() -> None:
-        try:
-            while True:
-                timeline.sleep(1.0)
-        finally:
-            ended.append(timeline.now)
-
-    timeline.run([lambda: timeline.sleep(2.5), lambda: timeline.sleep(4.5)], [serve])
-    assert ended == [4.5]
-
-
 @pytest.mark.parametrize("service", [False, True])
 def test_what_a_task_or_service_raises_comes_out(service: bool) -> None:
     timeline = Timeline()
@@ -115,15 +101,3 @@ def test_a_task_that_polls_without_waiting_is_noticed(monkeypatch: pytest.Monkey
 
     with pytest.raises(Stalled, match="without waiting"):
         timeline.run([spin])
-
-
-def test_waiting_for_nothing_is_noticed() -> None:
-    timeline = Timeline()
-    inbox: Inbox[int] = Inbox(timeline)
-
-    def forget() -> None:
-        inbox.wait(1.0)
-        timeline.pass_on(None)
-
-    with pytest.raises(Stalled, match="no event is planned"):
-        timeline.run([forget])

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from speculation.pass_cost import PAPER_COSTS, Load
-from vlm_nav_evaluation.virtual_time.timings import PAPERS, Timings, load_timings
+from vlm_nav_evaluation.virtual_time.timings import Timings, load_timings
 
 
 def test_papers_and_profiles_are_known_by_name() -> None:
@@ -30,19 +28,6 @@ def test_a_cost_has_the_shape_of_its_profile_and_the_declared_time_of_one_token(
     assert ratio == pytest.approx(cost.seconds(draft) / cost.seconds(one))
     behind = Timings(verify_s=0.1, prompt_tokens=500).with_cost("wisp-32b")
     assert behind.target_forward_s(Load.row(1, 500)) == pytest.approx(0.1)
-
-
-def test_the_default_cost_is_a_measured_one_and_0_is_the_declared_times_alone() -> None:
-    assert load_timings("go2") == load_timings("go2+wisp-32b") == load_timings("go2+")
-    assert replace(load_timings("go2+0"), name="go2") == PAPERS["go2"]
-    assert load_timings("go2", "0") == load_timings("go2+0") == load_timings("go2+0", "wisp-32b")
-    assert load_timings("go2").with_cost("0") == load_timings("go2+0")
-
-
-def test_tokens_have_one_price_only() -> None:
-    with pytest.raises(ValueError, match="verify_token_s = 0.1 beside a cost.*--cost 0"):
-        replace(load_timings("go2"), verify_token_s=0.1)
-    assert replace(load_timings("go2+0"), verify_token_s=0.1).target_forward_s(Load(1, 3)) == pytest.approx(0.82)
 
 
 def test_an_unknown_cost_is_refused() -> None:

@@ -38,10 +38,6 @@ def test_every_mode_has_as_many_candidates_and_is_among_them_as_shipped(mode: st
     assert {each.gamma for each in settings} >= {1, 12} and {each.draft_tokens for each in settings} >= {0, 16}
 
 
-def test_candidates_keep_what_all_have() -> None:
-    assert all(text.startswith("ngrams=off") for text in candidates("full", "ngrams=off"))
-
-
 def test_what_is_tuned_on_is_not_reported() -> None:
     recording = Synthetic(tokens=4).draw(60)
     for count, on in ((60, 12), (40, 12), (8, 2), (3, 1), (2, 1)):
@@ -71,15 +67,6 @@ def test_the_search_finds_the_fastest_of_all(mode: str, monkeypatch: pytest.Monk
     }
     assert decoded == [1] * 8 + [2] * 4 + [4] * 2
     assert seconds[best] <= 1.03 * min(seconds.values()) and seconds[best] < seconds[""]
-
-
-def test_a_draft_that_costs_more_than_a_pass_leaves_sd_with_its_shortest_drafts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tuning, "RUNGS", ((1, 8), (2, 1)))
-    recording = Synthetic(tokens=6).draw(2)
-    slow = replace(load_timings("go2"), draft_s=1.0)
-    assert read_changes(tune("sd", recording, slow))["gamma"] == 1
 
 
 def test_arms_have_names_changes_and_earlier_answers_off(few: None) -> None:

@@ -34,7 +34,6 @@ from speculation.vlm.forward import (
     prefill,
 )
 from speculation.vlm.inputs import Inputs, as_sent, prepare
-from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
@@ -122,18 +121,6 @@ def test_files_of_transformers_5_say_the_same(models: dict[str, Vlm], tmp_path: 
     np.testing.assert_array_equal(one.ids, other.ids)
     np.testing.assert_array_equal(one.pixel_values, other.pixel_values)
     assert one.grids == other.grids
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_inspect_and_memory_know_what_is_loaded(folders: dict[str, Path], models: dict[str, Vlm], name: str) -> None:
-    report, vlm = inspect_folder(folders[name]), models[name]
-    assert report.sees_images and (report.fingerprint, report.tokenizer) == (vlm.fingerprint, vlm.tokenizer_fingerprint)
-    assert report.kv_bytes_per_token == 2 * 2 * vlm.num_layers * vlm.kv_heads * vlm.head_dim
-    frames = tiles_of(vlm)
-    assert report.image_tokens == frames.tokens(frames.encode(pixels(720, 1280))[1])
-    whole = load_vlm(folders[name], load_check=False)
-    predicted = weight_bytes(stored_tensors(weight_files(folders[name])), "float32")
-    assert predicted == pytest.approx(loaded_bytes(whole.model), rel=0.03)
 
 
 def test_vision_and_projector_stay_whole_when_the_rest_is_rounded(folders: dict[str, Path]) -> None:
@@ -252,17 +239,6 @@ def test_robots_send_frames_as_they_are(vlm: Vlm) -> None:
         assert as_sent(vlm, sent) is sent
 
 
-def test_max_pixels_is_fewer_tiles(folder: Path) -> None:
-    side = LAYOUTS[FAMILIES[0] if "internvl" in (folder / "config.json").read_text() else FAMILIES[1]].side
-    tokens = [
-        prepare(load_vlm(folder, max_pixels=most, load_check=False), PROMPT, FRAME).ids.size
-        for most in (0, 4 * side**2, side**2)
-    ]
-    assert tokens == sorted(tokens, reverse=True) and len(set(tokens)) == 3
-    large = load_vlm(folder, max_pixels=16_000_000, load_check=False)
-    assert prepare(large, PROMPT, FRAME).ids.size == tokens[0], "a bound above the folder's own changes nothing"
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_bounds_that_no_tiles_fit_are_refused(folders: dict[str, Path], name: str) -> None:
     side, frames = LAYOUTS[name].side, load_vlm(folders[name], load_check=False).processor.frames
@@ -310,14 +286,6 @@ def test_files_that_contradict_each_other_are_one_sentence(
     with pytest.raises(ModelFolderError, match=re.escape(sentence)) as caught:
         load_vlm(folder)
     assert str(folder) in str(caught.value)
-
-
-def test_a_processor_survives_its_folder(vlm: Vlm, tmp_path: Path) -> None:
-    vlm.processor.save(tmp_path)
-    config = json.loads((vlm.folder / "config.json").read_text(encoding="utf-8"))
-    again = vlm.family.frames(tmp_path, config)
-    assert again is not None
-    np.testing.assert_array_equal(again.encode(FRAME)[0], tiles_of(vlm).encode(FRAME)[0])
 
 
 # --- forwards
