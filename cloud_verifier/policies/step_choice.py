@@ -32,6 +32,20 @@ def choose(step: Step, now: float, estimates: Estimates, may_draft: bool = True)
     return Choice(Act.DECODE) if is_decoded else None
 
 
+def choose_with_prefill(step: Step) -> Choice | None:
+    """Return what of a step joins the forward that ends its prefill; None where only a draft of its edge may.
+
+    Beside a prompt a few tokens cost next to nothing, so nobody waits for a draft, and all that is at hand is verified.
+    """
+    draft, hint = step.drafts.best, step.hint
+    if draft is not None:
+        return Choice(Act.VERIFY, draft, gain=step.ledger.expected(draft))
+    if hint is not None:
+        return Choice(Act.HINT, hint)
+    awaits_draft = step.request.idle is Idle.WAIT and step.request.sampling.one_chain
+    return None if awaits_draft else Choice(Act.DECODE)
+
+
 def _ends_undrafted(step: Step, now: float, estimates: Estimates) -> bool:
     """Return whether a pass of one token is over before any draft can be here, so that none waits for it."""
     if now >= step.undrafted_until or not estimates.known:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.scheduler import WAITED_S
 from cloud_verifier.sessions import SILENT_S
-from speculation.wire import Draft, Idle, Ping, begin_digest
+from speculation.wire import Commit, Draft, Idle, Ping
 from tests.cloud_verifier import bench as server
-from tests.cloud_verifier.scheduling import JPEG, Bench, waiting_bench
+from tests.cloud_verifier.scheduling import Bench, waiting_bench
 
 
 def test_a_step_with_work_is_not_idle_however_long_it_waits_for_its_turn() -> None:
@@ -15,11 +15,12 @@ def test_a_step_with_work_is_not_idle_however_long_it_waits_for_its_turn() -> No
     bench = Bench(max_batch=8)
     for row in range(5):
         bench.begin(row, idle=Idle.DECODE if row > 1 else Idle.WAIT)
+    first: dict[int, Commit] = {}
     while any(bench.step(row).pending for row in range(5)):
-        bench.turn()
+        first = bench.turn() | first
     idle, early = bench.scheduler.idle, bench.now
     bench.step(4).suspend()
-    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1, 2]), bench.now)
+    bench.scheduler.offer(1, Draft(1, 1, 1, first[1].digest, [1, 2]), bench.now)
     assert idle(early, silent=()) == [4]
     late = bench.now + WAITED_S + 1.0
     assert idle(late, silent=()) == [4, 0], "who is gone comes first"
@@ -43,10 +44,10 @@ def test_an_edge_whose_mail_is_not_read_yet_is_not_silent() -> None:
 def test_a_draft_brings_a_step_back_whose_edge_was_taken_to_be_gone() -> None:
     bench = Bench()
     bench.begin(0)
-    bench.turn(), bench.turn()
+    first = bench.turn()[0]
     bench.step(0).suspend()
     assert not bench.next()
-    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), bench.now)
+    bench.scheduler.offer(0, Draft(1, 1, 1, first.digest, [1, 2]), bench.now)
     assert [step.index for step in bench.next().choices] == [0]
 
 

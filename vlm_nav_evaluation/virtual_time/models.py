@@ -30,6 +30,8 @@ DRAFT_LAYERS = 28
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
 LEAST = 1e-12
+_LEAST_PROMPT = 2
+"""Tokens of a prompt whose length is not declared: one that its prefill feeds, and the root."""
 _PROMPT_TOKEN = 300
 """Stands for each of a prompt: three bytes on the wire, as most of a real vocabulary are."""
 _TRUE_PATH = 0
@@ -262,7 +264,7 @@ class RecordedEngine:
         self._timings = timings
         self._sleep = sleep
         self._fed = fed
-        self._prompt = timings.prompt_tokens or (0 if fed is None else 1 + fed.prompt_tokens)
+        self._prompt = timings.prompt_tokens or (_LEAST_PROMPT if fed is None else 1 + fed.prompt_tokens)
         self._ends = tuple((layer + 1) / recording.layers for layer in range(recording.layers))
         self._at_once = (0.0,) * (recording.layers - 1) + (1.0,)
         self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
@@ -317,7 +319,7 @@ class RecordedEngine:
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """A forward of chunks alone is one sleep: nothing leaves it between its layers."""
-        judged = [row for row in rows if not row.chunk]
+        judged = [row for row in rows if row.judged]
         whole = self._forward_s(rows)
         with_exits = [row for row in judged if row.exits]
         final = {row.index: self._final_verdict(row) for row in judged}
@@ -337,14 +339,15 @@ class RecordedEngine:
         found = {}
         for row in (row for row in rows if row.features and self._fed is not None):
             assert self._fed is not None
+            tokens: tuple[int, ...] = ()
             if row.chunk:
                 end = row.cached + row.chunk + 1
                 places = range(end - row.features - self._prompt, end - self._prompt)
                 answer = self._sessions[row.index].step.tokens
                 tokens = tuple(answer[place] if place >= 0 else _PROMPT_TOKEN for place in places)
-            else:
+            if row.judged:
                 verdict = final[row.index]
-                tokens = (*(row.tokens[node] for node in verdict.path), verdict.token)
+                tokens = (*tokens, *(row.tokens[node] for node in verdict.path), verdict.token)
             found[row.index] = RowFeatures(tokens, bytes(len(tokens) * self._fed.token_bytes))
         return found
 
@@ -355,7 +358,7 @@ class RecordedEngine:
                 return 0.0
         if self._timings.cost is not None:
             return self._timings.target_forward_s(Load.total(row.load for row in rows))
-        chunks = sum(row.chunk / self._sessions[row.index].prefill for row in rows if row.chunk)
+        chunks = sum(row.load.new / self._sessions[row.index].prefill for row in rows if row.chunk)
         load = Load.total(row.load for row in rows if not row.chunk)
         return (self._timings.target_forward_s(load) if load.rows else 0.0) + self._timings.cloud_prefill_s * chunks
 
