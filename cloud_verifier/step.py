@@ -104,9 +104,6 @@ class Step:
         """The next token, where a verdict left it to the edge."""
         self.hint: Tree | None = None
         """What followed in an earlier answer, where a ledger may choose it."""
-        self.undrafted_until = -math.inf
-        """Time before which no draft can come: its edge drafts from features, which left when the prefill was done. A
-        draft may come at any time where it is -inf."""
         self.logged = answer.done
         """Whether its end was logged, or needs no line."""
         self._features = features
@@ -275,10 +272,7 @@ class Step:
         self.since = now
         if done:
             self.committed_at = now
-            # A rule that judges one sampled chain allows no decoding where a draft will come.
-            if self._features is not None and not self.request.sampling.one_chain:
-                self.undrafted_until = now + self.request.round_trip_s
-            self.ledger.begin(self.cached, self.answer.position, self.drafts.best is not None, now)
+            self.ledger.begin(self.cached)
 
     def offer(self, draft: Draft, now: float = 0.0, evidence: Evidence = ()) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
@@ -319,7 +313,7 @@ class Step:
             self.usage.waited_s += self.ledger.start(choice, now)
             exits = exits or (request.early and self.ledger.drafts_pay)
         else:
-            self.ledger.stats.on_start(choice.act, choice.declined, waited=False)
+            self.ledger.stats.on_start(choice.declined)
         row = Row(
             index=self.index,
             tokens=tree.tokens,

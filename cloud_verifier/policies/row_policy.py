@@ -58,7 +58,7 @@ class RowPolicy(ABC):
         estimates = costs.passes
         begun = sorted((step for step in steps if step.can_prefill), key=lambda step: (step.begun_at, step.index))
         prefills = [step for step in begun if step.prefill.encoded]
-        choices = {step: choice for step in steps if (choice := choose(step, now, estimates)) is not None}
+        choices = {step: choice for step in steps if (choice := choose(step, now)) is not None}
         waiting = tuple(step for step, choice in choices.items() if choice.act is Act.WAIT)
         # A forward with chunks runs anyway, so nobody waits for company then.
         start = now if prefills else self._start(steps, choices, now, budget)
