@@ -233,26 +233,15 @@ class AcceptanceStats:
         self.throughput = Throughput()
         self.depth = 1.0
         """Mean levels of the edge's drafts."""
-        self._delays, self._first_delays = DraftDelays(), DraftDelays()
-        """Delays behind a commit, and behind the prefill."""
-        self._is_first = True
-        """Whether no pass of the step has committed yet."""
-
-    @property
-    def delays(self) -> DraftDelays:
-        """Delays of the drafts that are awaited now."""
-        return self._first_delays if self._is_first else self._delays
+        self.delays = DraftDelays()
 
     def acceptance_of(self, act: Act) -> TokenAcceptance | None:
         """Return what was seen of the drafts that an act verifies, None where these are the verifier's own or none."""
         return {Act.VERIFY: self.edge, Act.HINT: self.hints}.get(act)
 
-    def on_begin(self, position: int, has_draft: bool, now: float) -> None:
+    def on_begin(self) -> None:
         """Enter that a step may be answered from now on."""
-        self._is_first = True
-        self._delays.clear()
-        self._first_delays.clear()
-        self._first_delays.committed(position, has_draft, now)
+        self.delays.clear()
         self.throughput.clear()
 
     def on_pause(self) -> None:
@@ -264,11 +253,8 @@ class AcceptanceStats:
         self.delays.came(start, usable, now)
         self.depth += _DEPTH_WEIGHT * (depth - self.depth)
 
-    def on_start(self, act: Act, declined: Collection[Act], waited: bool) -> None:
+    def on_start(self, declined: Collection[Act]) -> None:
         """Enter that a pass begins, and what it left alone."""
-        if waited and self._is_first and act is not Act.VERIFY:
-            # The edge may have waited for the first commit: when its draft comes then is not how long it takes.
-            self._first_delays = DraftDelays()
         for each in declined:
             acceptance = self.acceptance_of(each)
             (self.server_draft.tries if acceptance is None else acceptance).declined()
@@ -283,6 +269,5 @@ class AcceptanceStats:
         if verdict.declined.tokens:
             other = verdict.declined
             self.edge.seen(other.parents, other.path(verdict.committed), len(verdict.committed))
-        self._is_first = False
-        self._delays.committed(verdict.position, verdict.has_draft, verdict.now)
+        self.delays.committed(verdict.position, verdict.has_draft, verdict.now)
         self.throughput.committed(len(verdict.committed), verdict.now)

@@ -50,11 +50,11 @@ class PacedEngine(Paced):
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         started, layers = self._clock(), self._engine.model.num_layers
-        is_judged, has_chunks = (any(bool(row.chunk) is chunk for row in rows) for chunk in (False, True))
+        has_chunks, is_paced = any(row.chunk for row in rows), not all(row.chunk for row in rows)
         for output in self._engine.verify(rows):
             if output.layer == layers - 1 and not has_chunks:
                 self._check("a forward", self._clock() - started, self._profile.verify_s)
-            if is_judged:
+            if is_paced:
                 self._wait_until(started + self._profile.layer_due_s(output.layer, layers))
             yield output
 

@@ -266,7 +266,7 @@ class VlmEngine(ReadsPrompts):
         self._recompute([row for row in rows if row.recompute])
         chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
-        judging = self._judging([place for place, row in enumerate(rows) if not row.chunk], rows)
+        judging = self._judging([place for place, row in enumerate(rows) if row.judged], rows)
         early = self._judging([place for place in judging.places if rows[place].exits], rows, early=True)
         collected = _Collected(self._encoder, rows)
         pending: _Pending | None = None
@@ -317,14 +317,19 @@ class VlmEngine(ReadsPrompts):
         length = self._cache.length[row.index]
         self._cache.truncate(row.index, length)
         if row.chunk:
-            return self._prefills[row.index].chunk(row.index, length, row.chunk)
+            chunk = self._prefills[row.index].chunk(row.index, length, row.chunk)
+            return replace(chunk, draft=self._draft(row)) if row.judged else chunk
         # Its prefill is fed; what it was fed from is not needed any more.
         prefill = self._prefills.pop(row.index, None) if not row.recompute else None
         if prefill is not None:
             self._cache.publish(row.index, prefill.words)
+        return self._draft(row)
+
+    def _draft(self, row: Row) -> Chunk:
+        """Return what is judged of a row, behind a chunk that is fed with it."""
         if row.root is not None:
             self._roots[row.index] = row.root
-        return draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents)
+        return draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents, row.chunk)
 
     def _judging(self, places: Sequence[int], rows: Sequence[Row], early: bool = False) -> _Judging:
         """Return how those of a pass's rows are judged that are at some `places`; `early`: by exits."""
@@ -444,7 +449,7 @@ class _Judging:
 
     def hidden(self, output: LayerOutput) -> Tensor:
         """Return what a layer has made of the rows' tokens [n, hidden]."""
-        return torch.cat([output.hidden[place] for place in self.places])
+        return torch.cat([output.hidden[place][row.chunk :] for place, row in zip(self.places, self.rows, strict=True)])
 
     def start(self, layer: int, logits: Tensor, early: bool = False) -> _Pending:
         """Start judging by the logits [n, vocabulary] behind a layer, an exit's (`early`) or the last."""
@@ -534,24 +539,21 @@ class _Collected:
     def features(
         self, verdicts: Mapping[int, Verdict], following: Callable[[Row], tuple[int, ...]]
     ) -> dict[int, RowFeatures]:
-        """Return the features of rows by their index: of the root and the tokens that its verdict accepts or, of a
-        chunk, of its last ones, which the tokens of `following` follow. One copy to the host for all rows together."""
+        """Return the features of rows by their index: of a chunk's last tokens, which those of `following` follow, then
+        of the root and the tokens that its verdict accepts. One copy to the host for all rows together."""
         if self._encoder is None or not self._rows:
             return {}
         tokens: list[tuple[int, ...]] = []
         places: list[list[int]] = []
-        for (_, row), hidden in zip(self._rows, self._hidden[0], strict=True):
+        for _, row in self._rows:
+            prompt, answer = following(row) if row.chunk else (), ()
             verdict = verdicts.get(row.index)
-            if row.chunk:
-                tokens.append(following(row))
-                places.append(list(range(len(hidden) - row.features, len(hidden))))
-            elif verdict is not None:
-                accepted = [row.tokens[node] for node in verdict.path]
-                tokens.append((*accepted, verdict.token) if verdict.rest is None else tuple(accepted))
-                places.append([0, *(node + 1 for node in verdict.path)][: len(tokens[-1])])
-            else:
-                tokens.append(())
-                places.append([])
+            if verdict is not None:
+                accepted = tuple(row.tokens[node] for node in verdict.path)
+                answer = (*accepted, verdict.token) if verdict.rest is None else accepted
+            tokens.append((*prompt, *answer))
+            judged = [0, *(node + 1 for node in verdict.path)][: len(answer)] if verdict is not None else []
+            places.append([*range(row.chunk - len(prompt), row.chunk), *(row.chunk + place for place in judged)])
         found = {}
         try:
             numbers = self._encoder.numbers([

@@ -104,7 +104,7 @@ class Executor:
 
         It ends after a layer when none of its steps is wanted any more.
         """
-        self._under_way = (*batch.choices, *batch.chunks)
+        self._under_way = tuple(dict.fromkeys((*batch.choices, *batch.chunks)))
         try:
             self._run(batch)
         finally:
@@ -118,10 +118,11 @@ class Executor:
             if self.is_abandoned:
                 return
             started, rows = self._clock(), [*_rows(steps), *_chunk_rows(batch)]
+            is_prefill = all(row.chunk for row in rows)
             for output in self._engine.verify(rows):
                 self._attend()
                 if self.is_abandoned:
-                    self._emit(Worked("verify" if steps else "prefill", started, self._clock()))
+                    self._emit(Worked("prefill" if is_prefill else "verify", started, self._clock()))
                     return
                 if output.layer < self._model.num_layers - 1:
                     self._queue_early(steps, output)
@@ -133,44 +134,57 @@ class Executor:
             return
         now = self._clock()
         load = Load.total(row.load for row in rows)
-        if steps:  # prompts alone say little of the small forwards that are predicted
+        if is_prefill:  # prompts alone say little of the small forwards that are predicted
+            self._emit(Worked("prefill", started, now, load.new))
+        else:
             self._scheduler.costs.passes.observe(load, now - started)
             about = {"sessions": len(steps), "drafted": sum(len(row.tokens) for row in rows)}
             self._emit(Worked("verify", started, now, load.new, about))
-        else:
-            self._emit(Worked("prefill", started, now, load.new))
-        for step in steps:
-            try:
-                if self._scheduler.is_current(step):
-                    self._commit(step, output, now, now - began)
-            except Exception as error:
-                _log.error("a verdict failed", exc_info=error)
-                self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
+        for step in (step for step in steps if step not in batch.chunks):
+            self._try_commit(step, output, now, now - began)
+        fed = {row.index: row.load.new for row in rows}
         for step, tokens in batch.chunks.items():
-            self._memory.prefilled(step.index, (now - started) * tokens / load.new, now)
-            self._prefilled(step, tokens, started, output.features.get(step.index))
+            self._memory.prefilled(step.index, (now - started) * fed[step.index] / load.new, now)
+            if step in batch.choices:
+                self._prefilled(step, tokens, started, output=output)
+            else:
+                self._prefilled(step, tokens, started, output.features.get(step.index))
 
-    def _prefilled(self, step: Step, tokens: int, started: float, features: RowFeatures | None = None) -> None:
-        """Note what was fed of a prefill; at its end the draft model beside the target begins to read the prompt."""
+    def _prefilled(
+        self,
+        step: Step,
+        tokens: int,
+        started: float,
+        features: RowFeatures | None = None,
+        output: LayerVerdicts | None = None,
+    ) -> None:
+        """Note what was fed of a prefill, and commit what the same forward has judged behind its end, its `output`.
+
+        At its end the draft model beside the target begins to read the prompt.
+        """
         if not self._scheduler.is_current(step):
             return
-        try:
-            if step.prefill.left == tokens:
-                _, step.prefill.draft_inputs = cast("tuple[Any, Any]", step.prefill.inputs)
-                drafting = self._scheduler.costs.drafts
-                # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
-                if drafting is not None and (step.request.self_draft or drafting.prefill_s is None):
-                    self._prefill_draft(step, self._unwanted(step))
-        except Abandoned:
-            return
-        except Exception as error:
-            self.cannot_prefill(step, error)
-            return
+        ends = step.prefill.left == tokens
+        if ends:
+            _, step.prefill.draft_inputs = cast("tuple[Any, Any]", step.prefill.inputs)
         now = self._clock()
         step.prefilled(tokens, now, now - started, features)
         self._emit(Prefilled(step, tokens, started, now))
-        if not step.pending:
+        if output is not None:
+            self._try_commit(step, output, now, 0.0)
+        elif ends:
             self._outbox.send_features(step, step.answer.position)
+        drafting = self._scheduler.costs.drafts
+        if not ends or drafting is None or not self._scheduler.is_current(step):
+            return
+        # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
+        if step.request.self_draft or drafting.prefill_s is None:
+            try:
+                self._prefill_draft(step, self._unwanted(step))
+            except Abandoned:
+                return
+            except Exception as error:
+                self.cannot_prefill(step, error)
 
     def cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -207,13 +221,25 @@ class Executor:
                     self._emit(ExitJudged(step, output.layer, verdict))
                     self._outbox.queue_early(step, early)
 
+    def _try_commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
+        """Send what the last layer's verdict commits, if the step is still wanted; one whose row has failed ends."""
+        try:
+            if self._scheduler.is_current(step):
+                self._commit(step, output, now, compute_s)
+        except Exception as error:
+            _log.error("a verdict failed", exc_info=error)
+            self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
+
     def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
         """Send what the last layer's verdict commits. Raises what its row has failed with."""
         if step.index in output.failures:
             raise output.failures[step.index]
         verdict, since = output.verdicts[step.index], step.committed_at
+        ends_prefill = step.row is not None and step.row.chunk > 0
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
         self._emit(Committed(step, verdict, commit, since, now))
+        if ends_prefill:
+            self._outbox.send_features(step, commit.start)
         self._outbox.send_commit(step, commit)
         if not commit.done:
             self._engine.keep(step.index, verdict.path, verdict.token)
@@ -325,4 +351,5 @@ def _chunk_rows(batch: Batch) -> list[Row]:
     return [
         Row(step.index, cached=step.cached, chunk=tokens, features=step.prefill.wanted_features(tokens))
         for step, tokens in batch.chunks.items()
+        if step not in batch.choices
     ]

@@ -64,7 +64,7 @@ class ModelInfo:
 @dataclass(frozen=True)
 class Row:
     """One step's share of a target forward: draft tokens behind the row's root, none to decode one token, or a chunk
-    of its prefill."""
+    of its prefill. The last chunk and the first tokens behind it may share a forward."""
 
     index: int
     """Which row of model state it is about."""
@@ -91,13 +91,21 @@ class Row:
     cached: int = 0
     """Tokens that the row holds in the cache."""
     chunk: int = 0
-    """So many more tokens of its prefill are fed, and nothing is judged; 0: its prefill is done."""
+    """So many more tokens of its prefill are fed; 0: its prefill is done."""
+    ends_prefill: bool = False
+    """Whether the chunk is the last one, and root and draft are fed behind it in the same forward."""
     recompute: bool = False
     """Whether what the row holds is computed again first, as a verifier without a cache does (SLED)."""
     features: int = 0
-    """Of a chunk: so many of its last tokens have features to be returned. Else, above 0: root and accepted tokens."""
+    """Above 0: root and accepted tokens of a judged row have features to be returned. Of a chunk, so many of its last
+    tokens have them as well."""
     constraint: Constraint | None = None
     """What may follow the root, where the answer has a grammar: logits are masked by it, at exits too."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether root and draft are fed, so that there will be a verdict."""
+        return not self.chunk or self.ends_prefill
 
     @property
     def context(self) -> Context:
@@ -107,7 +115,7 @@ class Row:
     @property
     def load(self) -> Load:
         """What it computes."""
-        new = self.chunk or 1 + len(self.tokens)
+        new = self.chunk + (1 + len(self.tokens) if self.judged else 0)
         return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
 
     def rule(self, early: bool = False) -> AcceptanceRule:
@@ -123,7 +131,7 @@ class Row:
 class RowFeatures:
     """For each of `tokens` the packed feature of the token before it, see `speculation.features`.
 
-    The tokens are those that the row's verdict commits or, of a chunk, those that follow the ones that it fed.
+    The tokens are those that follow what a chunk fed, then those that the row's verdict commits.
     """
 
     tokens: tuple[int, ...]
@@ -136,7 +144,7 @@ class LayerVerdicts:
 
     layer: int
     verdicts: Mapping[int, Verdict]
-    """None at a layer without an exit; at the last layer those of all rows that could be judged. A chunk has none."""
+    """None at a layer without an exit; at the last layer those of all judged rows that did not fail."""
     failures: Mapping[int, Exception] = field(default_factory=dict)
     """Why the other rows could not be judged; at the last layer only."""
     features: Mapping[int, RowFeatures] = field(default_factory=dict)

@@ -35,9 +35,6 @@ _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
-_FIRST = 1.75
-"""So many times the seconds of a step's first pass count: the first token waits for them, and the rest of the draft is
-verified next."""
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
 the verifier's own drafts, which may be all that a step ever has, more."""
@@ -86,18 +83,15 @@ class Ledger:
 
     # --- the account: what decoding alone would have by now, and what is there
 
-    def begin(self, cached: int = 0, position: int = 0, has_draft: bool = False, now: float = 0.0) -> None:
-        """Open the account of a step, which may decode from now on, behind so many tokens in the cache.
-
-        Its answer has `position` tokens, and a draft is there to go on with, or not.
-        """
+    def begin(self, cached: int = 0) -> None:
+        """Open the account of a step, which may decode from now on, behind so many tokens in the cache."""
         if self._committed:
             lead = self._committed - self._plain
             self._lead += (1.0 if lead < self._lead else 0.25) * (lead - self._lead)
             self._usual += (0.25 if self._usual else 1.0) * (self._committed - self._usual)
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
-        self.stats.on_begin(position, has_draft, now)
+        self.stats.on_begin()
 
     def pause(self) -> None:
         """The edge is gone or back: no wait is under way."""
@@ -129,7 +123,7 @@ class Ledger:
         machine ran other steps is not charged.
         """
         waited = self._waited(now)
-        self.stats.on_start(choice.act, choice.declined, waited > 0.0)
+        self.stats.on_start(choice.declined)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._min_tokens_per_s = None, choice.min_tokens_per_s
         return waited
@@ -272,8 +266,7 @@ class Ledger:
         limit, least = self._limit(now), self._seconds(2)
         kept = max(_TRIES * max(0.0, least - self._decode_s), self._own_tries_s)
         expected = acceptance.expected(tree.parents)
-        weight = 1.0 if self._committed else _FIRST
-        part = self._best(expected, max(limit - kept, min(least, limit)), weight=weight)
+        part = self._best(expected, max(limit - kept, min(least, limit)))
         if not part.size and acceptance.tries.is_due and least <= limit:
             return Part(1, expected[1], least)
         return part
@@ -326,14 +319,11 @@ class Ledger:
         limit: float = math.inf,
         spent: float = 0.0,
         whole: float = _WHOLE,
-        weight: float = 1.0,
     ) -> Part:
         """Return the largest part of a draft whose rate is `whole` of the best one's, within `limit` s.
 
         `expected` are the tokens E that the first 0, 1, 2, ... tokens of the draft commit; `spent` are the seconds
         that it took here. No tokens where the best does not beat decoding alone: E(k)/T_v <= 1/T_d.
-
-        The best one has the most E - r T, with r the largest rate; `weight` multiplies r, for shorter passes.
         """
         decode = self._decode_s
         parts = [Part(0, 1.0, spent + decode)]
@@ -345,11 +335,6 @@ class Ledger:
         best = max(part.rate for part in parts)
         if best <= (1.0 + _SLACK) * parts[0].rate:
             return parts[0]
-        if weight > 1.0:
-            values = [part.tokens - weight * best * part.seconds for part in parts]
-            most, slack = max(values[1:]), 1.0 - whole
-            good = [p for p, value in zip(parts, values, strict=True) if value >= most - slack * p.tokens]
-            return good[-1]
         return next(part for part in reversed(parts) if part.rate >= whole * best)
 
     def _expected(self, gains: Sequence[float]) -> Part | None:

@@ -231,12 +231,14 @@ class Scheduler:
         if not batch:
             return batch
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
-        loads |= {step: step.prefill.load(tokens) for step, tokens in batch.chunks.items()}
+        for step, tokens in batch.chunks.items():
+            first = batch.choices.get(step)
+            loads[step] = step.prefill.load(tokens + (0 if first is None else first.tokens))
         together = Load.total(loads.values())
         for step, choice in batch.choices.items():
             step.start(choice, now, together - loads[step])
         self._min_tokens_per_s = batch.min_tokens_per_s
-        self._traffic.ran([loads[step] for step in batch.choices], now)
+        self._traffic.ran([loads[step] for step in batch.choices if step not in batch.chunks], now)
         self._budget = self._make_budget()
         return batch
 

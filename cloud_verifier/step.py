@@ -65,7 +65,8 @@ class Step:
     """One step of a session. Times are seconds on the server's clock.
 
     A step is `pending` until its prefill is done; after that a pass may be started while it is `free`, and `accept`
-    ends the pass. What it does next its policy decides (`cloud_verifier.policies`).
+    ends the pass. The pass that ends its prefill may be its first. What it does next its policy decides
+    (`cloud_verifier.policies`).
     """
 
     def __init__(
@@ -103,9 +104,6 @@ class Step:
         """The next token, where a verdict left it to the edge."""
         self.hint: Tree | None = None
         """What followed in an earlier answer, where a ledger may choose it."""
-        self.undrafted_until = -math.inf
-        """Time before which no draft can come: its edge drafts from features, which left when the prefill was done. A
-        draft may come at any time where it is -inf."""
         self.logged = answer.done
         """Whether its end was logged, or needs no line."""
         self._features = features
@@ -274,10 +272,7 @@ class Step:
         self.since = now
         if done:
             self.committed_at = now
-            # A rule that judges one sampled chain allows no decoding where a draft will come.
-            if self._features is not None and not self.request.sampling.one_chain:
-                self.undrafted_until = now + self.request.round_trip_s
-            self.ledger.begin(self.cached, self.answer.position, self.drafts.best is not None, now)
+            self.ledger.begin(self.cached)
 
     def offer(self, draft: Draft, now: float = 0.0, evidence: Evidence = ()) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
@@ -307,17 +302,18 @@ class Step:
         return commits
 
     def start(self, choice: Choice, now: float = 0.0, beside: Load = NO_LOAD) -> Row:
-        """Begin a pass, which `accept` ends, and return its row.
+        """Begin a pass, which `accept` ends, and return its row; of a step that is pending, the pass that ends its
+        prefill.
 
         `beside` is what other steps feed in it. Of a draft that is not verified whole the rest stays held.
         """
         request, answer, tree = self.request, self.answer, choice.tree
-        exits = request.early and choice.act is Act.VERIFY
-        if request.idle is Idle.LEDGER:
+        exits, chunk = request.early and choice.act is Act.VERIFY, self.prefill.left if self.pending else 0
+        if request.idle is Idle.LEDGER and not chunk:
             self.usage.waited_s += self.ledger.start(choice, now)
             exits = exits or (request.early and self.ledger.drafts_pay)
         else:
-            self.ledger.stats.on_start(choice.act, choice.declined, waited=False)
+            self.ledger.stats.on_start(choice.declined)
         row = Row(
             index=self.index,
             tokens=tree.tokens,
@@ -332,8 +328,10 @@ class Step:
             digest=answer.digest,
             evidence=self.drafts.evidence(tree),
             cached=self.cached,
-            recompute=self.settings.recompute,
-            features=0 if self._features is None else 1,
+            chunk=chunk,
+            ends_prefill=chunk > 0,
+            recompute=self.settings.recompute and not chunk,
+            features=0 if self._features is None else max(1, self.prefill.wanted_features(chunk)),
             constraint=answer.constraint,
         )
         self.row = self._lengthened(row)
@@ -366,16 +364,18 @@ class Step:
     def accept(
         self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None
     ) -> Commit:
-        """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.
+        """End the pass under way with its verdict: lengthen the answer, re-place what is held.
+
+        It took `compute_s`; 0 where it was the one that ended the prefill.
 
         The answer gets the tokens at `verdict.path`, then `verdict.token`, cut at its end; with `verdict.rest` not
         `token` follows them, but what the edge samples out of it. Where the grammar then allows nothing but the end,
         that is committed without a pass.
         """
         assert self.row is not None, "a verdict on a pass that was not started"
-        tree, answer, start = self.tree, self.answer, self.answer.position
+        row, tree, answer, start = self.row, self.tree, self.answer, self.answer.position
         last = [verdict.token] if verdict.rest is None else []
-        answer.append([*(self.row.tokens[index] for index in verdict.path), *last])
+        answer.append([*(row.tokens[index] for index in verdict.path), *last])
         if verdict.rest is not None and not self.done:
             self.open = OpenToken(tree.round, verdict.rest)
         elif answer.constraint is not None and self.settings.forced_tokens:
@@ -387,7 +387,7 @@ class Step:
         self._refresh()
         tokens = answer.tokens[start:]
         if self._features is not None and features is not None:
-            self._features.add(start, features)
+            self._features.add(start - (row.features if row.chunk else 0), features)
         first = self.usage.passes == 0
         self.usage.count(self.act, len(tokens))
         accepted = tuple(index for index in verdict.path if index < len(tree.tokens))

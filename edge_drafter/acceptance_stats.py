@@ -338,10 +338,13 @@ class AcceptanceStats:
     def on_verdict(self, verdict: Verdict) -> None:
         """Take a verdict, in whatever step."""
         commit, rerooting, controller = verdict.commit, verdict.rerooting, self.controller
-        self.effort.committed(len(verdict.tokens), verdict.since_s, commit.compute_s / max(1, commit.passes))
+        # What the prefill's own pass commits shows nothing of what a pass or a token takes.
+        has_pass = commit.passes > 0 and commit.compute_s > 0.0
+        if has_pass or verdict.since_s > 0.0:
+            self.effort.committed(len(verdict.tokens), verdict.since_s, commit.compute_s / max(1, commit.passes))
         if rerooting is None:
             return
-        if commit.passes:
+        if has_pass:
             controller.verified(commit.compute_s / commit.passes)
         if (accepted := verdict.accepted) is not None:
             sent = accepted + verdict.is_rejected
@@ -349,7 +352,7 @@ class AcceptanceStats:
         longest_s = verdict.levels * (controller.draft_s or 0.0) + (controller.rtt_s or 0.0)
         gained_s = self.exits.judge(verdict.named, verdict.tokens, verdict.now, longest_s)
         # Of what the verifier proposes by itself the edge knows no place that exits could name.
-        if verdict.had_exits and commit.passes and accepted is not None:
+        if verdict.had_exits and has_pass and accepted is not None:
             self.exits.verified(gained_s, commit.compute_s)
         self.effort.resolved([content for _, content in rerooting.path], stood=True)
         self.effort.resolved(rerooting.dropped, stood=False)

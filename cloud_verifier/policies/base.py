@@ -41,7 +41,7 @@ class Batch:
     chunks: Mapping[Step, int] = field(default_factory=dict)
     """How many tokens of its prefill a step feeds, 1 to `Prefill.left`; its image is encoded."""
     choices: Mapping[Step, Choice] = field(default_factory=dict)
-    """No choice is to wait."""
+    """No choice is to wait. A step whose last chunk is fed may have one, too: its first tokens share the forward."""
     waiting: tuple[Step, ...] = ()
     """Steps that chose to wait for their edges."""
     again: float | None = None

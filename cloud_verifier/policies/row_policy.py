@@ -14,7 +14,7 @@ from cloud_verifier.policies.base import Batch, Budget
 from cloud_verifier.policies.batch_builder import CHEAP, BatchBuilder, Candidate
 from cloud_verifier.policies.prefill_chunks import LEAST, fit_chunks
 from cloud_verifier.policies.server_draft_gain import min_tokens_per_s, unless_held_up
-from cloud_verifier.policies.step_choice import choose
+from cloud_verifier.policies.step_choice import choose, choose_with_prefill
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 
@@ -58,7 +58,7 @@ class RowPolicy(ABC):
         estimates = costs.passes
         begun = sorted((step for step in steps if step.can_prefill), key=lambda step: (step.begun_at, step.index))
         prefills = [step for step in begun if step.prefill.encoded]
-        choices = {step: choice for step in steps if (choice := choose(step, now, estimates)) is not None}
+        choices = {step: choice for step in steps if (choice := choose(step, now)) is not None}
         waiting = tuple(step for step, choice in choices.items() if choice.act is Act.WAIT)
         # A forward with chunks runs anyway, so nobody waits for company then.
         start = now if prefills else self._start(steps, choices, now, budget)
@@ -87,7 +87,9 @@ class RowPolicy(ABC):
         limit_s = math.inf if overdue or not batch.choices else batch.due - now
         chunks = _chunks(places, batch.load, steps, estimates, budget, limit_s)
         chosen = unless_held_up(batch.choices, now, costs)
-        return Batch((), chunks, chosen, waiting, start, min_tokens_per_s(chosen, costs))
+        ended = {step: choose_with_prefill(step) for step, tokens in chunks.items() if tokens == step.prefill.left}
+        first = {step: choice for step, choice in ended.items() if choice is not None}
+        return Batch((), chunks, chosen | first, waiting, start, min_tokens_per_s(chosen, costs))
 
     def _start(
         self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget

@@ -23,7 +23,7 @@ def unless_held_up(choices: Mapping[Step, Choice], now: float, costs: Costs) -> 
         return choices
     others = {step: each for step, each in choices.items() if step not in drafting}
     for step in drafting:
-        choice = choose(step, now, costs.passes, may_draft=False)
+        choice = choose(step, now, may_draft=False)
         if choice is not None and choice.act is not Act.WAIT:
             others[step] = choice
     drafts = costs.drafts

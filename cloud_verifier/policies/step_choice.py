@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.ledger import Estimates
 from cloud_verifier.step import Step
 from speculation.wire import Idle
 
 
-def choose(step: Step, now: float, estimates: Estimates, may_draft: bool = True) -> Choice | None:
+def choose(step: Step, now: float, may_draft: bool = True) -> Choice | None:
     """Return what a step would do now; None where a pass may not begin, or only its edge can bring it on.
 
     With `Idle.LEDGER` it is its ledger's choice; `may_draft` False leaves drafts of the verifier's own out of it.
@@ -28,12 +27,18 @@ def choose(step: Step, now: float, estimates: Estimates, may_draft: bool = True)
         size = request.self_draft if request.self_depth else min(request.self_draft, room)
         depth = min(request.self_depth, room)
         return Choice(Act.SELF, size=size, depth=depth, drafting_s=step.ledger.drafting_s(depth or size))
-    is_decoded = request.idle is Idle.DECODE or _ends_undrafted(step, now, estimates)
-    return Choice(Act.DECODE) if is_decoded else None
+    return Choice(Act.DECODE) if request.idle is Idle.DECODE else None
 
 
-def _ends_undrafted(step: Step, now: float, estimates: Estimates) -> bool:
-    """Return whether a pass of one token is over before any draft can be here, so that none waits for it."""
-    if now >= step.undrafted_until or not estimates.known:
-        return False
-    return now + estimates.seconds(step.load(Choice(Act.DECODE))) <= step.undrafted_until
+def choose_with_prefill(step: Step) -> Choice | None:
+    """Return what of a step joins the forward that ends its prefill; None where only a draft of its edge may.
+
+    Beside a prompt a few tokens cost next to nothing, so nobody waits for a draft, and all that is at hand is verified.
+    """
+    draft, hint = step.drafts.best, step.hint
+    if draft is not None:
+        return Choice(Act.VERIFY, draft, gain=step.ledger.expected(draft))
+    if hint is not None:
+        return Choice(Act.HINT, hint)
+    awaits_draft = step.request.idle is Idle.WAIT and step.request.sampling.one_chain
+    return None if awaits_draft else Choice(Act.DECODE)

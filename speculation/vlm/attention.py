@@ -40,10 +40,9 @@ def attend(
     assert mask is not None
     parts: list[Tensor] = []
     start = begin = 0
-    for count, end, committed in zip(plan.counts, plan.ends, plan.committed, strict=True):
+    for count, end, is_causal in zip(plan.counts, plan.ends, plan.causal, strict=True):
         rows, seen = slice(start, start + count), slice(begin, begin + end)
-        # A prompt's first tokens are plainly causal, which needs no mask.
-        own = None if committed and count == end else mask[:, :, rows, seen]
+        own = None if is_causal else mask[:, :, rows, seen]
         parts.append(_attend_row(query[:, :, rows], key[:, :, seen], value[:, :, seen], own, scale))
         start, begin = start + count, begin + blocks_for(end) * BLOCK  # packed rows fill whole blocks
     return torch.cat(parts, dim=1)

@@ -34,6 +34,7 @@ PADDING_PAIRS = 1.6
 """Tokens that a padded forward may compute for each one that it feeds, and query-key pairs that it may score for each
 pair of its rows' own; rows less alike are packed."""
 NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
+_NO_POSITIONS = np.empty((3, 0), dtype=np.int64)
 Pad: TypeAlias = Callable[[int, int, int, int], tuple[int, int, int, int]]
 """Returns to which rows, tokens a row, blocks a row and slots behind a prefix a forward of so many is padded."""
 _Layout: TypeAlias = tuple[
@@ -185,9 +186,9 @@ class KVCache:
     ) -> Plan:
         """Plan a ragged forward: row `rows[b]` gets tokens that follow its slots `parents[b]`, appended to its scratch.
 
-        `prefixes[row]` are the M-RoPE positions [3, n] of a row whose tokens follow one another and lengthen its
-        committed prefix: a prefill chunk, which sees what the row holds and is causal in itself. Of its parents only
-        the number is read.
+        `prefixes[row]` are the M-RoPE positions [3, n] of a row whose first n tokens follow one another and lengthen
+        its committed prefix: a prefill chunk, which sees what the row holds and is causal in itself. Of their parents
+        only the number is read; tokens behind them are scratch that follows the longer prefix.
 
         Nothing counts before `advance`. Raises ValueError for an unknown or doubled row, no tokens, a parent that is
         neither the prefix's end nor a scratch slot before its child, or a prefix behind scratch; CacheFull where a row
@@ -195,7 +196,7 @@ class KVCache:
         """
         fed = self._feed(rows, parents, prefixes)
         slots, blocks, positions, visible = (
-            self._packed(rows, fed.counts, prefixes) if fed.packed else self._padded(rows, fed.counts)
+            self._packed(fed, prefixes) if fed.packed else self._padded(rows, fed.counts)
         )
         return Plan(
             **vars(fed),
@@ -255,17 +256,21 @@ class KVCache:
             if not 0 <= row < self.rows:
                 raise ValueError(f"row {row} is not in 0..{self.rows - 1} of this cache")
         for row, each in zip(rows, parents, strict=True):
-            if row in prefixes:
-                self._append_prefix(row, len(each))
-            else:
-                self._append(row, each)
+            if not each:
+                raise ValueError(f"row {row} was given no tokens")
+            self._make_room(row, len(each))
+            known = prefixes[row].shape[1] if row in prefixes else 0
+            if known:
+                self._append_prefix(row, known)
+            self._append(row, each[known:], self.used[row] + known, self.length[row] + known)
         counts = tuple(len(each) for each in parents)
         ends = tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True))
         return Fed(
             rows=tuple(rows),
             counts=counts,
             ends=ends,
-            committed=tuple(row in prefixes for row in rows),
+            committed=tuple(prefixes[row].shape[1] if row in prefixes else 0 for row in rows),
+            causal=tuple(map(self._is_causal, rows, ends)),
             epochs=tuple(self._epoch[row] for row in rows),
             packed=bool(prefixes) or len(rows) == 1 or not _alike(counts, ends),
         )
@@ -279,8 +284,7 @@ class KVCache:
             raise RuntimeError(f"rows {plan.rows} were changed while a forward over them was running")
         for row, count, committed in zip(plan.rows, plan.counts, plan.committed, strict=True):
             self.used[row] += count
-            if committed:
-                self.length[row] = self.used[row]
+            self.length[row] += committed
             self._epoch[row] += 1
 
     def layer(self, index: int) -> Tensor:
@@ -316,27 +320,40 @@ class KVCache:
         plain = slots.shape[1] == 1 and bool(visible.all())
         return np.where(real, writes, spare), blocks, positions, None if plain else visible
 
-    def _packed(
-        self, rows: Sequence[int], counts: Sequence[int], prefixes: Mapping[int, npt.NDArray[np.int64]]
-    ) -> _Layout:
+    def _packed(self, fed: Fed, prefixes: Mapping[int, npt.NDArray[np.int64]]) -> _Layout:
         slots, blocks, positions, visible = [], [], [], []
-        for row, count in zip(rows, counts, strict=True):
-            start, end = self.used[row], self.used[row] + count
-            slots.append(self._pooled(row, np.arange(start, end)))
+        for row, end in zip(fed.rows, fed.ends, strict=True):
+            slots.append(self._pooled(row, np.arange(self.used[row], end)))
             blocks.append(self._tables[row][: blocks_for(end)])
-            if row in prefixes:
-                positions.append(prefixes[row])
-                visible.append(np.tri(count, end, start, dtype=np.bool_))
-            else:
-                positions.append(np.tile(self._logical[row, start:end] + self.delta[row], (3, 1)))
-                lengths = np.array([self.length[row]])
-                visible.append(visible_slots(self._parent[[row]], np.arange(start, end)[None], lengths, end)[0])
+            place, seen = self._packed_row(row, end, prefixes.get(row, _NO_POSITIONS))
+            positions.append(place)
+            visible.append(seen)
         places = np.concatenate(positions, axis=1)[:, None]
-        # A lone token that sees all, or a prompt's first tokens: plain causal attention, which needs no mask.
-        first = rows[0] in prefixes and self.used[rows[0]] == 0
-        plain = len(rows) == 1 and (first or bool(visible[0].all()))
-        mask = visible[0] if len(rows) == 1 else _block_diagonal(visible)
+        plain = len(fed.rows) == 1 and (fed.causal[0] or bool(visible[0].all()))
+        mask = visible[0] if len(fed.rows) == 1 else _block_diagonal(visible)
         return np.concatenate(slots)[None], np.concatenate(blocks)[None], places, None if plain else mask[None]
+
+    def _packed_row(
+        self, row: int, end: int, prefix: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return positions [3, n] and what is seen [n, end] of the tokens that a row is fed, up to slot `end`.
+
+        `prefix` are the positions of those that lengthen its prefix.
+        """
+        known = prefix.shape[1]
+        behind = self.used[row] + known
+        own = np.tile(self._logical[row, behind:end] + self.delta[row], (3, 1))
+        seen = visible_slots(
+            self._parent[[row]], np.arange(behind, end)[None], np.array([self.length[row] + known]), end
+        )[0]
+        if not known:
+            return own, seen
+        causal = np.tri(known, end, self.used[row], dtype=np.bool_)
+        return np.concatenate([prefix, own], axis=1), np.concatenate([causal, seen])
+
+    def _is_causal(self, row: int, end: int) -> bool:
+        """Return whether a row is empty and what it is fed, up to slot `end`, is a chain."""
+        return not self.used[row] and bool((self._parent[row, :end] == np.arange(-1, end - 1)).all())
 
     def _start(self, row: int) -> int | None:
         """Return where a row begins in the pool if its blocks lie in order there."""
@@ -381,19 +398,13 @@ class KVCache:
             raise ValueError(
                 f"row {row} holds {start - self.length[row]} uncommitted tokens, no prefix may follow them"
             )
-        if not count:
-            raise ValueError(f"row {row} was given no tokens")
-        self._make_room(row, count)
         fed = np.arange(start, start + count)
         self._parent[row, start : start + count] = fed - 1
         self._logical[row, start : start + count] = fed
 
-    def _append(self, row: int, parents: Sequence[int]) -> None:
-        if not parents:
-            raise ValueError(f"row {row} was given no tokens")
-        self._make_room(row, len(parents))
-        length = self.length[row]
-        for slot, parent in enumerate(parents, start=self.used[row]):
+    def _append(self, row: int, parents: Sequence[int], start: int, length: int) -> None:
+        """Note what tokens at slots from `start` on follow, behind a prefix of `length`."""
+        for slot, parent in enumerate(parents, start=start):
             if not length - 1 <= parent < slot:
                 raise ValueError(f"parent {parent} of slot {slot} must be in {length - 1}..{slot - 1} of row {row}")
             self._parent[row, slot] = parent

@@ -63,6 +63,8 @@ class PrefillChunk:
     """[k], which of the tokens stand for parts of the image."""
     seen: Seen | None = None
     """What is fed in their place; None where there are none."""
+    draft: Chunk | None = None
+    """What is verified behind it in the same pass; only where the chunk is the last of its prefill."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,19 @@ class LayerOutput:
     hidden: list[Tensor]
 
 
-def draft_chunk(cache: KVCache, row: int, root: int, tokens: Sequence[int], parents: Sequence[int]) -> Chunk:
+def draft_chunk(
+    cache: KVCache, row: int, root: int, tokens: Sequence[int], parents: Sequence[int], behind: int = 0
+) -> Chunk:
     """Return the chunk that verifies a draft: the unfed `root`, then `tokens`; `parents` are draft nodes, -1 the root.
 
-    Its logits row 0 follows the root and row i + 1 draft node i. Raises ValueError if the row holds scratch.
+    Its logits row 0 follows the root and row i + 1 draft node i. It stands `behind` tokens of the prefix that the same
+    pass feeds. Raises ValueError if the row holds scratch.
     """
-    first = cache.used[row]
-    if first != cache.length[row]:
-        raise ValueError(f"row {row} holds {first - cache.length[row]} uncommitted tokens; commit or drop them first")
-    return Chunk(row, [root, *tokens], [cache.length[row] - 1, *(first + 1 + parent for parent in parents)])
+    held = cache.used[row] - cache.length[row]
+    if held:
+        raise ValueError(f"row {row} holds {held} uncommitted tokens; commit or drop them first")
+    first = cache.length[row] + behind
+    return Chunk(row, [root, *tokens], [first - 1, *(first + 1 + parent for parent in parents)])
 
 
 def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | None = None) -> int:
@@ -169,11 +175,11 @@ def forward_layers(
     prefixes = {chunk.row: chunk.positions for chunk in chunks if isinstance(chunk, PrefillChunk)}
     parents: list[Sequence[int]] = []
     for chunk in chunks:
-        if isinstance(chunk, PrefillChunk):
-            parents.append(range(len(chunk.tokens)))
-        else:
-            _check_tokens(vlm, chunk)
-            parents.append(chunk.parents)
+        prefix = len(chunk.tokens) if isinstance(chunk, PrefillChunk) else 0
+        draft = chunk.draft if isinstance(chunk, PrefillChunk) else chunk
+        if draft is not None:
+            _check_tokens(vlm, draft)
+        parents.append([*range(prefix), *(() if draft is None else draft.parents)])
     rows = [chunk.row for chunk in chunks]
     if graphs is not None and not prefixes and graphs.takes([len(chunk.tokens) for chunk in chunks]):
         fed: Fed = (trees := cache.plan_trees(rows, parents, graphs.pad))
@@ -222,11 +228,17 @@ def downloaded(logits: Tensor) -> Download:
     return Download(logits if logits.dtype == torch.float64 else logits.float())
 
 
+def _tokens(chunk: Chunk | PrefillChunk) -> list[int]:
+    """Return what a chunk feeds: of a prefill's, with the draft behind it."""
+    draft = chunk.draft if isinstance(chunk, PrefillChunk) else None
+    return [*chunk.tokens, *(() if draft is None else draft.tokens)]
+
+
 def _given(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> dict[str, Tensor]:
     """Return what a pass reads besides weights, cache and images: `ids`, `slots`, `blocks`, `positions`, where it needs
     one a `mask`, and of each chunk by its number the places that stand for parts of an image."""
     width = plan.slots.shape[1]
-    rows = [list(chunk.tokens) for chunk in chunks]
+    rows = [_tokens(chunk) for chunk in chunks]
     ids = [list(chain.from_iterable(rows))] if plan.packed else [[*row, *[0] * (width - len(row))] for row in rows]
     parts = {
         "ids": np.array(ids, dtype=np.int64),
@@ -238,7 +250,7 @@ def _given(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> dict
     for number, chunk in enumerate(chunks):
         if isinstance(chunk, PrefillChunk) and chunk.seen is not None:
             parts[str(number)] = start + chunk.places
-        start += len(chunk.tokens)
+        start += len(rows[number])
     return upload(parts if plan.mask is None else parts | {"mask": plan.mask}, vlm.device)
 
 

@@ -18,8 +18,10 @@ class Fed:
     counts: tuple[int, ...]
     ends: tuple[int, ...]
     """Slots of each row that are in use once its tokens are written."""
-    committed: tuple[bool, ...]
-    """Which rows lengthen their prefix; the tokens of the others are scratch."""
+    committed: tuple[int, ...]
+    """How many tokens of each row lengthen its prefix; those behind them are scratch."""
+    causal: tuple[bool, ...]
+    """Which rows were empty and are fed a chain: plain causal attention, which needs no mask, is right for them."""
     epochs: tuple[int, ...]
     packed: bool
     """Whether the rows lie one behind the other as one sequence; else one below the other, padded to the longest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cloud_verifier.config import ServerConfig
@@ -113,8 +114,10 @@ def begin(step: int = 1, prompt: str = "long", **fields: object) -> BeginStep:
     return BeginStep(step, prompt, JPEG, **fields)  # type: ignore[arg-type]
 
 
-def draft(tokens: list[int], round: int = 1, prompt: str = "long", step: int = 1) -> Draft:
-    return Draft(step, round, 0, wire.begin_digest(prompt, JPEG), tokens)
+def draft(tokens: list[int], round: int = 1, prompt: str = "long", step: int = 1, behind: Sequence[int] = ()) -> Draft:
+    """Return a draft behind so many tokens of the answer."""
+    digest = wire.extend_digest(wire.begin_digest(prompt, JPEG), behind)
+    return Draft(step, round, len(behind), digest, tokens)
 
 
 def tokens_of(messages: list[wire.AnyMessage]) -> list[int]:

@@ -100,13 +100,14 @@ class FakeEngine:
         self.rows[index].encoded = True
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        judged_rows = [row for row in rows if not row.chunk]
+        judged_rows = [row for row in rows if row.judged]
         if judged_rows:
             self.batches.append(tuple(row.index for row in judged_rows))
         self.chunks.append({row.index: row.chunk for row in rows if row.chunk})
         if any(self.rows[row.index].prompt == self.fail_on for row in rows):
             raise RuntimeError("out of memory")
-        assert all(self.rows[row.index].left == 0 for row in judged_rows), "a row is judged before its prefill is done"
+        ready = all(self.rows[row.index].left == row.chunk for row in judged_rows)
+        assert ready, "a row is judged before its prefill is done"
         fed = {row.index: row.chunk for row in rows if row.chunk}
         assert all(self.rows[index].encoded and n <= self.rows[index].left for index, n in fed.items())
         final = {row.index: self._judge(row) for row in judged_rows}

@@ -10,6 +10,7 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
+from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import BeginStep, Commit, Draft, Idle
 from tests.cloud_verifier.fake_target import FakeEngine, greedy
 
@@ -43,7 +44,7 @@ class Bench:
         if not rows:
             return {}
         *_, last = self.engine.verify(rows)
-        if batch.choices:
+        if batch.choices and not all(row.chunk for row in rows):
             self.scheduler.costs.passes.observe(Load.total(row.load for row in rows), 1.0)
         for step, tokens in batch.chunks.items():
             step.prefilled(tokens, self.now)
@@ -58,7 +59,7 @@ class Bench:
         for step in batch.choices:
             if self.scheduler.is_current(step):
                 verdict = last.verdicts[step.index]
-                commits[step.index] = step.accept(verdict, self.now, 0.5)
+                commits[step.index] = step.accept(verdict, self.now, 0.0 if step in batch.chunks else 0.5)
                 if not step.done:
                     self.engine.keep(step.index, verdict.path, verdict.token)
         return commits
@@ -67,9 +68,9 @@ class Bench:
         fields = {"prompt": f"long {row}", "jpeg": JPEG, "max_tokens": 20, **fields}
         return self.take(row, BeginStep(step=step, **fields))  # type: ignore[arg-type]
 
-    def take(self, row: int, begin: BeginStep) -> list[Commit]:
+    def take(self, row: int, begin: BeginStep, sampling: SamplingScheme = GREEDY) -> list[Commit]:
         """Begin a step and prepare its inputs."""
-        commits = self.scheduler.begin(row, begin, self.now)
+        commits = self.scheduler.begin(row, begin, self.now, sampling)
         step = self.step(row)
         if step.pending and step.prefill.inputs is None:
             inputs, answer = (begin.prompt, begin.jpeg), step.answer
@@ -83,7 +84,11 @@ class Bench:
 
 
 def rows_of(batch: Batch) -> list[Row]:
-    chunks = [Row(step.index, cached=step.cached, chunk=tokens) for step, tokens in batch.chunks.items()]
+    chunks = [
+        Row(step.index, cached=step.cached, chunk=tokens)
+        for step, tokens in batch.chunks.items()
+        if step not in batch.choices
+    ]
     return [step.row for step in batch.choices if step.row is not None] + chunks
 
 

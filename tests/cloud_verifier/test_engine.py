@@ -122,7 +122,8 @@ def sampled(vlm: Vlm) -> dict[tuple[int, SamplingScheme], list[int]]:
 def test_any_chunking_beside_any_rows_answers_as_each_model_alone(
     vlm: Vlm, sampled: dict[tuple[int, SamplingScheme], list[int]], seed: int
 ) -> None:
-    """Three steps begin, some from the middle of their answer; greedy or sampling, they verify what is half right."""
+    """Three steps begin, some from the middle of their answer; greedy or sampling, they verify what is half right,
+    some with the last chunk of their prefill."""
     random = Random(seed)
     engine = VlmEngine(vlm, 3, CAPACITY, ExitHeads(vlm, (0, 2), rank=4), max_draft=16)
     asked = [random.choice([each for each in sampled if each[0] == row]) for row in range(3)]
@@ -136,17 +137,20 @@ def test_any_chunking_beside_any_rows_answers_as_each_model_alone(
     while any(len(answer) < 8 for answer in answers):
         rows = []
         for row in random.sample(range(3), random.randint(1, 3)):
-            if left[row]:
-                rows.append(Row(row, chunk=random.randint(1, left[row])))
+            chunk = random.choice([left[row], random.randint(1, left[row])]) if left[row] else 0
+            ends = 0 < chunk == left[row] and random.random() < 0.7
+            if chunk and not ends:
+                rows.append(Row(row, chunk=chunk))
             elif len(answers[row]) < 8:
                 tokens = (*alone[row][len(answers[row]) :][: random.randint(0, 2)], 7)
                 draws = StepDraws(KEY, len(answers[row]))
-                rows.append(Row(row, tokens, tuple(range(-1, len(tokens) - 1)), True, asked[row][1], draws))
+                parents, scheme = tuple(range(-1, len(tokens) - 1)), asked[row][1]
+                rows.append(Row(row, tokens, parents, True, scheme, draws, chunk=chunk, ends_prefill=ends))
         outputs = list(engine.verify(rows)) if rows else []
         for fed in (row for row in rows if row.chunk):
             left[fed.index] -= fed.chunk
-            assert all(fed.index not in output.verdicts for output in outputs)
-        for judged in (row for row in rows if not row.chunk):
+            assert fed.judged or all(fed.index not in output.verdicts for output in outputs)
+        for judged in (row for row in rows if row.judged):
             verdict = outputs[-1].verdicts[judged.index]
             engine.keep(judged.index, verdict.path, verdict.token)
             answers[judged.index] += [*(judged.tokens[node] for node in verdict.path), verdict.token]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cloud_verifier.sessions import SILENT_S
-from speculation.wire import Draft, Idle, Ping, begin_digest
+from speculation.wire import Draft, Idle, Ping
 from tests.cloud_verifier import bench as server
-from tests.cloud_verifier.scheduling import JPEG, Bench
+from tests.cloud_verifier.scheduling import Bench
 
 
 def test_an_edge_whose_mail_is_not_read_yet_is_not_silent() -> None:
@@ -23,8 +23,8 @@ def test_an_edge_whose_mail_is_not_read_yet_is_not_silent() -> None:
 def test_a_draft_brings_a_step_back_whose_edge_was_taken_to_be_gone() -> None:
     bench = Bench()
     bench.begin(0)
-    bench.turn(), bench.turn()
+    first = bench.turn()[0]
     bench.step(0).suspend()
     assert not bench.next()
-    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), bench.now)
+    bench.scheduler.offer(0, Draft(1, 1, 1, first.digest, [1, 2]), bench.now)
     assert [step.index for step in bench.next().choices] == [0]

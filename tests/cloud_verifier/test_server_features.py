@@ -11,7 +11,7 @@ import pytest
 from cloud_verifier.interfaces import LayerVerdicts, ModelInfo, Row, RowFeatures
 from speculation import wire
 from speculation.wire import Commit, FaultCode, Features, Idle
-from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults
+from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import LAYERS, FakeEngine, greedy
 
 NAME = "f" * 16
@@ -51,15 +51,13 @@ class FedEngine(FakeEngine):
             for row in rows if output.layer == LAYERS - 1 else ():
                 if not row.features:
                     continue
+                tokens: list[int] = []
                 if row.chunk:
                     known = [*PROMPT, *self.rows[row.index].answer]
                     end = len(known) - self.rows[row.index].left
                     tokens = known[end - row.features : end]
-                elif row.index in output.verdicts:
-                    verdict = output.verdicts[row.index]
-                    tokens = [*(row.tokens[node] for node in verdict.path), verdict.token]
-                else:
-                    continue
+                if (verdict := output.verdicts.get(row.index)) is not None:
+                    tokens += [*(row.tokens[node] for node in verdict.path), verdict.token]
                 found[row.index] = RowFeatures(tuple(tokens), packed(tokens))
             yield replace(output, features=found)
 
@@ -74,13 +72,14 @@ def test_features_come_after_the_prefill_and_with_every_commit(bench: Bench) -> 
     bench.welcome(b"robot", FED)
     truth = greedy("long", JPEG, 9)
     found = bench.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, features=True))
-    assert found == [Features(1, 0, PROMPT, packed(PROMPT))]
+    assert found[0] == Features(1, 0, PROMPT, packed(PROMPT))
+    assert [each.features for each in found[1:] if isinstance(each, Commit)] == [packed(truth[:1])]
     assert isinstance(bench.engine, FedEngine) and bench.engine.begun == [len(PROMPT)]
     digest = wire.begin_digest("long", JPEG)
     commits = [each for each in bench.ask(b"robot", wire.Draft(1, 1, 0, digest, [*truth[:3], truth[3] % 5 + 1]))
                if isinstance(each, Commit)]  # fmt: skip
-    assert [commit.tokens for commit in commits] == [truth[:4]]
-    assert commits[0].features == packed(truth[:4])
+    assert [commit.tokens for commit in commits] == [truth[1:4]]
+    assert commits[0].features == packed(truth[1:4])
     (again,) = bench.ask(b"robot", wire.Draft(1, 1, 0, digest, truth[:1]))
     assert isinstance(again, Commit) and again.passes == 0 and again.features == packed(again.tokens), (
         "a commit is repeated with its features"
@@ -100,7 +99,8 @@ def test_who_comes_back_gets_them_again(bench: Bench) -> None:
     restarted = Bench(CONFIG, engine=FedEngine())
     restarted.welcome(b"robot", FED)
     found = restarted.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, features=True, committed=truth[:2]))
-    assert found == [Features(1, 2, known, packed(known))], "by a verifier that knows nothing"
+    assert found[0] == Features(1, 2, known, packed(known)), "by a verifier that knows nothing"
+    assert tokens_of(found[1:]) == truth[2:3]
 
 
 @pytest.mark.parametrize(("engine", "has"), [(FakeEngine(), "has none"), (FedEngine(), f"has '{NAME}'")])

@@ -257,7 +257,7 @@ class RecordedEngine:
         self._recording = recording
         self._timings = timings
         self._sleep = sleep
-        self._prompt = timings.prompt_tokens
+        self._prompt = timings.prompt_tokens or _LEAST_PROMPT
         self._ends = tuple((layer + 1) / recording.layers for layer in range(recording.layers))
         self._at_once = (0.0,) * (recording.layers - 1) + (1.0,)
         self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
@@ -311,7 +311,7 @@ class RecordedEngine:
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """A forward of chunks alone is one sleep: nothing leaves it between its layers."""
-        judged = [row for row in rows if not row.chunk]
+        judged = [row for row in rows if row.judged]
         whole = self._forward_s(rows)
         with_exits = [row for row in judged if row.exits]
         final = {row.index: self._final_verdict(row) for row in judged}
@@ -333,7 +333,7 @@ class RecordedEngine:
                 return 0.0
         if self._timings.cost is not None:
             return self._timings.target_forward_s(Load.total(row.load for row in rows))
-        chunks = sum(row.chunk / self._sessions[row.index].prefill for row in rows if row.chunk)
+        chunks = sum(row.load.new / self._sessions[row.index].prefill for row in rows if row.chunk)
         load = Load.total(row.load for row in rows if not row.chunk)
         return (self._timings.target_forward_s(load) if load.rows else 0.0) + self._timings.cloud_prefill_s * chunks
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from adapters_training.predictor.drafts import Drafts
 from adapters_training.predictor.fit import fit

@@ -43,14 +43,14 @@ def test_cloud_takes_what_its_formula_says() -> None:
     recording = Synthetic(tokens=30).draw(2)
     timings = replace(GO2, cloud_prefill_s=0.3, verify_token_s=0.01)
     for result in decode(recording, timings, drafting("cloud", recording)):
-        assert result.stats.total_s == pytest.approx(0.3 + cloud_s(timings, 30), abs=1e-9)
+        assert result.stats.total_s == pytest.approx(0.3 + cloud_s(timings, 29), abs=1e-9)
         assert result.stats.cloud_passes == 30
 
 
 def sd_by_hand(recording: Recording, index: int, gamma: int, timings: Timings) -> float:
-    """Walk the answer: every round drafts, goes up, is verified, and comes down."""
+    """Walk the answer behind the prefill's own token: every round drafts, goes up, is verified, and comes down."""
     step = recording.steps[index]
-    n, place, seconds = len(step.tokens), 0, 0.0
+    n, place, seconds = len(step.tokens), 1, 0.0
     while place < n:
         room = min(gamma, n - place - 1)
         drafted = accepted = 0
@@ -69,10 +69,11 @@ def sd_by_hand(recording: Recording, index: int, gamma: int, timings: Timings) -
 @pytest.mark.parametrize("gamma", [1, 4, 7])
 def test_sd_takes_what_drafting_sending_and_verifying_take(gamma: int) -> None:
     recording = Synthetic(tokens=60, seed=gamma).draw(3)
-    timings = replace(GO2, verify_token_s=0.004)
+    timings = replace(GO2, verify_token_s=0.004, edge_prefill_s=0.3)
     results = decode(recording, timings, drafting("sd", recording, gamma=gamma))
+    assert timings.edge_prefill_s > 2 * timings.one_way_s, "the edge knows the first token before it drafts"
     for index, result in enumerate(results):
-        assert result.stats.total_s == pytest.approx(sd_by_hand(recording, index, gamma, timings), abs=1e-9)
+        assert result.stats.total_s == pytest.approx(0.3 + sd_by_hand(recording, index, gamma, timings), abs=1e-9)
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 7])
@@ -143,7 +144,7 @@ def test_prefills_in_chunks_change_times_alone(chunk: int) -> None:
         results = decode(recording, timings, drafting("full", recording), edges=edges, server=server)
         assert [result.tokens for result in results] == answers(recording)
     alone = decode(recording, timings, drafting("cloud", recording), server=server)
-    assert [each.stats.total_s for each in alone] == pytest.approx([3.0 + cloud_s(timings, 40)] * 4)
+    assert [each.stats.total_s for each in alone] == pytest.approx([3.0 * 301 / 300 + cloud_s(timings, 39)] * 4)
 
 
 times = st.floats(0.0, 0.3)

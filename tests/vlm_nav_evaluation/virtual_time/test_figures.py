@@ -28,7 +28,7 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
     assert found["fsd"]["miss_rate"] == pytest.approx(0.556, abs=0.04)
     assert found["fsd"]["mean_exit"] == pytest.approx(8.0, abs=0.4)
     # A round of sd is four draft forwards, two ways and a pass.
-    assert found["sd"]["target_busy"] == pytest.approx(0.62 / (4 * 0.072 + 0.24 + 0.62), rel=0.01)
+    assert found["sd"]["target_busy"] == pytest.approx(0.62 / (4 * 0.072 + 0.24 + 0.62), rel=0.02)
 
 
 @pytest.mark.parametrize("mode", ["cloud", "full"])
