@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
-from speculation.language.prompts import in_vain, recent
+from speculation.language.prompts import Vocabulary, in_vain, recent
 from speculation.progress import progress
 from speculation.worker_processes import worker_pool
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
@@ -88,7 +88,10 @@ def walker(model: Path) -> Steer:
     from speculation.vlm.load import load_vlm
 
     vlm = load_vlm(model)
-    cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), Grammars(vlm.tokenizer, vlm.vocabulary)
+    cache, grammars = (
+        KVCache(vlm, SCENES_PER_SHARD, CAPACITY),
+        Grammars(vlm.tokenizer, vlm.vocabulary, Vocabulary.load(vlm.folder)),
+    )
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
 

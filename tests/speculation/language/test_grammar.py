@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from speculation.language.grammar import (
     MAX_REASON_CHARS,
+    UNSAID,
     Automaton,
     Constraint,
     Grammars,
@@ -36,6 +37,7 @@ from speculation.language.prompts import (
     Blocked,
     Past,
     ResponseOrder,
+    Vocabulary,
     compose,
     format_answer,
     in_vain,
@@ -201,6 +203,52 @@ def test_every_answer_ends_readable_however_few_tokens_it_may_have(data: st.Data
     answer = parse_answer(text)
     assert answer.action in ACTIONS and not answer.problem
     assert len(answer.reasoning) <= MAX_REASON_CHARS and re.search(PRINTABLE, answer.reasoning)
+
+
+OBJECTS = Vocabulary(("red", "blue"), ("ball", "box"))
+NAMING = (
+    b"the red",
+    b" ball",
+    b"red ball",
+    b" b",
+    b"all. ",
+    b"blue box",
+    b" box",
+    b"d",
+    b"e b",
+    b"\n",
+    b"Action: stop",
+)
+
+
+@given(st.lists(st.sampled_from(NAMING), max_size=12), st.sampled_from(BOTH))
+def test_the_first_object_of_an_answer_is_named_once_and_what_is_not_said_not_at_all(
+    pieces: list[bytes], grammar: Grammar
+) -> None:
+    words = (b"", b"", *(bytes([byte]) for byte in range(256)), *NAMING)
+    names = tuple(f"{colour} {kind}".encode() for colour, kind in product(OBJECTS.colours, OBJECTS.classes))
+    plain, known = Automaton(grammar, words, (EOS,)), Automaton(grammar, words, (EOS,), names)
+    tokens = [words.index(piece, 2) for piece in pieces]
+    if grammar is Grammar.ACTION_FIRST:
+        tokens[:0] = [words.index(b"Action: stop"), words.index(b"\n")]
+    text, states = b"", (plain.start(PLENTY), known.start(PLENTY))
+    for token in tokens:
+        text += words[token]
+        free, state = (plain.next(states[0], token), known.next(states[1], token))
+        first = min((name for name in names if name in text), key=text.index, default=b"")
+        fits = free is not None and UNSAID not in text and (not first or text.count(first) == 1)
+        assert (state is not None) == fits == bool(known.allowed(states[1]).mask[token]), text
+        if free is None or state is None:
+            return
+        states = free, state
+
+
+def test_a_model_without_a_list_names_objects_as_it_likes() -> None:
+    text = format_answer("The red ball is left of the red ball.", STOP)
+    tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    for objects, fits in ((None, True), (OBJECTS, False)):
+        known = Grammars(TOKENIZER, len(TOKENIZER), objects).of(Grammar.REASON_FIRST, (END,))
+        assert (known.after(tokens, PLENTY) is not None) == fits
 
 
 @pytest.mark.parametrize("order", ResponseOrder)
