@@ -471,8 +471,8 @@ class Vocabulary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The objects that a small model was trained to find; big models have none and take any instruction.
 
     `form` is the form of the prompts that it was trained on. 1: one colour and one class, and the actions done. 2:
-    besides a class or a colour alone, an object by its place beside another one, blocked actions, the memory of the
-    search (`speculation.language.search_memory`) and the action `not here`.
+    besides a class or a colour alone, blocked actions, the memory of the search (`speculation.language.search_memory`)
+    and the action `not here`.
     """
 
     colours: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=MAX_WORDS)]
