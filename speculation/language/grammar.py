@@ -62,8 +62,8 @@ CONSTRAINED: Final = "constrained"
 FREE: Final = "free"
 """How a robot's answers may be: always readable, or whatever the target says."""
 UNSAID: Final = b" Next"
-"""How "Next to it I notice ..." begins, with which the embedded pair named what is in view in 20 of 47 answers, the
-object once more in 19; with its other words for another object in 45 of 55."""
+"""How "Next to it I notice ..." begins. In 60 held-out rooms the embedded pair named something in view behind it in 22
+of 42 answers, the same object once more in 8; its other words for another object are right in 22 of 28."""
 FEW = 64
 """Tokens that are compared, at most, to find out whether they begin one text."""
 
