@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
-from speculation.language.prompts import Vocabulary, in_vain, recent
+from speculation.language.prompts import in_vain, recent
 from speculation.progress import progress
 from speculation.worker_processes import worker_pool
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
@@ -83,15 +83,11 @@ def _seen(sighting: Sighting) -> Seen:
 def walker(model: Path) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
     from adapters_training.answers import answer_all
-    from speculation.language.grammar import Grammars
     from speculation.vlm.cache import KVCache
     from speculation.vlm.load import load_vlm
 
     vlm = load_vlm(model)
-    cache, grammars = (
-        KVCache(vlm, SCENES_PER_SHARD, CAPACITY),
-        Grammars(vlm.tokenizer, vlm.vocabulary, Vocabulary.load(vlm.folder)),
-    )
+    cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), vlm.grammars()
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
 

@@ -23,8 +23,8 @@ from adapters_training import wording
 from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.records import Frame, Task, read_frames
-from speculation.language.grammar import CONSTRAINED, Grammars, grammar_for
-from speculation.language.prompts import ResponseOrder, Vocabulary, parse_answer
+from speculation.language.grammar import CONSTRAINED, grammar_for
+from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.language.search_memory import SIDE_PHRASES
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
@@ -169,7 +169,7 @@ def evaluate(
     `constrained`: under the grammar of an answer, as robots ask. Raises ValueError where no frame has such a question.
     """
     session = VlmSession(vlm, 512)
-    grammars = Grammars(vlm.tokenizer, vlm.vocabulary, Vocabulary.load(vlm.folder)) if constrained else None
+    grammars = vlm.grammars() if constrained else None
     form, score = wording.form_of(vlm.folder), Score()
     questions = pick(list(read_frames(folder)), count, seed, form, asked)
     if not questions:

@@ -25,8 +25,7 @@ from speculation.features import SCALE_BYTES
 from speculation.fed.encoder import FeatureEncoder, rounded
 from speculation.fed.files import fingerprint, load_head
 from speculation.fed.head import FedHead
-from speculation.language.grammar import FREE, Grammars, grammar_for
-from speculation.language.prompts import Vocabulary
+from speculation.language.grammar import FREE, grammar_for
 from speculation.logits_processors import UNPROCESSED, Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
@@ -203,10 +202,7 @@ def fed_drafts(
 class _Recorder:
     def __init__(self, models: Models, max_tokens: int, answers: str) -> None:
         self._models = models
-        self._grammars: Grammars | None = None
-        target = models.target
-        if answers != FREE:
-            self._grammars = Grammars(target.tokenizer, target.vocabulary, Vocabulary.load(target.folder))
+        self._grammars = None if answers == FREE else models.target.grammars()
         self._max_tokens = max_tokens
         self._top = min(TOP, models.draft.vocabulary)
         self._target = VlmSession(models.target, CAPACITY)
