@@ -83,12 +83,11 @@ def _seen(sighting: Sighting) -> Seen:
 def walker(model: Path) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
     from adapters_training.answers import answer_all
-    from speculation.language.grammar import Grammars
     from speculation.vlm.cache import KVCache
     from speculation.vlm.load import load_vlm
 
     vlm = load_vlm(model)
-    cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), Grammars(vlm.tokenizer, vlm.vocabulary)
+    cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), vlm.grammars()
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
 

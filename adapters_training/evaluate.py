@@ -23,10 +23,9 @@ from adapters_training import wording
 from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.records import Frame, Task, read_frames
-from speculation.language.grammar import CONSTRAINED, Grammars, grammar_for
+from speculation.language.grammar import CONSTRAINED, grammar_for
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.language.search_memory import SIDE_PHRASES
-from speculation.language.words import RELATIONS
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
@@ -43,15 +42,12 @@ class Naming(str, Enum):
     OBJECT = "object"
     CLASS = "class"
     COLOUR = "colour"
-    RELATION = "relation"
 
     @classmethod
     def of(cls, task: Task) -> Naming:
-        """Return what a task's instruction names: 'the red ball', 'a ball', 'something red', 'the ball next to ...'."""
+        """Return what a task's instruction names: 'the red ball', 'a ball', 'something red'."""
         if wording.names_both(task):
             return cls.OBJECT
-        if any(f" {word} the " in task.query for word in RELATIONS):
-            return cls.RELATION
         return cls.COLOUR if task.query.startswith("find something ") else cls.CLASS
 
 
@@ -173,7 +169,7 @@ def evaluate(
     `constrained`: under the grammar of an answer, as robots ask. Raises ValueError where no frame has such a question.
     """
     session = VlmSession(vlm, 512)
-    grammars = Grammars(vlm.tokenizer, vlm.vocabulary) if constrained else None
+    grammars = vlm.grammars() if constrained else None
     form, score = wording.form_of(vlm.folder), Score()
     questions = pick(list(read_frames(folder)), count, seed, form, asked)
     if not questions:

@@ -36,7 +36,6 @@ _SEE = (
 _OTHER = (
     "The {other} {side} is not it.",
     "I also see the {other} {side}.",
-    "Next to it I notice the {other} {side}.",
 )
 _NOTHING = (
     "I do not see anything {colour}.",
@@ -165,7 +164,7 @@ def instruction(task: Task) -> str:
 
 
 def names_both(task: Task) -> bool:
-    """Return whether the instruction names colour and class, and no place beside another object."""
+    """Return whether the instruction names colour and class."""
     return task.query in ("", f"find the {_target(task)}")
 
 
@@ -204,7 +203,7 @@ def prompt(task: Task, order: ResponseOrder = ResponseOrder.REASON_FIRST, form: 
 
 
 def _asked(task: Task) -> str:
-    """Return what is asked for without verb and article: 'red ball', 'ball', 'chair left of the lamp'."""
+    """Return what is asked for without verb and article: 'red ball', 'ball', 'something red'."""
     words = task.query.removeprefix("find ").removeprefix("the ").removeprefix("a ")
     return words or _target(task)
 

@@ -197,7 +197,7 @@ class VlmEngine(ReadsPrompts):
         self._max_draft = max_draft
         self._grammars: Grammars | None = None
         try:
-            self._grammars = Grammars(vlm.tokenizer, vlm.vocabulary)
+            self._grammars = vlm.grammars()
         except ValueError as error:
             _log.warning("no constrained answers: %s", error)
 

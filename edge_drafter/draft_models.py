@@ -119,7 +119,7 @@ def _load_checked(config: EdgeConfig) -> LoadedDraft:
 
 def _compiled(draft: LoadedDraft, objects: Vocabulary | None, max_tokens: int) -> Grammars:
     """Return the grammars of answers. Raises ValueError for a limit that no answer keeps to."""
-    grammars = Grammars(draft.tokenizer, draft.vocabulary)
+    grammars = Grammars(draft.tokenizer, draft.vocabulary, objects)
     for name in grammars_of(objects):
         least = grammars.of(name, draft.eos, draft.thinking).least_tokens
         if max_tokens < least:

@@ -37,7 +37,7 @@ from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.line_of_sight import ranges
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.oracle import Decision
-from vlm_nav_simulation.queries import Query, absent_query, absent_targets, pick, related_query
+from vlm_nav_simulation.queries import Query, absent_query, absent_targets, pick
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
 from vlm_nav_simulation.search_teacher import Searcher
 from vlm_nav_simulation.world import World
@@ -279,10 +279,6 @@ def _label(
             history = walk.history
         memory = remember(scene, history, query, rng)
         questions.append(_question(searcher, sightings, query, query.objects(scene), history, memory))
-    if (related := related_query(scene, sightings, rng)) is not None:
-        query, index = related
-        memory = remember(scene, histories[0], query, rng)
-        questions.append(_question(searcher, sightings, query, (index,), histories[0], memory))
     if walk is not None:
         query, memory = walk.query, walk.memory(rng)
         questions.append(_question(searcher, sightings, query, query.objects(scene), walk.history, memory))

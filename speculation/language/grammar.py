@@ -4,6 +4,9 @@ A constrained answer is one line of reasons and one line with the action, in eit
 MAX_REASON_CHARS characters in which no 'Action:' stands, and the text of one of `prompts.ACTIONS`. Whatever tokens
 spell such an answer may be chosen; an end token only where the answer is complete.
 
+A model with a list of objects names the first object of an answer once: a small one copies its name where it goes on to
+another object, most of all behind the words UNSAID, which it is not left to say.
+
 A greedy model that sees the same again does the same again. So what a prompt lists as done leaves actions out, where
 they would be repeated for ever: all turns, after turns that lead back; what was blocked, and the way back to it; all
 motions, where the memory of a search leaves nothing to look at and the robot has turned twice around; all but 'not
@@ -20,10 +23,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -56,6 +61,9 @@ KEPT_MASKS = 256
 CONSTRAINED: Final = "constrained"
 FREE: Final = "free"
 """How a robot's answers may be: always readable, or whatever the target says."""
+UNSAID: Final = b" Next"
+"""How "Next to it I notice ..." begins. In 60 held-out rooms the embedded pair named something in view behind it in 22
+of 42 answers, the same object once more in 8; its other words for another object are right in 22 of 28."""
 FEW = 64
 """Tokens that are compared, at most, to find out whether they begin one text."""
 
@@ -144,6 +152,10 @@ class State(NamedTuple):
     """Characters that the reasons may still have."""
     left: int
     """Tokens that may still come."""
+    named: bytes = b""
+    """The first object that the answer names; empty until it does."""
+    tail: bytes = b""
+    """The end of the answer so far, in which a name may have begun."""
 
 
 class Allowed(NamedTuple):
@@ -161,9 +173,15 @@ class Allowed(NamedTuple):
 class Automaton:
     """One grammar over one vocabulary. Nothing in it changes but its cache of masks, so threads may share it."""
 
-    def __init__(self, name: Grammar, words: Sequence[bytes], ends: Sequence[int]) -> None:
+    _texts: re.Pattern[bytes] | None = None
+    """UNSAID and the names of objects; None where an answer may name objects as it likes."""
+    _longest_text = 0
+
+    def __init__(
+        self, name: Grammar, words: Sequence[bytes], ends: Sequence[int], objects: Sequence[bytes] = ()
+    ) -> None:
         """`words` are the bytes of every token, empty for those that are no text; `ends` the tokens that end an answer,
-        which are none either.
+        which are none either; `objects` the names that a model knows, of which an answer has the first one once.
 
         Raises ValueError where the tokens cannot spell an answer.
         """
@@ -186,7 +204,10 @@ class Automaton:
         """The shortest answer, its end token not counted."""
         if self.least_tokens >= _FAR:
             raise ValueError(SPELLS_NONE.format(name.name))
-        self._known: dict[tuple[int, int, int], Allowed] = {}
+        self._known: dict[tuple[int, int, int, bytes, bytes], Allowed] = {}
+        if objects:
+            texts = (UNSAID, *objects)
+            self._texts, self._longest_text = re.compile(b"|".join(map(re.escape, texts))), max(map(len, texts))
 
     def start(self, max_tokens: int) -> State:
         """Return the state of an empty answer of at most so many tokens."""
@@ -210,8 +231,12 @@ class Automaton:
         room = state.room - int(self._costs[state.reasoning][token])
         if room < 0:
             return None
+        named = self._named(state, token)
+        if named is None:
+            return None
         reasoning = state.reasoning != bool(self._breaks[token])
-        return State(int(places[column]), reasoning, room, state.left - 1)
+        tail = b"" if self._texts is None else (state.tail + self._words[token])[-self._longest_text :]
+        return State(int(places[column]), reasoning, room, state.left - 1, named, tail)
 
     def allowed(self, state: State) -> Allowed:
         """Return what may follow a state: tokens behind which the answer can be completed in the tokens that are left.
@@ -220,7 +245,7 @@ class Automaton:
         """
         least = int(self._distance[state.place])
         left = min(max(state.left, least), self._farthest + 1)
-        key = state.place, min(state.room, self._longest), left
+        key = state.place, min(state.room, self._longest), left, state.named, self._begun(state)
         found = self._known.get(key)
         if found is None:
             found = self._find(state, left)
@@ -232,6 +257,8 @@ class Automaton:
     def _find(self, state: State, left: int) -> Allowed:
         ids, places = self._rows[state.place]
         fits = (self._costs[state.reasoning][ids] <= state.room) & (self._distance[places] < left)
+        if self._texts is not None:
+            fits &= np.array([self._named(state, token) is not None for token in ids.tolist()], dtype=np.bool_)
         listed: list[int] = ids[fits].tolist() if np.count_nonzero(fits) <= FEW else []
         mask = np.zeros(len(self._words), dtype=np.bool_)
         mask[ids[fits]] = True
@@ -244,6 +271,25 @@ class Automaton:
         mask.flags.writeable = False
         only = spelled if np.count_nonzero(mask) == 1 else None
         return Allowed(mask, only, spelled)
+
+    def _named(self, state: State, token: int) -> bytes | None:
+        """Return the first object that is named behind one token more; None where the token names it once more, or
+        says what is not said."""
+        named = state.named
+        if self._texts is None:
+            return named
+        for found in self._texts.finditer(state.tail + self._words[token]):
+            if found.end() > len(state.tail):
+                if found[0] in (named, UNSAID):
+                    return None
+                named = named or found[0]
+        return named
+
+    def _begun(self, state: State) -> bytes:
+        """Return the longest end of the answer so far that may become what may not follow."""
+        unsaid = () if self._texts is None else (state.named, UNSAID)
+        begun = (text[:end] for text in unsaid for end in range(1, len(text)) if state.tail.endswith(text[:end]))
+        return max(begun, key=len, default=b"")
 
     def _longest_of(self, tokens: Sequence[int]) -> int | None:
         words = self._words
@@ -518,10 +564,15 @@ def masked(logits: Logits, masks: Sequence[Mask | None], ids: npt.NDArray[np.int
 class Grammars:
     """The grammars of one model's answers, each compiled when it is first asked for."""
 
-    def __init__(self, tokenizer: Any, vocabulary: int) -> None:
-        """`vocabulary` is len(tokenizer). Raises ValueError, in a sentence, for a tokenizer that is not byte-level."""
+    def __init__(self, tokenizer: Any, vocabulary: int, objects: Objects | None = None) -> None:
+        """`vocabulary` is len(tokenizer), `objects` the model's list, None for one that names things as it likes.
+
+        Raises ValueError, in a sentence, for a tokenizer that is not byte-level.
+        """
         self.words = _words(tokenizer, vocabulary)
         """The bytes of every token; none for one that is no text."""
+        pairs = () if objects is None else product(objects.colours, objects.classes)
+        self._objects = tuple(" ".join(pair).encode() for pair in pairs)
 
     def of(self, name: Grammar, ends: Sequence[int], thinking: Thinking | None = None) -> Automaton:
         """Return the automaton of a grammar whose answers end with one of these tokens, and begin behind `thinking`.
@@ -529,15 +580,22 @@ class Grammars:
         About 6 s for a new one over 150,000 tokens, milliseconds over 500. Raises ValueError as that does.
         """
         with _compiling:
-            return _automaton(name, self.words, tuple(ends), thinking)
+            return _automaton(name, self.words, tuple(ends), thinking, self._objects)
 
 
 _compiling = threading.Lock()
 
 
 @lru_cache(maxsize=64)
-def _automaton(name: Grammar, words: tuple[bytes, ...], ends: tuple[int, ...], thinking: Thinking | None) -> Automaton:
-    return Automaton(name, words, ends) if thinking is None else ThinkingAutomaton(name, words, ends, thinking)
+def _automaton(
+    name: Grammar,
+    words: tuple[bytes, ...],
+    ends: tuple[int, ...],
+    thinking: Thinking | None,
+    objects: tuple[bytes, ...],
+) -> Automaton:
+    # No model that thinks has a list of objects.
+    return Automaton(name, words, ends, objects) if thinking is None else ThinkingAutomaton(name, words, ends, thinking)
 
 
 def _words(tokenizer: Any, vocabulary: int) -> tuple[bytes, ...]:

@@ -25,46 +25,25 @@ GERMAN_ENDINGS = ("", "e", "en", "er", "es", "em")
 
 
 @dataclass(frozen=True)
-class Relation:
-    """Where the object is, by another one: the word ('left of') and the other's colour and class, empty for any."""
-
-    word: str
-    colour: str
-    object_class: str
-
-    @property
-    def text(self) -> str:
-        """The relation as models are asked it, e.g. 'left of the lamp'."""
-        return f"{self.word} {_the(self.colour, self.object_class)}"
-
-
-@dataclass(frozen=True)
 class Understood:
     """What an instruction asks for. An empty colour or class stands for any; not both are empty."""
 
     colour: str
     object_class: str
-    relation: Relation | None = None
 
     @property
     def text(self) -> str:
-        """The object in words: 'the silver bottle', 'a bottle', 'something red', 'the chair left of the lamp'."""
-        if self.relation is not None:
-            return f"{_the(self.colour, self.object_class)} {self.relation.text}"
-        if self.colour or not self.object_class:
-            return _the(self.colour, self.object_class)
+        """The object in words: 'the silver bottle', 'a bottle', 'something red'."""
+        if not self.object_class:
+            return f"something {self.colour}"
+        if self.colour:
+            return f"the {self.colour} {self.object_class}"
         return f"{'an' if self.object_class[0] in 'aeiou' else 'a'} {self.object_class}"
 
     @property
     def instruction(self) -> str:
         """The sentence that a model with a list of objects is asked, whatever the wording was."""
         return f"find {self.text}"
-
-
-def _the(colour: str, object_class: str) -> str:
-    if not object_class:
-        return f"something {colour}"
-    return f"the {colour} {object_class}" if colour else f"the {object_class}"
 
 
 def sentence_for(instruction: str, vocabulary: Vocabulary | None) -> str:
@@ -85,7 +64,8 @@ def understand(instruction: str, vocabulary: Vocabulary) -> Understood:
     """Return what `instruction` asks for, of what a model knows.
 
     Raises ValueError, with the known words and an example, where nothing known or more than one object is named, where
-    something is denied, and for what the model's prompt form cannot express.
+    something is denied, where an object is named by its place beside another one, and for what the model's prompt form
+    cannot express.
     """
     try:
         return _understand(instruction, vocabulary)
@@ -129,7 +109,7 @@ class _Kind(Enum):
 class _Token:
     kind: _Kind
     value: str
-    """The name in the vocabulary, or the relation; else empty."""
+    """The name in the vocabulary; else empty."""
     word: str
     """The word as it was written, without accents."""
 
@@ -170,16 +150,13 @@ class _Lexicon:
             (_Kind.LINK, words.LINKS),
             (_Kind.HEAD, words.HEADS),
             (_Kind.VERB, words.VERBS),
-            (_Kind.RELATION, words.UNKNOWN_RELATIONS),
+            (_Kind.RELATION, words.RELATIONS),
             (_Kind.JOINT, words.JOINTS),
             (_Kind.DENIAL, words.DENIALS),
             (_Kind.COMMON, words.IDIOMS),
         ):
             for entry in listed.split():
                 self._add(entry, kind)
-        for relation, listed in words.RELATIONS.items():
-            for entry in listed.split():
-                self._add(entry, _Kind.RELATION, relation)
         if vocabulary is not None:
             for entry in _written(words.OTHER_COLOURS):
                 self._add_name(entry, _Kind.UNKNOWN_NAME, entry, FOREIGN_LETTERS)
@@ -268,13 +245,8 @@ def _understand(instruction: str, vocabulary: Vocabulary) -> Understood:
             raise _Unclear(f"says what not to find ({token.word!r}); name only the object that is to be found")
         if token.kind is _Kind.UNKNOWN_NAME:
             raise _Unclear(f"names no known object: {token.word!r} is not known")
-    places = [place for place in _relations(tokens) if _named(tokens[:place])]
-    if len(places) > 1:
-        raise _Unclear("says where the object is by more than one other object")
-    end = places[0] if places else len(tokens)
-    colour, object_class = _one_object(tokens[:end])
-    relation = Relation(tokens[end].value, *_one_object(tokens[end + 1 :])) if places else None
-    understood = Understood(colour, object_class, relation)
+    _check_relations(tokens)
+    understood = Understood(*_one_object(tokens))
     # Models of the form before were only trained to find one colour and one class.
     if vocabulary.form < SEARCH_FORM:
         _check_one_object(understood, vocabulary)
@@ -285,23 +257,18 @@ def _named(tokens: Iterable[_Token]) -> bool:
     return any(token.kind in _NAMES for token in tokens)
 
 
-def _relations(tokens: Sequence[_Token]) -> list[int]:
-    """Return which tokens say where an object is by another one, and not by nobody or by a person.
-
-    Raises _Unclear where the other object, or the relation, is not known.
-    """
-    found = []
+def _check_relations(tokens: Sequence[_Token]) -> None:
+    """Raise _Unclear where an object is named by its place beside another one; beside a person or nothing is none."""
     for place, token in enumerate(tokens):
         if token.kind is not _Kind.RELATION or not _named(tokens[:place]):
             continue
         following = [each for each in tokens[place + 1 :] if each.kind is not _Kind.LINK][: ADJECTIVES + 1]
-        if _named(following) and following[0].kind in (*_NAMES, _Kind.UNKNOWN, _Kind.HEAD):
-            if not token.value:
-                raise _Unclear(f"has {token.word!r}, which is not known; known are {', '.join(words.RELATIONS)}")
-            found.append(place)
-        elif following and following[0].kind is _Kind.UNKNOWN:
-            raise _Unclear(f"names no known object behind {token.word!r}")
-    return found
+        first = following[0].kind if following else None
+        if first is _Kind.UNKNOWN or (_named(following) and first in (*_NAMES, _Kind.HEAD)):
+            raise _Unclear(
+                f"says where the object is ({token.word!r}), and this model mistakes objects that are named by their "
+                "place; name colour and object alone"
+            )
 
 
 def _one_object(tokens: Sequence[_Token]) -> tuple[str, str]:
@@ -348,5 +315,3 @@ def _check_one_object(understood: Understood, vocabulary: Vocabulary) -> None:
     if not colour or not object_class:
         missing = "object" if colour else "colour"
         raise _Unclear(f"names no {missing}, and this model needs one; name the {missing} too, e.g. {example!r}")
-    if understood.relation is not None:
-        raise _Unclear(f"has {understood.relation.text!r}, which this model cannot be asked; leave it out: {example!r}")

@@ -379,15 +379,17 @@ def _detour(first: Sequence[Past], last: Sequence[Past]) -> frozenset[ActionKind
     """Return the motions that lead back to what blocked a `forward`. `first` and `last` begin with the first and the
     last block since the robot went ahead.
 
-    It turns `DETOUR_DEGREES` away to one side, the one that it chose, or the other where a turn was blocked. Then it
-    goes ahead.
+    It turns `DETOUR_DEGREES` away to one side, the one that it chose, or the other where it could not turn at all; less
+    where it turned as far as it can. Then it goes ahead.
     """
+    turned = sum(entry.radians for entry in last if isinstance(entry, NavigationAction))
+    if isinstance(last[-1], Blocked) and last[-1].action.radians * turned > 0:
+        return frozenset(TURNS)
     stuck = [entry.action.radians for entry in first if isinstance(entry, Blocked) and entry.action.radians]
     sides = [-stuck[-1]] if stuck else [entry.radians for entry in first if isinstance(entry, NavigationAction)]
     if not sides:
         return frozenset({ActionKind.FORWARD})
-    away = math.degrees(sum(entry.radians for entry in last if isinstance(entry, NavigationAction)))
-    if round(away if sides[0] > 0 else -away) >= DETOUR_DEGREES:
+    if round(math.degrees(turned if sides[0] > 0 else -turned)) >= DETOUR_DEGREES:
         return frozenset(TURNS)
     return frozenset({ActionKind.FORWARD, ActionKind.TURN_RIGHT if sides[0] > 0 else ActionKind.TURN_LEFT})
 
@@ -469,8 +471,8 @@ class Vocabulary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The objects that a small model was trained to find; big models have none and take any instruction.
 
     `form` is the form of the prompts that it was trained on. 1: one colour and one class, and the actions done. 2:
-    besides a class or a colour alone, an object by its place beside another one, blocked actions, the memory of the
-    search (`speculation.language.search_memory`) and the action `not here`.
+    besides a class or a colour alone, blocked actions, the memory of the search (`speculation.language.search_memory`)
+    and the action `not here`.
     """
 
     colours: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=MAX_WORDS)]

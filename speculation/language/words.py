@@ -93,23 +93,17 @@ do_not_forget_to how_far ich_bin bin_ich
 """
 """Phrases with a word of denial that deny nothing."""
 
-RELATIONS = {
-    "left of": "left_of to_the_left_of on_the_left_of links_von links_vom links_neben a_gauche_de a_gauche_du "
-    "a_la_izquierda_de a_la_izquierda_del",
-    "right of": "right_of to_the_right_of on_the_right_of rechts_von rechts_vom rechts_neben a_droite_de a_droite_du "
-    "a_la_derecha_de a_la_derecha_del",
-    "next to": "next_to beside near nearby close_to closest_to nearest_to by adjacent_to neben bei a_cote_de a_cote_du "
-    "pres_de pres_du junto_a junto_al al_lado_de al_lado_del cerca_de cerca_del",
-    "behind": "behind hinter derriere detras_de detras_del",
-    "in front of": "in_front_of before vor devant delante_de delante_del frente_a frente_al",
-}
-"""Where an object is by another one, as models are asked -> words for it."""
-
-UNKNOWN_RELATIONS = """
-on_top_of on under below above inside between beyond opposite auf unter uber zwischen sur sous dans entre sobre
-debajo_de dentro_de encima_de 左边 右边 左侧 右侧 旁边的 后面 前面 上面 下面 里面
+RELATIONS = """
+left_of to_the_left_of on_the_left_of right_of to_the_right_of on_the_right_of next_to beside near nearby close_to
+closest_to nearest_to by adjacent_to behind in_front_of before on_top_of on under below above inside between beyond
+opposite
+links_von links_vom links_neben rechts_von rechts_vom rechts_neben neben bei hinter vor auf unter uber zwischen
+a_gauche_de a_gauche_du a_droite_de a_droite_du a_cote_de a_cote_du pres_de pres_du derriere devant sur sous dans entre
+a_la_izquierda_de a_la_izquierda_del a_la_derecha_de a_la_derecha_del junto_a junto_al al_lado_de al_lado_del cerca_de
+cerca_del detras_de detras_del delante_de delante_del frente_a frente_al sobre debajo_de dentro_de encima_de
+左边 右边 左侧 右侧 旁边的 后面 前面 上面 下面 里面
 """
-"""Words for where something is on which no model was trained."""
+"""Words for where an object is by another one."""
 
 HEADS = """
 one ones thing things object objects item items something anything it

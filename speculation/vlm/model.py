@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from speculation.language.grammar import Grammars
+from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
 from speculation.logits_processors import RepetitionPenalty
 from speculation.vlm.families import Family
@@ -119,6 +121,11 @@ class Vlm:
         """Where the final norm and the head are, and so the logits."""
         device: torch.device = self.text.norm.weight.device
         return device
+
+    def grammars(self) -> Grammars:
+        """Return the grammars of its answers. Raises ValueError for a tokenizer that has none, or a bad list of
+        objects."""
+        return Grammars(self.tokenizer, self.vocabulary, Vocabulary.load(self.folder))
 
     def penalty(self, prompt: Ints) -> RepetitionPenalty | None:
         """Return what its answers behind a prompt [n], images included, are penalised by; None where they are not."""

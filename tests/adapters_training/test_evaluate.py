@@ -14,7 +14,6 @@ QUERIES = {
     Naming.OBJECT: "find the red ball",
     Naming.CLASS: "find a ball",
     Naming.COLOUR: "find something red",
-    Naming.RELATION: "find the ball left of the green box",
 }
 
 

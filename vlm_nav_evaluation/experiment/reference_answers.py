@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edge_drafter import DecodingStats
-from speculation.language.grammar import FREE, Grammars, grammar_for
+from speculation.language.grammar import FREE, grammar_for
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
@@ -43,7 +43,7 @@ class ModelAlone:
     def __init__(self, vlm: Vlm, max_tokens: int, answers: str = FREE, capacity: int = CAPACITY) -> None:
         self._session = VlmSession(vlm, capacity)
         self._max_tokens = max_tokens
-        self._grammars = None if answers == FREE else Grammars(vlm.tokenizer, vlm.vocabulary)
+        self._grammars = None if answers == FREE else vlm.grammars()
 
     def decode(self, question: Question) -> Answer:
         """Answer one question. Raises ValueError for one that cannot be used."""

@@ -20,7 +20,7 @@ import torch
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import find_exits
 from speculation.exits import ExitHeads, Head
-from speculation.language.grammar import FREE, Grammars, grammar_for
+from speculation.language.grammar import FREE, grammar_for
 from speculation.logits_processors import Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
@@ -126,7 +126,7 @@ def record(models: Models, asked: Sequence[Question], max_tokens: int, answers: 
 class _Recorder:
     def __init__(self, models: Models, max_tokens: int, answers: str) -> None:
         self._models = models
-        self._grammars = None if answers == FREE else Grammars(models.target.tokenizer, models.target.vocabulary)
+        self._grammars = None if answers == FREE else models.target.grammars()
         self._max_tokens = max_tokens
         self._top = min(TOP, models.draft.vocabulary)
         self._target = VlmSession(models.target, CAPACITY)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from speculation.language.grammar import (
     MAX_REASON_CHARS,
+    UNSAID,
     Automaton,
     Constraint,
     Grammars,
@@ -36,6 +37,7 @@ from speculation.language.prompts import (
     Blocked,
     Past,
     ResponseOrder,
+    Vocabulary,
     compose,
     format_answer,
     in_vain,
@@ -203,6 +205,47 @@ def test_every_answer_ends_readable_however_few_tokens_it_may_have(data: st.Data
     assert len(answer.reasoning) <= MAX_REASON_CHARS and re.search(PRINTABLE, answer.reasoning)
 
 
+OBJECTS = Vocabulary(("red", "blue"), ("ball", "box"))
+NAMING = (
+    b"the red", b" ball", b"red ball", b" b", b"all. ", b"blue box", b" box", b"d", b"e b", b"\n", b"Action: stop",
+    b" Ne", b"xt",
+)  # fmt: skip
+NAMING_WORDS = (b"", b"", *(bytes([byte]) for byte in range(256)), *NAMING)
+NAMES = tuple(f"{colour} {kind}".encode() for colour, kind in product(OBJECTS.colours, OBJECTS.classes))
+
+
+@lru_cache
+def naming(grammar: Grammar, once: bool) -> Automaton:
+    """Return a grammar over NAMING_WORDS, in which the first object is named once or not."""
+    return Automaton(grammar, NAMING_WORDS, (EOS,), NAMES if once else ())
+
+
+@given(st.lists(st.sampled_from(NAMING), max_size=12), st.sampled_from(BOTH))
+def test_the_first_object_of_an_answer_is_named_once(pieces: list[bytes], grammar: Grammar) -> None:
+    plain, known = naming(grammar, False), naming(grammar, True)
+    tokens = [NAMING_WORDS.index(piece, 2) for piece in pieces]
+    if grammar is Grammar.ACTION_FIRST:
+        tokens[:0] = [NAMING_WORDS.index(b"Action: stop"), NAMING_WORDS.index(b"\n")]
+    text, states = b"", (plain.start(PLENTY), known.start(PLENTY))
+    for token in tokens:
+        text += NAMING_WORDS[token]
+        free, state = (plain.next(states[0], token), known.next(states[1], token))
+        first = min((name for name in NAMES if name in text), key=text.index, default=b"")
+        fits = free is not None and UNSAID not in text and (not first or text.count(first) == 1)
+        assert (state is not None) == fits == bool(known.allowed(states[1]).mask[token]), text
+        if free is None or state is None:
+            return
+        states = free, state
+
+
+def test_a_model_without_a_list_names_objects_as_it_likes() -> None:
+    text = format_answer("The red ball is left of the red ball.", STOP)
+    tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    for objects, fits in ((None, True), (OBJECTS, False)):
+        known = Grammars(TOKENIZER, len(TOKENIZER), objects).of(Grammar.REASON_FIRST, (END,))
+        assert (known.after(tokens, PLENTY) is not None) == fits
+
+
 @pytest.mark.parametrize("order", ResponseOrder)
 @pytest.mark.parametrize("guide", [False, True])
 def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> None:
@@ -264,6 +307,10 @@ BLOCKED, STUCK = Blocked(F), Blocked(L2)
         ((BLOCKED, STUCK), (FORWARD, LEFT)),
         ((BLOCKED, STUCK, R2), (FORWARD, LEFT)),
         ((BLOCKED, L1, STUCK, R3), (FORWARD, LEFT)),
+        ((BLOCKED, L1, STUCK), (LEFT, RIGHT)),
+        ((BLOCKED, R2, Blocked(R2)), (LEFT, RIGHT)),
+        ((BLOCKED, R2, Blocked(R2), BLOCKED), (FORWARD, RIGHT)),
+        ((BLOCKED, R2, STUCK), (FORWARD, LEFT)),
         ((BLOCKED, STUCK, R3), (LEFT, RIGHT)),
         ((F, BLOCKED), (FORWARD,)),
         ((L2, R2, L2, BLOCKED), (FORWARD,)),
