@@ -10,6 +10,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.start_error import StartError as StartError
@@ -238,10 +239,12 @@ class Scheduling(Settings, frozen=True):
 class Early(Settings, frozen=True):
     """Decides how early tokens leave: 200 a second, of about 20 bytes each, are 32 kbit/s, 100 with headers."""
 
+    queue_policy: Annotated[QueuePolicy, Meta(description="which early token leaves first")] = QueuePolicy.PRIORITY
     early_rate: Annotated[float, Meta(ge=0.1, le=1e6, description="early tokens per second and session")] = 200.0
     early_burst: Annotated[
         int, Meta(ge=1, le=1024, description="early tokens of a session that may leave at once: a forward's exits")
     ] = 4
+    seed: Annotated[int, Meta(description="seed of queue policy random")] = 0
 
 
 class Link(Settings, frozen=True):

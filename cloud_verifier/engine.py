@@ -546,7 +546,8 @@ class _Collected:
         tokens: list[tuple[int, ...]] = []
         places: list[list[int]] = []
         for _, row in self._rows:
-            prompt, answer = following(row) if row.chunk else (), ()
+            prompt: tuple[int, ...] = following(row) if row.chunk else ()
+            answer: tuple[int, ...] = ()
             verdict = verdicts.get(row.index)
             if verdict is not None:
                 accepted = tuple(row.tokens[node] for node in verdict.path)

@@ -1,15 +1,16 @@
 """Exit queue: which early token leaves next, and when.
 
 Sent as they come, early tokens would wait in the operating system's buffer, where nothing can be reordered or
-withdrawn. So they wait here, the most confident first (Early Exits, Algorithm 2, queue Q_e): at most `rate` per second
-and session leave, in bursts of `burst`.
+withdrawn. So they wait here: at most `rate` per second and session leave, in bursts of `burst`.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+import random
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from speculation.wire import EarlyTokens
@@ -21,6 +22,19 @@ _SENT = -math.inf
 
 _Verdict: TypeAlias = tuple[int, int]
 """Draft node and the token after it."""
+
+
+class QueuePolicy(str, Enum):
+    """Which waiting early token leaves first (Early Exits, Table 7).
+
+    `priority`: the most confident (Algorithm 2, queue Q_e). `newest`: a session's newest, which replaces what waits of
+    its round: a deeper layer is right more often. `fifo`: the oldest. `random`: each gets a random place on arrival.
+    """
+
+    PRIORITY = "priority"
+    NEWEST = "newest"
+    FIFO = "fifo"
+    RANDOM = "random"
 
 
 class _Entry(NamedTuple):
@@ -44,6 +58,7 @@ class _Lane:
     waiting: list[_Entry] = field(default_factory=list)
     round: tuple[int, int] | None = None
     keys: dict[_Verdict, float] = field(default_factory=dict)
+    last_sent: _Verdict | None = None
 
 
 class ExitQueue:
@@ -52,12 +67,16 @@ class ExitQueue:
     A verdict leaves once in a round. Every early token that was pushed is in the end sent or dropped, and counted so.
     """
 
-    def __init__(self, rate: float = 200.0, burst: int = 4) -> None:
+    def __init__(
+        self, policy: QueuePolicy = QueuePolicy.PRIORITY, rate: float = 200.0, burst: int = 4, seed: int = 0
+    ) -> None:
         if rate <= 0.0 or burst < 1:
             raise ValueError(f"exit queue: rate {rate} and burst {burst} must be positive")
+        self.policy = policy
         self.rate = rate
         self.burst = burst
         self.sent = self.dropped = 0
+        self._random = random.Random(seed)
         self._lanes: dict[int, _Lane] = {}
         self._count = 0
 
@@ -68,7 +87,11 @@ class ExitQueue:
         if lane.round != round:
             self._forget(lane)
             lane.round = round
-        verdict, key = (early.node, early.token), -early.confidence
+        elif self.policy is QueuePolicy.NEWEST:
+            self._drop_waiting(lane)
+            lane.keys = {} if lane.last_sent is None else {lane.last_sent: _SENT}
+        verdict = (early.node, early.token)
+        key = self._key(early, lane.keys.get(verdict))
         if verdict in lane.keys and key >= lane.keys[verdict]:
             self.dropped += 1
             return
@@ -101,7 +124,8 @@ class ExitQueue:
         heapq.heappop(lane.waiting)
         lane.bucket -= 1.0
         self.sent += 1
-        lane.keys[early.node, early.token] = _SENT
+        lane.last_sent = (early.node, early.token)
+        lane.keys[lane.last_sent] = _SENT
         return session, early
 
     def next_time(self, now: float) -> float | None:
@@ -112,6 +136,13 @@ class ExitQueue:
                 self._refill(lane, now)
                 times.append(now if lane.bucket >= _FULL else now + (1.0 - lane.bucket) / self.rate)
         return min(times, default=None)
+
+    def _key(self, early: EarlyTokens, known: float | None) -> float:
+        if self.policy is QueuePolicy.FIFO:
+            return 0.0
+        if self.policy is QueuePolicy.RANDOM:
+            return self._random.random() if known is None else known
+        return -early.confidence
 
     def _head(self, lane: _Lane) -> _Entry | None:
         """Return the lane's next early token, after dropping those before it that are out of date."""
@@ -139,4 +170,5 @@ class ExitQueue:
     def _forget(self, lane: _Lane) -> None:
         self._drop_waiting(lane)
         lane.keys.clear()
+        lane.last_sent = None
         lane.round = None

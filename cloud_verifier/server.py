@@ -76,7 +76,7 @@ class Server:
         self._scheduler = Scheduler(machine.serves(limits), config.scheduling, limits, machine.costs())
         self._memory = KvAdmission(machine.engine.blocks)
         early = config.early
-        self._exits = ExitQueue(early.early_rate, early.early_burst)
+        self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self.figures = figures or Figures(clock)
         self.step_log, self._attainment = StepLog(), SloAttainment()
         spans = [Spans(trace).take] if trace is not None else []

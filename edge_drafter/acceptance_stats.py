@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from edge_drafter.draft_effort import Effort
-from edge_drafter.settings import AUTO, DraftingConfig
+from edge_drafter.settings import AUTO, BALANCE, DraftingConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Rerooting
 from speculation.acceptance import expected_tokens
@@ -46,22 +46,28 @@ def tokens_per_second(acceptance: float, gamma: int, fixed_s: float, draft_s: fl
     return expected_tokens(acceptance, gamma) / (fixed_s + draft_s * gamma)
 
 
+def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
+    """Return the draft depth at which drafting and round trip take as long as a verification (SpecEdge, Sec. 4.3)."""
+    return (verify_s - rtt_s) / draft_s
+
+
 def average(known: float | None, sample: float, weight: float = WEIGHT) -> float:
     """Return an exponentially weighted mean with one more sample; the first one is the mean."""
     return sample if known is None else known + weight * (sample - known)
 
 
 class Controller:
-    """Estimates times and acceptance, and chooses gamma where it `adapts`.
+    """Estimates times and acceptance, and chooses gamma by a rule, or keeps it where `rule` is None.
 
-    It changes gamma only for a gain above `HYSTERESIS`, and not before `LEAST_ROUNDS` rounds. Where drafting does not
-    pay it chooses 0, but tries one token every `PROBE_ROUNDS` rounds: acceptance may have recovered.
+    "auto" changes gamma only for a gain above `HYSTERESIS`, and not before `LEAST_ROUNDS` rounds. Where drafting does
+    not pay it chooses 0, but tries one token every `PROBE_ROUNDS` rounds: acceptance may have recovered. "balance"
+    rounds `balanced_gamma` and moves only when that is further than `HYSTERESIS` beyond the halfway point.
 
     Estimates are in seconds, and None before the first sample.
     """
 
-    def __init__(self, adapts: bool = True, start: int = 4, largest: int = LONGEST_DRAFT) -> None:
-        self._adapts, self._gamma, self._largest = adapts, start, largest
+    def __init__(self, rule: str | None = AUTO, start: int = 4, largest: int = LONGEST_DRAFT) -> None:
+        self._rule, self._gamma, self._largest = rule, start, largest
         self._rounds = 0
         self.draft_s: float | None = None
         self.verify_s: float | None = None
@@ -80,7 +86,7 @@ class Controller:
     @property
     def gamma(self) -> int:
         """The number of draft tokens to send next."""
-        if self._gamma == 0 and self._adapts and self._rounds % PROBE_ROUNDS == 0:
+        if self._gamma == 0 and self._rule is not None and self._rounds % PROBE_ROUNDS == 0:
             return min(1, self._largest)
         return self._gamma
 
@@ -128,8 +134,11 @@ class Controller:
             self.acceptance = average(self.acceptance, 0.0)
         if accepted < sent or ended:
             self.goes_on = average(self.goes_on, 0.0, SLOW)
-        if self._adapts and self._rounds >= LEAST_ROUNDS:
-            self._maximise()
+        if self._rounds >= LEAST_ROUNDS:
+            if self._rule == AUTO:
+                self._maximise()
+            elif self._rule == BALANCE:
+                self._balance()
 
     def _maximise(self) -> None:
         if not self.fixed_s or self.draft_s is None or self.acceptance is None:
@@ -140,6 +149,13 @@ class Controller:
         best = max(range(len(rates)), key=rates.__getitem__)
         if rates[best] > rates[self._gamma] * (1.0 + HYSTERESIS):
             self._gamma = best
+
+    def _balance(self) -> None:
+        if self.verify_s is None or self.rtt_s is None or not self.draft_s:
+            return
+        depth = balanced_gamma(self.verify_s, self.draft_s, self.rtt_s)
+        if abs(depth - self._gamma) > 0.5 + HYSTERESIS:
+            self._gamma = max(1, min(self._largest, round(depth)))
 
 
 class ExitQuestion(Enum):
@@ -316,8 +332,9 @@ class AcceptanceStats:
 
     def __init__(self, config: DraftingConfig, max_draft: int = MAX_DRAFT_TOKENS) -> None:
         """`max_draft` is the most tokens of a draft that the verifier takes."""
+        rule = config.gamma if isinstance(config.gamma, str) else None
         largest = max(min(LONGEST_DRAFT, max_draft), config.fixed_gamma)
-        self.controller = Controller(config.gamma == AUTO, min(config.fixed_gamma, max_draft), largest)
+        self.controller = Controller(rule, min(config.fixed_gamma, max_draft), largest)
         self.effort = Effort(config.effort)
         self.exits = ExitReliability()
 

@@ -157,7 +157,7 @@ class Effort:
         if stats.server_prefill_s > 0.0:
             longest = self._prefill_s + _RISES * stats.server_prefill_s if self._prefill_s else stats.server_prefill_s
             self._prefill_s = min(stats.server_prefill_s, longest)
-        alone = self._prefill_s + (stats.tokens - 1) * self._pass_s  # a prefill commits the first token itself
+        alone = self._prefill_s + max(1, stats.tokens - 1) * self._pass_s  # the prefill commits the first token itself
         pays, known = self._pays, self._pace.get(drafted)
         pace = stats.total_s / alone
         self._pace[drafted] = pace if known is None else known + 0.25 * (pace - known)

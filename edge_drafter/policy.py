@@ -27,7 +27,7 @@ class Policy:
         self._tree = step.tree
         self._selector = step.selector
         self._sent = step.sent
-        self._queue = BranchQueue(step.config.branches)
+        self._queue = BranchQueue(step.config.queue_policy, step.config.branches)
         self._committed_at = step.clock()
         self._next: int | None = None
         self._is_stale = True

@@ -24,7 +24,8 @@ from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS, MAX_FRAMES, Idle
 
 AUTO = "auto"
-"""The draft length that commits most tokens a second."""
+BALANCE = "balance"
+GAMMA_RULES = (AUTO, BALANCE)
 START_GAMMA = 4
 MAX_RTT_S = 10.0
 CAPACITY = 2048
@@ -76,6 +77,14 @@ class Mode(str, Enum):
         return DraftingConfig.of(self).needs_link
 
 
+class BranchOrder(str, Enum):
+    """The order in which branches are pre-drafted (Early Exits, Algorithm 1 uses the priority)."""
+
+    PRIORITY = "priority"
+    FIFO = "fifo"
+    RANDOM = "random"
+
+
 class DraftingConfig(msgspec.Struct, frozen=True):
     """How one step is decoded; a mode is a set of these, and each can be changed alone.
 
@@ -94,7 +103,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     gamma: Annotated[
         int | str,
         Meta(
-            description="draft tokens per verification; auto commits most tokens per second, E(gamma) / (F + c gamma)"
+            description="draft tokens per verification; auto commits most tokens per second, E(gamma) / (F + c gamma); "
+            "balance makes drafting and round trip as long as a verification (SpecEdge, Sec. 4.3)"
         ),
     ] = START_GAMMA
     width: Annotated[int, Meta(ge=1, description="children that a fed token gets; 1 drafts a chain")] = 1
@@ -137,6 +147,9 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     branches: Annotated[
         int, Meta(ge=0, description="continuations pre-drafted per verification; best_first ignores it")
     ] = 1
+    queue_policy: Annotated[BranchOrder, Meta(description="order of the branches; best_first ignores it")] = (
+        BranchOrder.PRIORITY
+    )
     ahead: Annotated[bool, Meta(description="a pre-draft is sent before the commit that it follows")] = False
     ahead_above: Annotated[float, Meta(ge=0, le=1, description="... once that commit is so likely")] = 0.05
     partial: Annotated[
@@ -201,8 +214,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         number = type(self.gamma) is int and 0 <= self.gamma <= MAX_DRAFT_TOKENS
-        if not number and self.gamma != AUTO:
-            raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS} or '{AUTO}'")
+        if not number and self.gamma not in GAMMA_RULES:
+            raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
         check(self)
         for name in ("own_guess", "early_tokens", "ngrams"):
             if getattr(self, name) and not self.drafts:
@@ -297,11 +310,11 @@ def _written(value: Any) -> str:
 
 
 def read_gamma(text: str) -> int | str:
-    """Read a draft length: a number or `AUTO`. Raises ValueError for anything else."""
-    if text == AUTO:
+    """Read a draft length: a number or the name of a rule. Raises ValueError for anything else."""
+    if text in GAMMA_RULES:
         return text
     if not text.isdecimal():
-        raise ValueError(f"{text!r} is no draft length; give a number or {AUTO}")
+        raise ValueError(f"{text!r} is no draft length; give a number or {' or '.join(GAMMA_RULES)}")
     return int(text)
 
 
@@ -377,7 +390,7 @@ class Decoding(msgspec.Struct, frozen=True):
     mode: Annotated[str, Meta(description=f"one of {', '.join(mode.value for mode in Mode)}")] = Mode.FULL.value
     gamma: Annotated[
         int | str,
-        Meta(description=f"draft tokens per verification: 0 to {MAX_DRAFT_TOKENS}, or auto"),
+        Meta(description=f"draft tokens per verification: 0 to {MAX_DRAFT_TOKENS}, auto or balance"),
     ] = START_GAMMA
     drafting: Annotated[
         str, Meta(description="changes of a mode that drafts, NAME=VALUE,..., e.g. interrupt=off (docs/decoding.md)")

@@ -89,7 +89,7 @@ class RowPolicy(ABC):
         chosen = unless_held_up(batch.choices, now, costs)
         ended = {step: choose_with_prefill(step) for step, tokens in chunks.items() if tokens == step.prefill.left}
         first = {step: choice for step, choice in ended.items() if choice is not None}
-        return Batch((), chunks, chosen | first, waiting, start, min_tokens_per_s(chosen, costs))
+        return Batch((), chunks, {**chosen, **first}, waiting, start, min_tokens_per_s(chosen, costs))
 
     def _start(
         self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget

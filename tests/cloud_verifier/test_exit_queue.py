@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.exit_queue import ExitQueue
+from cloud_verifier.exit_queue import ExitQueue, QueuePolicy
 from speculation.wire import EarlyTokens
 
 
@@ -21,8 +23,9 @@ def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:
     return out
 
 
-def test_a_verdict_that_was_sent_is_not_repeated() -> None:
-    queue = ExitQueue(rate=1.0, burst=1)
+@pytest.mark.parametrize("policy", list(QueuePolicy))
+def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
+    queue = ExitQueue(policy, rate=1.0, burst=1)
     queue.push(0, early(1, 5), 0.0)
     drain(queue, 0.0)
     queue.push(0, early(2, 5, 0.9), 0.0)
@@ -38,12 +41,16 @@ def test_a_queue_that_could_never_send_is_refused(rate: float, burst: int) -> No
 class SlowQueue:
     """Twin: every push ever made in one list; who may leave is decided from the whole history on every pop."""
 
-    def __init__(self, rate: float, burst: int) -> None:
-        self.rate, self.burst = rate, burst
+    def __init__(self, policy: QueuePolicy, rate: float, burst: int, seed: int) -> None:
+        self.policy, self.rate, self.burst = policy, rate, burst
+        self.random = random.Random(seed)
         self.history: list[tuple[str, int, EarlyTokens | None, float]] = []
+        self.places: dict[int, float] = {}
 
     def push(self, session: int, item: EarlyTokens, now: float) -> None:
         self.history.append(("push", session, item, now))
+        if self.policy is QueuePolicy.RANDOM and any(waiting is item for waiting in self.waiting(session)):
+            self.places[id(item)] = self.random.random()
 
     def waiting(self, session: int) -> list[EarlyTokens]:
         waiting: list[EarlyTokens] = []
@@ -62,8 +69,13 @@ class SlowQueue:
                     waiting, received, round = [], [], (item.step, item.round)
                 verdict = (item.node, item.token)
                 rivals = [w for w in waiting if (w.node, w.token) == verdict]
-                if verdict not in received and all(w.confidence < item.confidence for w in rivals):
-                    waiting = [*(w for w in waiting if w not in rivals), item]
+                if self.policy is QueuePolicy.NEWEST:
+                    waiting = [] if received[-1:] == [verdict] else [item]
+                elif self.policy is QueuePolicy.PRIORITY:
+                    if verdict not in received and all(w.confidence < item.confidence for w in rivals):
+                        waiting = [*(w for w in waiting if w not in rivals), item]
+                elif verdict not in received and not rivals:
+                    waiting.append(item)
         return waiting
 
     def budget(self, session: int, now: float) -> float:
@@ -82,7 +94,10 @@ class SlowQueue:
         sessions = sorted({who for _, who, _, _ in self.history})
         ready = [(s, e) for s in sessions if self.budget(s, now) >= 1.0 - 1e-6 for e in self.waiting(s)]
         ready.sort(key=lambda pair: order[id(pair[1])])
-        ready.sort(key=lambda pair: -pair[1].confidence)
+        if self.policy is QueuePolicy.RANDOM:
+            ready.sort(key=lambda pair: self.places[id(pair[1])])
+        elif self.policy is not QueuePolicy.FIFO:
+            ready.sort(key=lambda pair: -pair[1].confidence)
         if not ready:
             return None
         self.history.append(("sent", *ready[0], now))
@@ -101,10 +116,10 @@ events = st.lists(
 )
 
 
-@given(events, st.integers(1, 3))
-def test_the_queue_is_its_slow_twin(events: list[tuple], burst: int) -> None:  # type: ignore[type-arg]
+@given(events, st.sampled_from(QueuePolicy), st.integers(1, 3))
+def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, burst: int) -> None:  # type: ignore[type-arg]
     rate, now, layer, pushed = 2.0, 0.0, 0, 0
-    fast, slow = ExitQueue(rate, burst), SlowQueue(rate, burst)
+    fast, slow = ExitQueue(policy, rate, burst, seed=3), SlowQueue(policy, rate, burst, seed=3)
     for kind, *args in events:
         if kind == "push":
             session, token, round, confidence = args
@@ -130,7 +145,7 @@ def test_the_queue_is_its_slow_twin(events: list[tuple], burst: int) -> None:  #
 
 @given(st.lists(st.tuples(st.floats(0, 0.3), st.integers(0, 5)), max_size=60), st.integers(1, 4))
 def test_no_session_sends_faster_than_its_rate(pushes: list[tuple[float, int]], burst: int) -> None:
-    queue, now, sent = ExitQueue(rate=5.0, burst=burst), 0.0, []
+    queue, now, sent = ExitQueue(QueuePolicy.FIFO, rate=5.0, burst=burst), 0.0, []
     for index, (pause, token) in enumerate(pushes):
         now += pause
         queue.push(0, early(index, token, round=index + 1), now)

@@ -13,6 +13,7 @@ from cloud_verifier.config import Limits, Scheduling
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import Refused, Scheduler
 from speculation.language.grammar import Grammars
+from speculation.sampling import Whole
 from speculation.wire import (
     ROOT,
     BeginStep,
@@ -167,6 +168,35 @@ def test_steps_only_go_forward() -> None:
         bench.begin(0, step=6, committed=[VOCABULARY])
     with pytest.raises(Refused, match=r"BeginStep.hints\[1\]\[0\] = 6"):
         bench.begin(0, step=6, hints=[[1], [VOCABULARY]])
+
+
+def test_a_right_draft_commits_itself_and_one_more() -> None:
+    bench = Bench()
+    bench.begin(0, max_tokens=20)
+    truth = greedy("long 0", JPEG, 20)
+    bench.scheduler.offer(0, Draft(1, 3, 0, begin_digest("long 0", JPEG), truth[:3]), bench.now)
+    commit = bench.turn()[0]
+    assert commit.tokens == truth[:4] and (commit.round, commit.passes) == (3, 1), "with the end of its prefill"
+    assert (commit.queue_s, commit.compute_s, commit.prefill_s) == (0.0, 0.0, 0.25)
+    bench.scheduler.offer(0, Draft(1, 4, 4, commit.digest, truth[4:6]), bench.now)
+    commit = bench.turn()[0]
+    assert commit.tokens == truth[4:7] and (commit.round, commit.passes) == (4, 1)
+    assert (commit.queue_s, commit.compute_s, commit.prefill_s) == (1.0, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("idle", Idle)
+def test_the_first_token_comes_with_the_end_of_the_prefill(idle: Idle) -> None:
+    bench = Bench()
+    bench.begin(0, idle=idle)
+    assert bench.turn()[0].tokens == greedy("long 0", JPEG, 1)
+    assert bench.engine.batches == [(0,)] and bench.engine.chunks == [{0: len("long 0") - 1}]
+
+
+def test_no_token_is_decoded_with_the_prefill_where_one_sampled_chain_is_judged() -> None:
+    bench = Bench()
+    step = BeginStep(1, "long 0", JPEG, max_tokens=20, idle=Idle.WAIT)
+    bench.take(0, step, Whole(1.0))
+    assert bench.turn() == {} and not bench.step(0).pending
 
 
 def test_a_grammar_that_cannot_be_kept_to_is_refused() -> None:

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.acceptance_stats import (
+    HYSTERESIS,
     Controller,
     ExitQuestion,
     ExitReliability,
+    balanced_gamma,
     tokens_per_second,
 )
 
@@ -52,17 +54,39 @@ def test_a_useless_draft_is_left_alone_but_tried_again() -> None:
 VERIFY_S, DRAFT_S = 0.0942, 0.011
 
 
+def balanced(rtts: list[float], start: int = 4) -> list[int]:
+    """Return the depths that a controller chooses while it measures these round trips, one a verdict."""
+    controller, depths = Controller("balance", start), []
+    for rtt in rtts:
+        controller.drafted(DRAFT_S)
+        controller.verified(VERIFY_S)
+        controller.judged(controller.gamma, 0, VERIFY_S + rtt, 0.0, VERIFY_S)
+        depths.append(controller.gamma)
+    return depths
+
+
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
-def test_the_link_is_measured_although_every_batch_takes_its_own_time(
+def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
     rounds: list[tuple[float, float, bool]],
 ) -> None:
     """Passes of a shared verifier differ, and drafts that were sent ahead measure their pass and no round trip."""
-    controller = Controller(False)
+    controller = Controller("balance")
     for verify_s, queue_s, is_ahead in [*rounds, (VERIFY_S, 0.0, False)]:
         controller.verified(verify_s)
         seconds = None if is_ahead else verify_s + 0.04 + queue_s
         controller.judged(4, 2, seconds, queue_s, verify_s)
     assert controller.rtt_s == pytest.approx(0.04)
+
+
+@given(st.floats(0.0, 0.4), st.integers(1, 16))
+def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: int) -> None:
+    """It moves only beyond the halfway point and the hysteresis, and then to the nearest depth."""
+    ideal = balanced_gamma(VERIFY_S, DRAFT_S, rtt)
+    after = balanced([rtt] * 5, start)[-1]
+    if abs(ideal - start) < 0.499 + HYSTERESIS:
+        assert after == start
+    else:
+        assert abs(after - min(16.0, max(1.0, ideal))) <= 0.501 + HYSTERESIS
 
 
 # --- exits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -26,9 +26,9 @@ from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.pass_cost import Load
 from speculation.service_classes import INTERACTIVE, SERVICE_CLASSES
-from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, begin_digest
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, EarlyTokens, begin_digest
 from vlm_nav_evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
-from vlm_nav_evaluation.fleet.systems import Setting
+from vlm_nav_evaluation.fleet.systems import Exit, Setting
 from vlm_nav_evaluation.fleet.trees import best_tree
 from vlm_nav_evaluation.fleet.workload import EOS, VOCABULARY
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
@@ -117,7 +117,7 @@ class KnownCost(Estimator):
 
     def seconds(self, load: Load) -> float:
         """Return the seconds of a pass."""
-        return self._times.target_forward_s(load)
+        return self._times.pass_s(load)
 
 
 class Robot:
@@ -134,7 +134,7 @@ class Robot:
         self._drafter: Drafter | None = None
         if drafting is not None:
             workload, draft_s = setting.workload, setting.times.draft_s
-            tree = TreeDrafter(drafting, draft_s, workload.kinds) if drafting.tree else None
+            tree = TreeDrafter(drafting, draft_s, workload.kinds, workload.shares) if drafting.tree else None
             self._drafter = tree or ChainDrafter(drafting, setting.times.draft_s)
 
     def ask(self) -> None:
@@ -179,6 +179,11 @@ class Robot:
             self._began = now
             self._plan()
 
+    def take_early(self, early: EarlyTokens) -> None:
+        """Take in what an exit says of the latest draft."""
+        if self._drafter is not None and (early.step, early.round) == (self.number, self._round):
+            self._drafter.early(early, self._fleet.timeline.now)
+
     def _plan(self) -> None:
         assert self._drafter is not None
         self._version += 1
@@ -221,6 +226,7 @@ class Fleet:
             self.timeline.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0
+        self._random = np.random.default_rng([seed, 29])
 
     # --- messages, as they reach the verifier
 
@@ -285,8 +291,30 @@ class Fleet:
         rows = [step.row for step in steps if step.row is not None]
         chunks = [step.prefill.load(tokens) for step, tokens in batch.chunks.items()]
         load = Load.total([*map(self._load, rows), *chunks])
-        seconds = self.setting.times.target_forward_s(load) if load.rows else 0.0
+        seconds = self.setting.times.pass_s(load) if load.rows else 0.0
+        self._plan_exits(batch, began + drafting_s, seconds)
         self.timeline.at(began + drafting_s + seconds, partial(self._ran, batch, load, began, seconds))
+
+    def _plan_exits(self, batch: Batch, began: float, seconds: float) -> None:
+        """Let exits name verdicts on the drafts of a batch, as far as they know them."""
+        exits = self.setting.system.exits
+        for step in batch.choices if exits else ():
+            sampled = self._random.random()
+            for each in exits:
+                if step.row is not None and step.row.exits:
+                    named = partial(self._exit, step, step.row, each, sampled < each.right)
+                    self.timeline.at(began + each.after * seconds, named)
+
+    def _exit(self, step: Step, row: Row, each: Exit, right: bool) -> None:
+        robot = self.robots[step.index]
+        if step.row is not row or not self.scheduler.is_current(step):
+            return
+        found = verdict(row, step.answer.position, robot.request.answer)
+        if not right:
+            found = replace(found, token=(found.token + 1) % EOS)
+        early = step.early(each.layer, found, each.right)
+        if early is not None:
+            self.timeline.at(self.timeline.now + self.setting.times.one_way_s, partial(robot.take_early, early))
 
     def _load(self, row: Row) -> Load:
         """Return what a row computes."""
@@ -294,7 +322,8 @@ class Fleet:
 
     def _draft_here(self, steps: Sequence[Step]) -> float:
         """Let the draft model beside the target draft a tree; return its seconds."""
-        system, workload = self.setting.system, self.setting.workload
+        system, workload, times = self.setting.system, self.setting.workload, self.setting.times
+        seconds = 0.0
         asking = [step for step in steps if step.row is not None and step.row.self_draft]
         deepest = 0
         for step in asking:
@@ -307,7 +336,10 @@ class Fleet:
             tokens = shape.tokens(request.firsts, step.answer.position)
             step.draft_here(Tree.own(tokens, shape.parents, shape.reach(levels)))
             deepest = max(deepest, depth)
-        return sum([self.setting.times.server_draft_s] * deepest)
+        width = max(1, system.server_draft // max(1, system.server_depth))
+        for _ in range(deepest):
+            seconds += times.server_draft.seconds(Load.total(Load.row(width, step.cached) for step in asking))
+        return seconds
 
     def _ran(self, batch: Batch, load: Load, began: float, seconds: float) -> None:
         """End a pass: verdicts, commits, and the next turn."""

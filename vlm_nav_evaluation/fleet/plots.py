@@ -16,7 +16,7 @@ COLOURS = {
     "sled": "#9d9d9d", "central": "#4c78a8", "server_sd": "#b279a2", "fcfs": "#f58518", "wisp": "#54a24b",
     "fcfs, ahead": "#72b7b2", "full_budget": "#e45756",
 }  # fmt: skip
-SPECEDGE_BARS = {"cohorts, no pre-drafts": "#b0b0b0", "specedge": "#72b7b2"}
+SPECEDGE_BARS = {"specedge": "#72b7b2", "ours": "#e45756", "ours, exits": "#f58518", "oracle": "#b0b0b0"}
 
 
 def wisp_plot(data: Mapping[str, Any]) -> Figure:
@@ -71,7 +71,7 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
         at = np.arange(len(by_model))
         for number, (name, colour) in enumerate(SPECEDGE_BARS.items()):
             values = [rows[name]["times"] for rows in firsts]
-            below.bar(at + 0.3 * (number - 0.5), values, 0.28, label=name, color=colour)
+            below.bar(at + 0.2 * (number - 1.5), values, 0.18, label=name, color=colour)
         bases = [next(iter(rows.values()))["tokens_per_s"]["median"] for rows in firsts]
         most = [each["ceiling"] / base for each, base in zip(by_model.values(), bases, strict=True)]
         below.plot(at, most, "_", color=PAPER, markersize=28, label="ceiling")

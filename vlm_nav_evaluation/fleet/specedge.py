@@ -22,10 +22,9 @@ from speculation.progress import progress
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, tokens_of
 from vlm_nav_evaluation.fleet.figures import Window, run
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System
+from vlm_nav_evaluation.fleet.systems import Drafting, Exit, Setting, System, Times
 from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.tables import Column, figures_table
-from vlm_nav_evaluation.virtual_time.timings import Timings
 
 TREE, DEPTHS, BATCHES = 32, tuple(range(1, 13)), (1, 2, 4, 8)
 DEEPEST = 32
@@ -40,6 +39,11 @@ CONTEXT = PROMPT + ANSWER // 2
 """Mean tokens in the cache."""
 GROWTH = PassCost(33.14e-6, 34.5e-9, 4.62e-6, 0.0)
 """What further rows and tokens add to a pass: WISP's Table 12, as this paper prints no T_q of a batch."""
+EXIT = Exit(2, 0.40, 0.390)
+"""Of the embedded pair, short list, 1,554 verifications (models/exits/measured.json): lead over the verdict, and how
+often all of it is right."""
+EXIT_COST = 0.018
+"""What it adds to a pass, measured there."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ PAIRS = {"Qwen3 32B/1.7B": Pair(0.0942, 7, 5.05, 4.10), "Qwen3 14B/1.7B": Pair(0
 EMBEDDED = "embedded"
 AS_MEASURED = f"{EMBEDDED}, as measured"
 """The model that is brought to no printed figure."""
-SERVER, SPECEDGE = "server_sd", "specedge"
-EDGES = ("cohorts, no pre-drafts", SPECEDGE)
+SERVER, SPECEDGE, OURS = "server_sd", "specedge", ("ours", "ours, exits")
+ORACLE = "oracle"
+"""Robots that know where each verdict will end: what no rule of drafting ahead can pass."""
+EDGES = ("cohorts, no pre-drafts", SPECEDGE, *OURS, ORACLE)
 Run = tuple[Setting, int]
 """A setting and its robots."""
 
@@ -100,17 +106,23 @@ def server_run(pair: Pair, model: Candidates, batch: int, depth: int) -> Run:
     """Return `server_sd` with trees of a depth."""
     scheduling = Scheduling("fcfs", max_batch=batch, hint_tokens=0)
     system = System(SERVER, scheduling, server_draft=TREE, server_depth=depth)
-    times = Timings("SpecEdge", T_P, one_way_s=RTT / 2.0, cost=cost_of(pair), server_draft_s=T_P)
+    times = Times("SpecEdge", cost_of(pair), T_P, RTT / 2.0, PassCost(0.0, 0.0, 0.0, T_P))
     return Setting(system, times, model.workload(ANSWER, PROMPT)), batch
 
 
-def edge_run(pair: Pair, model: Candidates, batch: int, name: str) -> Run:
-    """Return robots in two cohorts, one of `EDGES`: they draft while the verifier works for the others."""
-    levels = min(TREE, depth_of(pass_s(pair, batch), RTT))
-    drafting = Drafting(levels, ahead=name == SPECEDGE, tree=TREE)
+def edge_run(pair: Pair, model: Candidates, batch: int, name: str, exits: tuple[Exit, ...] = ()) -> Run:
+    """Return robots in two cohorts, one of `EDGES`: they draft while the verifier works for the others.
+
+    exits: in place of the one that "ours, exits" has.
+    """
+    exits = exits or ((EXIT,) if name == OURS[1] else ())
+    more = 1.0 + EXIT_COST * len(exits)
+    levels = min(TREE, depth_of(more * pass_s(pair, batch), RTT))
+    ahead = name in (SPECEDGE, *OURS, ORACLE)
+    drafting = Drafting(levels, ahead=ahead, tree=TREE, heads=1 if name == SPECEDGE else 0, oracle=name == ORACLE)
     scheduling = Scheduling("pipeline", max_batch=batch, collect_s=1.0, hint_tokens=0)
-    system = System(name, scheduling, drafting=drafting)
-    times = Timings("SpecEdge", T_P, one_way_s=RTT / 2.0, cost=cost_of(pair))
+    system = System(name, scheduling, drafting=drafting, exits=exits)
+    times = Times("SpecEdge", cost_of(pair).scaled(more), T_P, RTT / 2.0)
     return Setting(system, times, model.workload(ANSWER, PROMPT)), 2 * batch
 
 
@@ -150,7 +162,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for (pair, name, batch), runs in seen.items():
         figures[pair][name]["batches"][batch] = compared(pairs[pair], batch, runs)
     return {
-        "times": {"T_p": T_P, "RTT": RTT, "growth": asdict(GROWTH), "context": CONTEXT},
+        "times": {"T_p": T_P, "RTT": RTT, "growth": asdict(GROWTH), "context": CONTEXT, "exit_cost": EXIT_COST},
+        "exit": asdict(EXIT),
         "sources": {name: MODELS[name].source for name in names if name in MODELS},
         "window_s": [WARM_S, WINDOW_S],
         "rows": figures,
@@ -210,7 +223,10 @@ def report(data: Mapping[str, Any]) -> str:
         *(f"  {name}: {source}" for name, source in data["sources"].items()),
         f"all but '{AS_MEASURED}' are brought to the printed tokens a verification of the paper's server: the chance "
         "that none of the first k candidates is right is raised to a power",
-        "cohorts: SpecEdge without pre-drafts; specedge: the likeliest path goes on while a draft is away",
+        "cohorts: SpecEdge without pre-drafts; specedge: one path goes on; ours: several do, sharing a forward by what "
+        f"they are expected to bring; exits: after {EXIT.after:.0%} of a pass the target names the verdict, and "
+        f"{EXIT.right:.0%} of these names are right, as with the embedded pair; {ORACLE}: drafts on where the verdict "
+        "will end, which no robot knows",
         "times: over server_sd at its best depth",
     ]
     for pair, by_model in data["rows"].items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from cloud_verifier.config import Scheduling
+from speculation.pass_cost import Load, PassCost
 from speculation.wire import MAX_DRAFT_TOKENS, Idle
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
-from vlm_nav_evaluation.virtual_time.timings import Timings
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,27 @@ class Drafting:
     """Tokens by which it must have grown."""
     tree: int = 0
     """Nodes of a tree, 0 for a chain."""
+    heads: int = 1
+    """Places behind a tree where drafting goes on; a forward feeds all of them. SpecEdge, Sec. 4.2, has one; 0: as many
+    as are expected to bring most."""
+    oracle: bool = False
+    """It drafts on at the very place where the verdict on its tree will end, which no robot can know: a bound."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """An early exit of the target, which names the verdict during a pass. Raises ValueError, naming the field."""
+
+    layer: int
+    after: float
+    """What share of the pass is over then."""
+    right: float
+    """How often it names the verdict that the pass ends with."""
+
+    def __post_init__(self) -> None:
+        for name in ("after", "right"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"exit after layer {self.layer}: {name} = {getattr(self, name)} is outside 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -42,8 +64,12 @@ class System:
     server_draft: int = 0
     """Nodes of the tree that a draft model beside the target proposes, 0 for none."""
     server_depth: int = 0
+    exits: tuple[Exit, ...] = ()
+    """The first one that is right is as likely as it is measured, and all behind it are right, too."""
 
     def __post_init__(self) -> None:
+        if list(self.exits) != sorted(self.exits, key=lambda each: (each.after, each.right)):
+            raise ValueError(f"system {self.name}: exits are not in the order of their layers, or less right later")
         if self.server_draft and not 1 <= self.server_depth <= self.server_draft <= MAX_DRAFT_TOKENS:
             raise ValueError(f"system {self.name}: server_depth = {self.server_depth} is outside 1 to server_draft")
         if self.server_draft and self.drafting is not None:
@@ -51,12 +77,36 @@ class System:
 
 
 @dataclass(frozen=True)
+class Times:
+    """How long everything takes. Raises ValueError, naming the field."""
+
+    name: str
+    cost: PassCost
+    """A target forward."""
+    draft_s: float = 0.02
+    """T_p: a draft forward on a robot; WISP's robots draft 50 tokens a second."""
+    one_way_s: float = 0.01
+    """T_c: a message's way."""
+    server_draft: PassCost = field(default=PassCost(0.0, 0.0, 0.0, 0.0))
+    """A forward of the draft model beside the target."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value: Any = getattr(self, each.name)
+            if isinstance(value, float) and not 0.0 <= value < float("inf"):
+                raise ValueError(f"times {self.name}: {each.name} = {value} must be finite and not negative")
+
+    def pass_s(self, load: Load) -> float:
+        """Return the seconds of a target forward."""
+        return self.cost.seconds(load)
+
+
+@dataclass(frozen=True)
 class Setting:
     """Everything that a run is made of, but the number of robots."""
 
     system: System
-    times: Timings
-    """`cost` is what target forwards take."""
+    times: Times
     workload: Workload
     classes: tuple[str, ...] = ()
     """Service classes that robots have, at random."""

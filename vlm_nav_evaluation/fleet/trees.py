@@ -20,8 +20,10 @@ class Shape:
     """A tree's nodes as paths of ranks, the likeliest first, so that no node comes before its parent."""
 
     nodes: tuple[Path, ...]
-    head: Path = ()
-    """The likeliest path just behind the tree: where a verdict's own token is most likely to land."""
+    heads: tuple[Path, ...] = ()
+    """The likeliest paths just behind the tree, the likeliest first: where a verdict's own token may land."""
+    chances: tuple[float, ...] = ()
+    """Chance of every head that the verdict ends there."""
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
@@ -54,24 +56,50 @@ class Shape:
 
 
 @lru_cache(maxsize=8192)
-def best_tree(levels: tuple[tuple[float, ...], ...], size: int, depth: int) -> Shape:
+def best_tree(
+    levels: tuple[tuple[float, ...], ...], size: int, depth: int, heads: int = 1, widths: tuple[int, ...] = ()
+) -> Shape:
     """Return the `size` nodes with the largest path products, no deeper than `depth` (Sequoia, SpecExec).
 
-    levels: the chance of each candidate, for every level; there is nothing below the last.
+    levels: the chance of each candidate, for every level; there is nothing below the last. heads: how many of the next
+    likeliest nodes are named. widths: how many nodes the first levels hold at most, because they were drafted beside
+    others.
     """
     queue: list[tuple[float, Path]] = [(-1.0, ())]
     nodes: list[Path] = []
-    head: Path = ()
-    while queue and (len(nodes) < size or not head):
+    left: list[tuple[float, Path]] = []
+    places = list(widths)
+    while queue and (len(nodes) < size or len(left) < heads):
         value, node = heapq.heappop(queue)
-        if node and (len(nodes) >= size or len(node) > depth):
-            head = head or node
+        level = len(node)
+        if node and (len(nodes) >= size or level > depth or (level <= len(places) and not places[level - 1])):
+            left.append((-value, node))
             continue
         if node:
             nodes.append(node)
-        for rank, chance in enumerate(levels[len(node)] if len(node) < len(levels) else ()):
+            if level <= len(places):
+                places[level - 1] -= 1
+        for rank, chance in enumerate(levels[level] if level < len(levels) else ()):
             heapq.heappush(queue, (value * chance, (*node, rank)))
-    return Shape(tuple(nodes), head)
+    left = left[:heads]
+    return Shape(tuple(nodes), tuple(node for _, node in left), tuple(value for value, _ in left))
+
+
+@lru_cache(maxsize=8192)
+def widened_tree(
+    levels: tuple[tuple[float, ...], ...], size: int, forwards: int, heads: int = 1, widths: tuple[int, ...] = ()
+) -> Shape:
+    """Return the best tree that so many forwards make of levels that were drafted narrow.
+
+    A forward adds a level below, or gives one its other nodes, for which those above must have theirs: so the first of
+    them widen the first levels, as many as commit most, and the others go deeper. widths: see `best_tree`.
+    """
+    made = []
+    for wider in range(forwards + 1 if any(width < size for width in widths) else 1):
+        depth = max(len(widths), wider) + forwards - wider
+        shape = best_tree(levels[: depth + 1], size, depth, heads, (size,) * wider + widths[wider:])
+        made.append((expected_tokens(shape, levels), -wider, shape))
+    return max(made, key=lambda each: each[:2])[2]
 
 
 def expected_tokens(shape: Shape, levels: tuple[tuple[float, ...], ...]) -> float:

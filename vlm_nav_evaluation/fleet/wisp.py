@@ -18,11 +18,10 @@ from speculation.service_classes import BATCH as BATCH_CLASS
 from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import Idle
 from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, run
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
 from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.tables import Column, figures_table, table
-from vlm_nav_evaluation.virtual_time.timings import Timings
 
 BATCH = 256
 COSTS = {"appendix C": PAPER_COSTS["wisp-32b"], "main text": PAPER_COSTS["wisp-32b-main"]}
@@ -76,9 +75,9 @@ MEANING = {
 }
 
 
-def times_of(cost: str) -> Timings:
-    """Return a coefficient set's times; robots draft 50 tokens a second, a round trip takes 20 ms."""
-    return Timings(f"WISP, {cost}", draft_s=0.02, one_way_s=0.01, cost=COSTS[cost])
+def times_of(cost: str) -> Times:
+    """Return a coefficient set's times."""
+    return Times(f"WISP, {cost}", COSTS[cost])
 
 
 def add_options(line: argparse.ArgumentParser) -> None:

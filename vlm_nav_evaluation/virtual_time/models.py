@@ -30,6 +30,8 @@ DRAFT_LAYERS = 28
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
 LEAST = 1e-12
+_LEAST_PROMPT = 2
+"""Tokens of a prompt whose length is not declared: one that its prefill feeds, and the root."""
 _TRUE_PATH = 0
 """The key of a prefix of the answer; a prefix that has left it has its hash."""
 

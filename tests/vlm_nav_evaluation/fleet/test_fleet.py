@@ -12,13 +12,12 @@ from speculation.pass_cost import PassCost
 from speculation.wire import Idle
 from vlm_nav_evaluation.fleet import fleet as module
 from vlm_nav_evaluation.fleet.fleet import Fleet
-from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System
-from vlm_nav_evaluation.fleet.wisp import CLASSES, systems, times_of
+from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
+from vlm_nav_evaluation.fleet.wisp import CLASSES, COSTS, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
-from vlm_nav_evaluation.virtual_time.timings import Timings
 
 SHORT = Workload(((0.6, 0.2), (0.9, 0.05)), (0.5, 0.5), (8, 64), (4, 40))
-FLAT = Timings("flat", 0.02, one_way_s=0.01, cost=PassCost(0.0, 0.0, 0.0, 0.1))
+FLAT = Times("flat", PassCost(0.0, 0.0, 0.0, 0.1), 0.02, 0.01)
 
 
 def system(policy: str, drafting: Drafting | None, **more: object) -> System:
@@ -32,8 +31,8 @@ DRAFTINGS = {
     "predictor": (Drafting(8, predictor=True), {}),
     "grows": (Drafting(3, ahead=True, most=12), {}),
     "grows, ledger": (Drafting(3, ahead=True, most=12), {"idle": Idle.LEDGER}),
-    "tree": (Drafting(4, ahead=True, tree=12), {}),
-    "tree, ledger": (Drafting(4, ahead=True, tree=12), {"idle": Idle.LEDGER}),
+    "tree": (Drafting(4, ahead=True, tree=12, heads=3), {}),
+    "tree, ledger": (Drafting(4, ahead=True, tree=12, heads=3), {"idle": Idle.LEDGER}),
     "server": (None, {"server_draft": 8, "server_depth": 3}),
     "no cache": (Drafting(4), {"cached": False}),
 }
@@ -89,3 +88,5 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
         system("fcfs", None, server_draft=4, server_depth=9)
     with pytest.raises(ValueError, match="exclude each other"):
         system("fcfs", Drafting(), server_draft=4, server_depth=2)
+    with pytest.raises(ValueError, match="draft_s = -1"):
+        Times("wrong", COSTS["main text"], draft_s=-1.0)
