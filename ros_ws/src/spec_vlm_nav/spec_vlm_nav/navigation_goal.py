@@ -33,6 +33,12 @@ HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
 """What a goal's last sentence ends with where nobody knows whether the robot stands."""
 
 
+PLACES_LIMIT = 3
+"""A goal ends where answers give more places than this for the object that are too far apart to be one."""
+STOP_WITHIN_M = 2.0
+"""A STOP further than this from where answers gave the object ends the goal without success."""
+
+
 class End(Enum):
     """How a goal ended."""
 
@@ -47,6 +53,7 @@ class End(Enum):
     LINK_LOST = "no verifier"
     BAD_INSTRUCTION = "the instruction cannot be followed"
     NO_VALID_ACTION = "the model's answers were no actions"
+    CONTRADICTED = "odometry contradicts the model's answers"
     OBSTACLE = "something keeps blocking the robot"
     ROBOT_FAULT = "the robot does not execute actions"
 
@@ -168,6 +175,22 @@ class NavigationGoal:
             wanted = self._wanted[prompt.vocabulary]
             prompt.memory.read(split_thinking(answer)[1], wanted.colour, wanted.object_class)
             self._memory = prompt.memory
+
+    def contradiction(self, prompt: Prompt, stops: bool) -> str:
+        """Return what odometry contradicts in the answers up to this prompt's, in words; empty: nothing, or unknown.
+
+        `stops`: whether the last one says that the object is reached.
+        """
+        memory = prompt.memory
+        if memory is None:
+            return ""
+        if memory.claimed_places > PLACES_LIMIT:
+            return f"the object was said to be at {memory.claimed_places} places too far apart to be one"
+        metres = memory.metres_to_object
+        if not stops or metres <= STOP_WITHIN_M:
+            return ""
+        seen = f"{metres:.1f} m from where" if memory.last is not None else "and no answer gave a place where"
+        return f"a stop {seen} the object is"
 
     def moved(self, action: NavigationAction, execution: Execution | None) -> None:
         """Note what a motion came to; None where nobody took it up."""
