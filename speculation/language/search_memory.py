@@ -52,7 +52,7 @@ _SEARCHED_LINE = "Searched: "
 SEARCHED_FRAMES = 3 * SECTORS
 """A search that has shown nothing new for so many frames, three whole turns' worth, walks in circles. The actions that
 a prompt lists are too few to tell."""
-_CLAIM_METRES, _CLAIM_SHARE = 0.75, 0.5
+_CLAIM_METRES, _CLAIM_SHARE = 0.5, 0.3
 """How far apart claims of one object may lie: metres, and a share of the larger distance on top."""
 _MISSED_BEARING, _MISSED_METRES = math.radians(25.0), 3.0
 _PHRASE_SIDES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}

@@ -35,7 +35,7 @@ HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
 
 PLACES_LIMIT = 3
 """A goal ends where answers give more places than this for the object that are too far apart to be one."""
-STOP_WITHIN_M = 2.0
+STOP_WITHIN_M = 1.5
 """A STOP further than this from where answers gave the object ends the goal without success."""
 
 
