@@ -585,8 +585,10 @@ def test_no_answers_move_the_robot_further_in_any_minute_than_its_budget(
         assert math.degrees(sum(radians for _, radians in moved)) <= TIGHT.degrees_a_minute + 1e-6
 
 
-def test_an_action_waits_until_all_of_it_fits_into_the_budget_and_is_then_carried_out_in_one_go() -> None:
-    robot = Robot(config=TIGHT)
+@pytest.mark.parametrize("shown", [1.0, 1.5])
+def test_an_action_waits_until_all_of_it_fits_into_the_budget_and_is_then_carried_out_in_one_go(shown: float) -> None:
+    """What odometry shows beyond what was commanded counts, too."""
+    robot = Robot(shown, TIGHT)
     for _ in range(2):
         robot.act(FORWARD, LARGE)
         assert robot.run().outcome == DONE

@@ -750,7 +750,10 @@ def claimed(metres: str, action: str, where: str = "straight ahead") -> str:
     ("answers", "why"),
     [
         ([claimed("2", "forward large"), claimed("1.5", "forward medium"), claimed("0.5", "stop")], ""),
-        ([claimed("5", "forward large"), LEFT, claimed("4", "forward large", "on the right"), LEFT, DONE], " from where"),
+        (
+            [claimed("5", "forward large"), LEFT, claimed("4", "forward large", "on the right"), LEFT, DONE],
+            " from where",
+        ),
         ([claimed("1", "forward large")], "said to be at 4 places too far apart to be one"),
         ([claimed("1", "forward large"), FAR] * 9, "said to be at 4 places too far apart to be one"),
         ([claimed("1", "turn left large")], "said to be at 4 places too far apart to be one"),
@@ -758,7 +761,9 @@ def claimed(metres: str, action: str, where: str = "straight ahead") -> str:
         ([LEFT, DONE], "a stop and no answer gave a place where the object is"),
     ],
 )
-def test_answers_that_odometry_contradicts_end_the_goal_without_success(answers: list[str | Exception], why: str) -> None:
+def test_answers_that_odometry_contradicts_end_the_goal_without_success(
+    answers: list[str | Exception], why: str
+) -> None:
     world = searching(answers)
     result = world.run()
     assert result.end is (End.CONTRADICTED if why else End.STOPPED)

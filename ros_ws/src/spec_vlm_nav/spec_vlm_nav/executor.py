@@ -94,7 +94,8 @@ class Executor:
         self._asked = self._began = self._ended_at = 0.0
         self._place_lost = False
         self._budget = MotionBudget(config.metres_a_minute, math.radians(config.degrees_a_minute))
-        self._commanded_at = 0.0
+        self._commanded_at = self._paid = 0.0
+        """Since when the velocity is commanded; metres or radians of the newest motion that the budget has paid."""
         self._waits = False
         """Whether the running action waits until the budget has room for the rest of it."""
         self._decider_at = 0.0
@@ -212,7 +213,7 @@ class Executor:
             self._finish(NO_ODOMETRY, f"{self.problem(now) or 'no odometry'}: the robot stands", now)
         else:
             self._motion = Motion(action, self._pose, now, self._config, command.speed_scale, self.response)
-            self._waits = True
+            self._waits, self._paid = True, 0.0
             self.tick(now)
 
     def tick(self, now: float) -> None:
@@ -236,6 +237,9 @@ class Executor:
         self._held_for = f"{', '.join(silent)} silent" if silent else self._spent_words if self._waits else ""
         self._message = f"standing: {self._held_for}{self._why(silent, now)}" if self._held_for else ""
         step = motion.update(pose, now, bool(self._held_for), self._seen, self._timeout / self.rhythm.limit)
+        more = step.progress - self._paid
+        if more > 0.0:  # odometry shows more than was commanded
+            self._pay(0.0 if motion.turning else more, more if motion.turning else 0.0, now)
         self._command(step.velocity, now)
         if step.outcome is not Outcome.RUNNING:
             self._finish(OUTCOME_CODE[step.outcome], step.message, now)
@@ -271,9 +275,15 @@ class Executor:
             self.tick(now)
 
     def _command(self, velocity: Velocity, now: float) -> None:
-        """Command a velocity from now on, and account for the one before: no command counts longer than it holds."""
-        self._budget.spend(self.velocity, min(now - self._commanded_at, COMMAND_HOLD_S), now)
+        """Command a velocity from now on, and pay for the one before: no command counts longer than it holds."""
+        seconds = min(now - self._commanded_at, COMMAND_HOLD_S)
+        if self.velocity != ZERO and seconds > 0.0:
+            self._pay(math.hypot(self.velocity.vx, self.velocity.vy) * seconds, abs(self.velocity.wz) * seconds, now)
         self.velocity, self._commanded_at = velocity, now
+
+    def _pay(self, metres: float, radians: float, now: float) -> None:
+        self._budget.spend(metres, radians, now)
+        self._paid += radians if self._motion is not None and self._motion.turning else metres
 
     def _has_budget(self, motion: Motion, now: float) -> bool:
         """Return whether the motion may go on until the next tick, or all of the rest where it waited for that."""

@@ -105,11 +105,12 @@ class MotionConfig(CheckedSettings, frozen=True):
         float, Meta(ge=0.3, le=10.0, description="time that a robot gets to show progress; without it is blocked, s")
     ] = 1.2
     metres_a_minute: Annotated[
-        float, Meta(ge=2.0, le=60.0, description="the robot is commanded no further within a minute, m")
-    ] = 15.0
+        float, Meta(ge=2.0, le=60.0, description="the robot is moved no further within a minute, m")
+    ] = 12.0
     degrees_a_minute: Annotated[
-        float, Meta(ge=180.0, le=3600.0, description="... and turns no further within a minute, degrees")
-    ] = 1080.0
+        float, Meta(ge=180.0, le=3600.0, description="... and turned no further within a minute, degrees")
+    ] = 1500.0
+    """Searches took 5.4 m and 1363 degrees at most, at the simulator's speeds."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +248,8 @@ class Motion:
     ) -> MotionStep:
         """Take the newest odometry and the time (steady clock, seconds); return what to command.
 
-        held: the robot is kept standing on purpose: no sign of an obstacle, and no part of the time cap. seen: when that odometry arrived;
-        now if not given. share: how much of the speeds is allowed, 0 to 1. An ended motion stays ended.
+        held: the robot is kept standing on purpose: no sign of an obstacle, and no part of the time cap. seen: when
+        that odometry arrived; now if not given. share: how much of the speeds is allowed, 0 to 1. An ended motion stays ended.
         """
         if self._ended is not None:
             return self._ended

@@ -84,10 +84,9 @@ class SlewLimiter:
 
 
 class MotionBudget:
-    """Adds up what is commanded in each minute, so that answers move the robot no further, whatever they say.
+    """Adds up how far a robot is moved in each minute, so that answers move it no further, whatever they say.
 
-    Metres count in any direction and radians either way; what is a minute old, or up to `BUDGET_STEP_S` more, is free
-    again. Time: steady clock, seconds.
+    What is a minute old, or up to `BUDGET_STEP_S` more, is free again. Time: steady clock, seconds.
     """
 
     def __init__(self, metres: float, radians: float) -> None:
@@ -95,11 +94,11 @@ class MotionBudget:
         self._steps: deque[tuple[float, float, float]] = deque()
         """When each step began, and the metres and radians in it."""
 
-    def spend(self, velocity: Velocity, seconds: float, now: float) -> None:
-        """Note that the robot was commanded this velocity in the seconds before `now`."""
-        if velocity == ZERO or seconds <= 0.0:
+    def spend(self, metres: float, radians: float, now: float) -> None:
+        """Note what the robot was moved until `now`, in any direction."""
+        if metres <= 0.0 and radians <= 0.0:
             return
-        began, metres, radians = now, math.hypot(velocity.vx, velocity.vy) * seconds, abs(velocity.wz) * seconds
+        began = now
         if self._steps and now - self._steps[-1][0] < BUDGET_STEP_S:
             began, before_m, before_rad = self._steps.pop()
             metres, radians = before_m + metres, before_rad + radians
