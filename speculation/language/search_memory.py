@@ -52,8 +52,6 @@ _SEARCHED_LINE = "Searched: "
 SEARCHED_FRAMES = 3 * SECTORS
 """A search that has shown nothing new for so many frames, three whole turns' worth, walks in circles. The actions that
 a prompt lists are too few to tell."""
-_CLAIM_METRES, _CLAIM_SHARE = 0.5, 0.3
-"""How far apart claims of one object may lie: metres, and a share of the larger distance on top."""
 _MISSED_BEARING, _MISSED_METRES = math.radians(25.0), 3.0
 _PHRASE_SIDES = {phrase: side for side, phrases in SIDE_PHRASES.items() for phrase in phrases}
 _WHERE = rf"[^.]*?\b({'|'.join(map(re.escape, _PHRASE_SIDES))})\b[^.]*?\babout (\d+(?:\.5)?) m\b"
@@ -107,8 +105,6 @@ class SearchMemory:
         self._places: list[_Place] = []
         self._doors: list[tuple[float, float]] = []
         self._last: tuple[float, float] | None = None
-        self._claims: list[tuple[tuple[float, float], float]] = []
-        """The first claim of each place where the object was said to be, and how far others of that place may lie."""
         self._in_vain = 0
         """Frames since the last one that showed something new."""
 
@@ -116,7 +112,7 @@ class SearchMemory:
         """Return another memory of the same: for a frame that may not count in the end."""
         twin = SearchMemory(self._camera)
         twin._views, twin._doors, twin._last = [*self._views], [*self._doors], self._last
-        twin._claims, twin._in_vain = [*self._claims], self._in_vain
+        twin._in_vain = self._in_vain
         twin._places = [place.copy() for place in self._places]
         return twin
 
@@ -158,11 +154,8 @@ class SearchMemory:
 
     def found(self, bearing: float, metres: float) -> None:
         """Note the object in the last frame."""
-        self._last = at = self._at(bearing, metres)
+        self._last = self._at(bearing, metres)
         self._in_vain = 0
-        reach = _CLAIM_METRES + _CLAIM_SHARE * metres
-        if all(math.dist(at, known) > max(reach, other) for known, other in self._claims):
-            self._claims.append((at, reach))
 
     def missed(self) -> None:
         """Note that the last frame does not show the object: a place right ahead and near is no longer where it is."""
@@ -178,13 +171,8 @@ class SearchMemory:
         return self._last
 
     @property
-    def claimed_places(self) -> int:
-        """How many places answers have given for the object that are too far apart to be one."""
-        return len(self._claims)
-
-    @property
     def metres_to_object(self) -> float:
-        """Metres from the robot's last view to where the object was last seen; infinite where that is nowhere."""
+        """Metres from the robot at its last view to where the object was last seen; infinite where that is nowhere."""
         return math.inf if self._last is None else self._seen_from_here(self._last)[1]
 
     def lines(self) -> tuple[str, ...]:

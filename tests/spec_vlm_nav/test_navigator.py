@@ -764,7 +764,7 @@ def claimed(metres: str, action: str, where: str = "straight ahead") -> str:
 def test_answers_that_odometry_contradicts_end_the_goal_without_success(
     answers: list[str | Exception], why: str
 ) -> None:
-    world = searching(answers)
+    world = searching(answers, link=Line())
     result = world.run()
     assert result.end is (End.CONTRADICTED if why else End.STOPPED)
     assert why in result.message and result.held and (not why or world.texts[-1] == "hold")
@@ -772,8 +772,9 @@ def test_answers_that_odometry_contradicts_end_the_goal_without_success(
     assert walked <= 4.6, "a metre ahead, for many metres"
 
 
-def test_a_model_that_names_no_places_is_not_held_to_them() -> None:
-    world = World([claimed("1", "forward large")] * 8 + [DONE], known=[WORDS])
+@pytest.mark.parametrize("more", [{"known": [WORDS], "link": Line()}, {"known": [SEARCHES]}])
+def test_a_model_that_never_learned_to_name_places_and_a_draft_model_are_not_held_to_them(more: Any) -> None:
+    world = World([claimed("1", "forward large")] * 8 + [DONE], **more)
     assert world.run().end is End.STOPPED
 
 

@@ -249,7 +249,8 @@ class Motion:
         """Take the newest odometry and the time (steady clock, seconds); return what to command.
 
         held: the robot is kept standing on purpose: no sign of an obstacle, and no part of the time cap. seen: when
-        that odometry arrived; now if not given. share: how much of the speeds is allowed, 0 to 1. An ended motion stays ended.
+        that odometry arrived; now if not given. share: how much of the speeds is allowed, 0 to 1. An ended motion
+        stays ended.
         """
         if self._ended is not None:
             return self._ended

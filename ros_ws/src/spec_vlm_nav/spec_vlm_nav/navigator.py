@@ -290,9 +290,8 @@ class Navigator:
             return None
         if motion is None and not self._is_same_view(asked):
             return None
-        self._goal.answered(asked.prompt, reply.text)
-        contradiction = self._goal.contradiction(asked.prompt, action == STOP)
-        if contradiction and not asked.alone:
+        contradiction = self._goal.answered(asked.prompt, reply.text, asked.verified, action == STOP)
+        if contradiction:
             raise GoalEnded(End.CONTRADICTED, contradiction)
         if not action.kind.moves:
             self._finish(asked, reply, action, parsed.reasoning)
