@@ -772,10 +772,14 @@ def test_answers_that_odometry_contradicts_end_the_goal_without_success(
     assert walked <= 4.6, "a metre ahead, for many metres"
 
 
-@pytest.mark.parametrize("more", [{"known": [WORDS], "link": Line()}, {"known": [SEARCHES]}])
-def test_a_model_that_never_learned_to_name_places_and_a_draft_model_are_not_held_to_them(more: Any) -> None:
-    world = World([claimed("1", "forward large")] * 8 + [DONE], **more)
-    assert world.run().end is End.STOPPED
+@pytest.mark.parametrize(
+    ("known", "link", "dry"), [(WORDS, Line(), False), (SEARCHES, None, False), (SEARCHES, Line(), True)]
+)
+def test_a_model_that_never_learned_places_a_draft_model_and_a_dry_run_are_not_held_to_them(
+    known: Vocabulary, link: Line | None, dry: bool
+) -> None:
+    world = World([claimed("1", "forward large")] * 8 + [LEFT, DONE], known=[known], link=link)
+    assert world.run(dry=dry).end is End.STOPPED
 
 
 # -- a lost link

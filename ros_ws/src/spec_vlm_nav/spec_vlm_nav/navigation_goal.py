@@ -178,7 +178,8 @@ class NavigationGoal:
         """Note the prompt's frame, and what the answer says of it, as searched.
 
         Return what odometry contradicts in the `verified` answers up to this one, in words; empty: nothing, or nobody
-        can tell. `stops`: whether the answer says that the robot is there.
+        can tell, as in a dry run, where people carry the object. `stops`: whether the answer says that the robot is
+        there.
         """
         memory = prompt.memory
         if memory is None or prompt.vocabulary is None:
@@ -186,7 +187,7 @@ class NavigationGoal:
         wanted, before = self._wanted[prompt.vocabulary], memory.last
         memory.read(split_thinking(answer)[1], wanted.colour, wanted.object_class)
         self._memory = memory
-        if not verified:
+        if not verified or self.is_dry:
             return ""
         last, metres = memory.last, memory.metres_to_object
         if last is not None and last != before:
