@@ -44,7 +44,7 @@ class Robot:
         self.now, self.x, self.yaw, self.shown = 100.0, 0.0, 0.0, shown
         self.ended: list[Report] = []
         self.executor = Executor(config, NAMES, TIMEOUT_S, self.ended.append)
-        self.step = 0
+        self.step, self.tick_s = 0, TICK_S
         for _ in range(3):
             self.live()
 
@@ -58,18 +58,12 @@ class Robot:
             self.now,
         )
 
-    def live(
-        self,
-        alive: tuple[str, ...] = NAMES,
-        sample: OdometrySample | None = None,
-        odometry: bool = True,
-        tick_s: float = TICK_S,
-    ) -> None:
+    def live(self, alive: tuple[str, ...] = NAMES, sample: OdometrySample | None = None, odometry: bool = True) -> None:
         """One tick: the robot moves, heartbeats of `alive` and odometry arrive, then the timer runs."""
         velocity = self.executor.velocity
-        self.now += tick_s
-        self.x += velocity.vx * tick_s
-        self.yaw += velocity.wz * tick_s
+        self.now += self.tick_s
+        self.x += velocity.vx * self.tick_s
+        self.yaw += velocity.wz * self.tick_s
         for name in alive:
             self.executor.on_heartbeat(name, self.now)
         if odometry:
@@ -573,13 +567,14 @@ def test_no_answers_move_the_robot_further_in_any_minute_than_its_budget(
     lies: list[tuple[int, int, bool, int]], shown: float
 ) -> None:
     """Whatever comes, in whole actions and in parts that grow; also where odometry shows less than the way."""
-    robot, tick_s = Robot(shown, TIGHT), 0.1
-    moved: deque[tuple[float, float]] = deque(maxlen=round(60.0 / tick_s))
+    robot = Robot(shown, TIGHT)
+    robot.tick_s = 0.1
+    moved: deque[tuple[float, float]] = deque(maxlen=round(60.0 / robot.tick_s))
     for kind, size, again, ticks in itertools.islice(itertools.cycle(lies), 60):
         robot.act(robot.report.kind if again and robot.step else kind, size, again=again, complete=False)
         for _ in range(ticks):
             x, yaw = robot.x, robot.yaw
-            robot.live(tick_s=tick_s)
+            robot.live()
             moved.append((abs(robot.x - x), abs(robot.yaw - yaw)))
         assert sum(metres for metres, _ in moved) <= TIGHT.metres_a_minute + 1e-6
         assert math.degrees(sum(radians for _, radians in moved)) <= TIGHT.degrees_a_minute + 1e-6
@@ -597,7 +592,7 @@ def test_an_action_waits_until_all_of_it_fits_into_the_budget_and_is_then_carrie
     assert not robot.moves and robot.executor.held_for == robot.report.message.removeprefix("standing: ")
     assert "the budget of 2 m and 180 degrees a minute is used up (metres_a_minute, " in robot.report.message
     while not robot.moves and robot.now - since < 70.0:
-        robot.live(tick_s=0.1)
+        robot.live()
     assert 45.0 < robot.now - since < 61.0
     report = robot.run()
     assert report.outcome == DONE and report.elapsed - (robot.now - since) < 0.1
