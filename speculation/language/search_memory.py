@@ -170,6 +170,11 @@ class SearchMemory:
         """Where the object was last seen, in the frame of the views; None: nowhere."""
         return self._last
 
+    @property
+    def metres_to_object(self) -> float:
+        """Metres from the robot at its last view to where the object was last seen; infinite where that is nowhere."""
+        return math.inf if self._last is None else self._seen_from_here(self._last)[1]
+
     def lines(self) -> tuple[str, ...]:
         """Return the lines of a prompt, as seen from the last view. Raises ValueError before the first `look`."""
         here = self._place_of(self._here)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -39,11 +40,11 @@ SMALL, MEDIUM, LARGE = 1, 2, 3
 class Robot:
     """The executor, and a robot that obeys its velocity; odometry at 50 Hz shows `shown` of the way."""
 
-    def __init__(self, shown: float = 1.0) -> None:
+    def __init__(self, shown: float = 1.0, config: MotionConfig = CONFIG) -> None:
         self.now, self.x, self.yaw, self.shown = 100.0, 0.0, 0.0, shown
         self.ended: list[Report] = []
-        self.executor = Executor(CONFIG, NAMES, TIMEOUT_S, self.ended.append)
-        self.step = 0
+        self.executor = Executor(config, NAMES, TIMEOUT_S, self.ended.append)
+        self.step, self.tick_s = 0, TICK_S
         for _ in range(3):
             self.live()
 
@@ -60,9 +61,9 @@ class Robot:
     def live(self, alive: tuple[str, ...] = NAMES, sample: OdometrySample | None = None, odometry: bool = True) -> None:
         """One tick: the robot moves, heartbeats of `alive` and odometry arrive, then the timer runs."""
         velocity = self.executor.velocity
-        self.now += TICK_S
-        self.x += velocity.vx * TICK_S
-        self.yaw += velocity.wz * TICK_S
+        self.now += self.tick_s
+        self.x += velocity.vx * self.tick_s
+        self.yaw += velocity.wz * self.tick_s
         for name in alive:
             self.executor.on_heartbeat(name, self.now)
         if odometry:
@@ -147,7 +148,7 @@ def test_an_action_that_was_paused_is_measured_while_the_robot_rolls_out() -> No
         robot.live()
     for _ in range(15):
         robot.live(alive=("go2_bridge",))
-    assert not robot.moves and robot.executor.held_for == "vlm_nav"
+    assert not robot.moves and robot.executor.held_for == "vlm_nav silent"
     assert robot.report.message == "standing: vlm_nav silent" and robot.report.outcome == RUNNING
     robot.x += 0.05
     robot.live(alive=("go2_bridge",))
@@ -554,6 +555,48 @@ def test_odometry_that_creeps_sideways_ends_the_action_at_once(kind: int) -> Non
     report = robot.run(0.3)
     assert report.outcome == NO_ODOMETRY
     assert "that nobody commanded: it is wrong, or something pushes the robot" in report.message
+
+
+TIGHT = MotionConfig(metres_a_minute=2.0, degrees_a_minute=180.0)
+LIE = st.tuples(st.sampled_from([FORWARD, LEFT, RIGHT]), st.integers(1, 3), st.booleans(), st.integers(5, 30))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(LIE, min_size=1, max_size=8), st.sampled_from([1.0, 0.3]))
+def test_no_answers_move_the_robot_further_in_any_minute_than_its_budget(
+    lies: list[tuple[int, int, bool, int]], shown: float
+) -> None:
+    """Whatever comes, in whole actions and in parts that grow; also where odometry shows less than the way."""
+    robot = Robot(shown, TIGHT)
+    robot.tick_s = 0.1
+    moved: deque[tuple[float, float]] = deque(maxlen=round(60.0 / robot.tick_s))
+    for kind, size, again, ticks in itertools.islice(itertools.cycle(lies), 60):
+        robot.act(robot.report.kind if again and robot.step else kind, size, again=again, complete=False)
+        for _ in range(ticks):
+            x, yaw = robot.x, robot.yaw
+            robot.live()
+            moved.append((abs(robot.x - x), abs(robot.yaw - yaw)))
+        assert sum(metres for metres, _ in moved) <= TIGHT.metres_a_minute + 1e-6
+        assert math.degrees(sum(radians for _, radians in moved)) <= TIGHT.degrees_a_minute + 1e-6
+
+
+@pytest.mark.parametrize("shown", [1.0, 1.5])
+def test_an_action_waits_until_all_of_it_fits_into_the_budget_and_is_then_carried_out_in_one_go(shown: float) -> None:
+    """What odometry shows beyond what was commanded counts, too."""
+    robot = Robot(shown, TIGHT)
+    for _ in range(2):
+        robot.act(FORWARD, LARGE)
+        assert robot.run().outcome == DONE
+    robot.act(FORWARD, LARGE)
+    since = robot.now
+    assert not robot.moves and robot.executor.held_for == robot.report.message.removeprefix("standing: ")
+    assert "the budget of 2 m and 180 degrees a minute is used up (metres_a_minute, " in robot.report.message
+    while not robot.moves and robot.now - since < 70.0:
+        robot.live()
+    assert 45.0 < robot.now - since < 61.0
+    report = robot.run()
+    assert report.outcome == DONE and report.elapsed - (robot.now - since) < 0.1
+    assert robot.ended[-1].progress == pytest.approx(0.75, abs=0.03)
 
 
 NUMBERS = st.integers(0, 6)

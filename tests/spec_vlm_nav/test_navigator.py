@@ -742,6 +742,46 @@ def test_a_model_of_form_1_cannot_end_a_search_that_it_never_learned() -> None:
     assert any("never learned to search" in why for _, why in world.reports)
 
 
+def claimed(metres: str, action: str, where: str = "straight ahead") -> str:
+    return f"The silver bottle is {where}, about {metres} m away.\nAction: {action}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([claimed("2", "forward large"), claimed("1.5", "forward medium"), claimed("0.5", "stop")], ""),
+        (
+            [claimed("5", "forward large"), LEFT, claimed("4", "forward large", "on the right"), LEFT, DONE],
+            " from where",
+        ),
+        ([claimed("1", "forward large")], "said to be at 4 places too far apart to be one"),
+        ([claimed("1", "forward large"), FAR] * 9, "said to be at 4 places too far apart to be one"),
+        ([claimed("1", "turn left large")], "said to be at 4 places too far apart to be one"),
+        ([claimed("3", "stop")], "a stop 3.3 m from where the object is"),
+        ([LEFT, DONE], "a stop and no answer gave a place where the object is"),
+    ],
+)
+def test_answers_that_odometry_contradicts_end_the_goal_without_success(
+    answers: list[str | Exception], why: str
+) -> None:
+    world = searching(answers, link=Line())
+    result = world.run()
+    assert result.end is (End.CONTRADICTED if why else End.STOPPED)
+    assert why in result.message and result.held and (not why or world.texts[-1] == "hold")
+    walked = sum(action.metres for _, action in world.acts if action is not None)
+    assert walked <= 4.6, "a metre ahead, for many metres"
+
+
+@pytest.mark.parametrize(
+    ("known", "link", "dry"), [(WORDS, Line(), False), (SEARCHES, None, False), (SEARCHES, Line(), True)]
+)
+def test_a_model_that_never_learned_places_a_draft_model_and_a_dry_run_are_not_held_to_them(
+    known: Vocabulary, link: Line | None, dry: bool
+) -> None:
+    world = World([claimed("1", "forward large")] * 8 + [LEFT, DONE], known=[known], link=link)
+    assert world.run(dry=dry).end is End.STOPPED
+
+
 # -- a lost link
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any, cast
 
 import pytest
 import yaml
 
 from edge_drafter import DecodingStats
+from spec_vlm_nav.motion import wrap
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.runner import SOURCE
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import figures
+from vlm_nav_evaluation.closed_loop.episodes import SIM_MOTION
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_evaluation.closed_loop.virtual_robot import SIM_LIMITS, SIM_MOTION, ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.search_prompts import SearchPrompts
@@ -62,6 +66,28 @@ def test_a_robot_that_acts_early_moves_once_the_kind_is_committed(timelines: Tim
 def test_a_question_asked_in_motion_saves_more(timelines: Timelines) -> None:
     early, ahead = run(timelines, look_ahead=False), run(timelines)
     assert ahead.used_ahead > 0 and ahead.standing_s < early.standing_s
+
+
+def test_a_verifier_that_always_says_turn_moves_the_robot_no_further_than_the_minutes_budget(
+    timelines: Timelines,
+) -> None:
+    scene = scene_of(3, "easy", "silver bottle")
+    robot = VirtualRobot(scene, timelines, "full", 0.0, None)
+    yaws: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        robot.sleep(seconds)
+        yaws.append(robot.world.pose.yaw)
+
+    config = NavigatorConfig(ResponseOrder.ACTION_FIRST)
+    navigator = Navigator(NavigationGoal("find it"), robot, robot, robot.clock, sleep, lambda: None, config)
+    try:
+        result = navigator.run(time_allowance_s=59.0)
+    finally:
+        robot.close()
+    turned = math.degrees(sum(abs(wrap(b - a)) for a, b in itertools.pairwise(yaws)))
+    assert 0.9 * SIM_MOTION.degrees_a_minute <= turned <= SIM_MOTION.degrees_a_minute
+    assert result.end is End.ROBOT_FAULT and "degrees a minute is used up" in result.message and result.held
 
 
 SEARCHED = (

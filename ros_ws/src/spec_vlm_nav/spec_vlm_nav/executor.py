@@ -5,14 +5,15 @@ No ROS: `nodes/action_executor.py` gives it messages and time (steady clock, sec
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spec_vlm_nav.messages import OUTCOME_CODE, to_action
-from spec_vlm_nav.motion import LAG_LIMIT_S, Motion, MotionConfig, Outcome, PlanarPose, Response
+from spec_vlm_nav.motion import COMMAND_HOLD_S, LAG_LIMIT_S, Motion, MotionConfig, Outcome, PlanarPose, Response
 from spec_vlm_nav.odometry import LEAST_HZ, OdometryCheck, OdometrySample, Rhythm
-from spec_vlm_nav.safety import ZERO, Watchdogs
+from spec_vlm_nav.safety import ZERO, MotionBudget, Velocity, Watchdogs
 from speculation.language.prompts import NavigationAction
 
 IDLE, SUPERSEDED = 0, 5
@@ -67,6 +68,7 @@ class Executor:
 
     names: whose heartbeats it depends on besides odometry; silence longer than `timeout` seconds holds the robot.
     Odometry has the limit of its `Rhythm`; a longer one makes the robot slower, so that it goes no further on silence.
+    An action waits until all of it fits into the minute's budget of `config`, see `MotionBudget`.
     ended: called with the report of each action as it ends. Not thread-safe.
     """
 
@@ -91,6 +93,11 @@ class Executor:
         self._outcome, self._message, self._held_for = IDLE, "", ""
         self._asked = self._began = self._ended_at = 0.0
         self._place_lost = False
+        self._budget = MotionBudget(config.metres_a_minute, math.radians(config.degrees_a_minute))
+        self._commanded_at = self._paid = 0.0
+        """Since when the velocity is commanded; metres or radians of the newest motion that the budget has paid."""
+        self._waits = False
+        """Whether the running action waits until the budget has room for the rest of it."""
         self._decider_at = 0.0
         """When the decider of the running action was last not silent."""
 
@@ -101,7 +108,7 @@ class Executor:
 
     @property
     def held_for(self) -> str:
-        """Nodes whose silence holds the running action, e.g. "vlm_nav, go2_bridge"; empty if nobody's does."""
+        """What holds the running action, e.g. "vlm_nav, go2_bridge silent"; empty if nothing does."""
         return self._held_for if self.running else ""
 
     @property
@@ -206,14 +213,16 @@ class Executor:
             self._finish(NO_ODOMETRY, f"{self.problem(now) or 'no odometry'}: the robot stands", now)
         else:
             self._motion = Motion(action, self._pose, now, self._config, command.speed_scale, self.response)
+            self._waits, self._paid = True, 0.0
             self.tick(now)
 
     def tick(self, now: float) -> None:
         """Take one step of the running motion; stand while anybody it depends on is silent."""
         motion, pose = self._motion, self._pose
         if not self.running or motion is None or pose is None:
-            self.velocity = ZERO
+            self._command(ZERO, now)
             return
+        self._command(self.velocity, now)
         silent = self.silent(now)
         if ODOM in silent:
             words = f"odometry went silent for {self.rhythm.limit:.2g} s: the robot stands"
@@ -224,10 +233,14 @@ class Executor:
         elif now - self._decider_at > GONE_S:
             self._finish(IDLE, f"{DECIDER} was silent for {GONE_S:g} s: the action is over", now)
             return
-        self._held_for = ", ".join(silent)
-        self._message = f"standing: {self._held_for} silent{self._why(silent, now)}" if silent else ""
-        step = motion.update(pose, now, bool(silent), self._seen, self._timeout / self.rhythm.limit)
-        self.velocity = step.velocity
+        self._waits = not self._has_budget(motion, now)
+        self._held_for = f"{', '.join(silent)} silent" if silent else self._spent_words if self._waits else ""
+        self._message = f"standing: {self._held_for}{self._why(silent, now)}" if self._held_for else ""
+        step = motion.update(pose, now, bool(self._held_for), self._seen, self._timeout / self.rhythm.limit)
+        more = step.progress - self._paid
+        if more > 0.0:  # odometry shows more than was commanded
+            self._pay(0.0 if motion.turning else more, more if motion.turning else 0.0, now)
+        self._command(step.velocity, now)
         if step.outcome is not Outcome.RUNNING:
             self._finish(OUTCOME_CODE[step.outcome], step.message, now)
 
@@ -254,11 +267,39 @@ class Executor:
             return
         lost = "odometry was wrong while the robot stood" if self._place_lost else self.problem(now)
         self._motion.extend(action, now, command.speed_scale)
+        self._waits = True
         if lost:
             self._finish(NO_ODOMETRY, f"{lost}: the robot stands", now)
         else:
             self._outcome, self._decider_at = RUNNING, now
             self.tick(now)
+
+    def _command(self, velocity: Velocity, now: float) -> None:
+        """Command a velocity from now on, and pay for the one before: no command counts longer than it holds."""
+        seconds = min(now - self._commanded_at, COMMAND_HOLD_S)
+        if self.velocity != ZERO and seconds > 0.0:
+            self._pay(math.hypot(self.velocity.vx, self.velocity.vy) * seconds, abs(self.velocity.wz) * seconds, now)
+        self.velocity, self._commanded_at = velocity, now
+
+    def _pay(self, metres: float, radians: float, now: float) -> None:
+        self._budget.spend(metres, radians, now)
+        self._paid += radians if self._motion is not None and self._motion.turning else metres
+
+    def _has_budget(self, motion: Motion, now: float) -> bool:
+        """Return whether the motion may go on until the next tick, or all of the rest where it waited for that."""
+        config, rest = self._config, motion.remaining if self._waits else 0.0
+        metres, radians = config.forward_speed * COMMAND_HOLD_S, config.turn_speed * COMMAND_HOLD_S
+        return self._budget.fits(
+            metres + (0.0 if motion.turning else rest), radians + (rest if motion.turning else 0.0), now
+        )
+
+    @property
+    def _spent_words(self) -> str:
+        config = self._config
+        return (
+            f"the budget of {config.metres_a_minute:g} m and {config.degrees_a_minute:g} degrees a minute is used up "
+            "(metres_a_minute, degrees_a_minute)"
+        )
 
     def _why(self, silent: Iterable[str], now: float) -> str:
         """Return what nodes that are silent, and not dead, reported of themselves, as the end of a sentence."""
@@ -266,7 +307,7 @@ class Executor:
         return "".join(f": {cause}" for cause, at in found if cause and now - at <= CAUSE_S)
 
     def _finish(self, outcome: int, message: str, now: float) -> None:
-        self.velocity = ZERO
+        self._command(ZERO, now)
         self._outcome, self._message, self._ended_at = outcome, message, now
         self._ended(self.report(now))
 

@@ -104,6 +104,13 @@ class MotionConfig(CheckedSettings, frozen=True):
     blocked_after_s: Annotated[
         float, Meta(ge=0.3, le=10.0, description="time that a robot gets to show progress; without it is blocked, s")
     ] = 1.2
+    metres_a_minute: Annotated[
+        float, Meta(ge=2.0, le=60.0, description="the robot is moved no further within a minute, m")
+    ] = 12.0
+    degrees_a_minute: Annotated[
+        float, Meta(ge=180.0, le=3600.0, description="... and turned no further within a minute, degrees")
+    ] = 1500.0
+    """Searches took 5.4 m and 1363 degrees at most, at the simulator's speeds."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +248,9 @@ class Motion:
     ) -> MotionStep:
         """Take the newest odometry and the time (steady clock, seconds); return what to command.
 
-        held: the robot is kept standing on purpose, which is no sign of an obstacle. seen: when that odometry arrived;
-        now if not given. share: how much of the speeds is allowed, 0 to 1. An ended motion stays ended.
+        held: the robot is kept standing on purpose: no sign of an obstacle, and no part of the time cap. seen: when
+        that odometry arrived; now if not given. share: how much of the speeds is allowed, 0 to 1. An ended motion
+        stays ended.
         """
         if self._ended is not None:
             return self._ended
@@ -256,6 +264,8 @@ class Motion:
             self._history = deque([self._settled])
             return MotionStep(ZERO, Outcome.RUNNING, 0.0)
         progress = self._shown(pose)
+        if held:
+            self._began += max(now - self._times[-1], 0.0)
         commanded = self._count(now)
         self._notice(progress, seen)
         self._remember(progress, pose, seen)

@@ -5,6 +5,7 @@ The model remembers nothing, so each prompt is made of all of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +34,14 @@ HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
 """What a goal's last sentence ends with where nobody knows whether the robot stands."""
 
 
+PLACES_LIMIT = 3
+"""A goal ends where answers give more places than this for the object that are too far apart to be one ..."""
+APART_M, APART_SHARE = 0.5, 0.3
+"""... by more metres than this, and a share of the distance from which one was seen on top."""
+STOP_WITHIN_M = 1.5
+"""A STOP further than this from where answers gave the object ends the goal without success."""
+
+
 class End(Enum):
     """How a goal ended."""
 
@@ -47,6 +56,7 @@ class End(Enum):
     LINK_LOST = "no verifier"
     BAD_INSTRUCTION = "the instruction cannot be followed"
     NO_VALID_ACTION = "the model's answers were no actions"
+    CONTRADICTED = "odometry contradicts the model's answers"
     OBSTACLE = "something keeps blocking the robot"
     ROBOT_FAULT = "the robot does not execute actions"
 
@@ -122,6 +132,8 @@ class NavigationGoal:
         self._wanted: dict[Vocabulary, Understood] = {}
         self._memory = SearchMemory()
         """What the frames whose answers were taken have shown."""
+        self._claimed: list[tuple[tuple[float, float], float]] = []
+        """Where verified answers first gave each place of the object, and how far apart another one has to be."""
         self._frames = frames
         self._views: list[tuple[int, bytes]] = []
         """The frames of the last views, the oldest first, each with the number of actions done before it."""
@@ -162,12 +174,30 @@ class NavigationGoal:
         text = compose(sentence, done, order, guide.applies(vocabulary), lines)
         return Prompt(text, self._seen(frame, done), done, vocabulary, memory)
 
-    def answered(self, prompt: Prompt, answer: str) -> None:
-        """Note the prompt's frame, and what the answer says of it, as searched."""
-        if prompt.memory is not None and prompt.vocabulary is not None:
-            wanted = self._wanted[prompt.vocabulary]
-            prompt.memory.read(split_thinking(answer)[1], wanted.colour, wanted.object_class)
-            self._memory = prompt.memory
+    def answered(self, prompt: Prompt, answer: str, verified: bool = False, stops: bool = False) -> str:
+        """Note the prompt's frame, and what the answer says of it, as searched.
+
+        Return what odometry contradicts in the `verified` answers up to this one, in words; empty: nothing, or nobody
+        can tell, as in a dry run, where people carry the object. `stops`: whether the answer says that the robot is
+        there.
+        """
+        memory = prompt.memory
+        if memory is None or prompt.vocabulary is None:
+            return ""
+        wanted, before = self._wanted[prompt.vocabulary], memory.last
+        memory.read(split_thinking(answer)[1], wanted.colour, wanted.object_class)
+        self._memory = memory
+        if not verified or self.is_dry:
+            return ""
+        last, metres = memory.last, memory.metres_to_object
+        if last is not None and last != before:
+            self._claim(last, APART_M + APART_SHARE * metres)
+        if len(self._claimed) > PLACES_LIMIT:
+            return f"the object was said to be at {len(self._claimed)} places too far apart to be one"
+        if not stops or metres <= STOP_WITHIN_M:
+            return ""
+        seen = f"{metres:.1f} m from where" if last is not None else "and no answer gave a place where"
+        return f"a stop {seen} the object is"
 
     def moved(self, action: NavigationAction, execution: Execution | None) -> None:
         """Note what a motion came to; None where nobody took it up."""
@@ -179,6 +209,12 @@ class NavigationGoal:
     def forget_search(self) -> None:
         """Forget what was searched: odometry may count from another place."""
         self._memory = SearchMemory()
+        self._claimed.clear()
+
+    def _claim(self, at: tuple[float, float], apart: float) -> None:
+        """Note where an answer gives the object, where that is no place that one gave before."""
+        if all(math.dist(at, known) > max(apart, other) for known, other in self._claimed):
+            self._claimed.append((at, apart))
 
     def _searched(self, frame: Frame) -> SearchMemory | None:
         """Return what was searched with this frame, None where nobody knows where it was taken.

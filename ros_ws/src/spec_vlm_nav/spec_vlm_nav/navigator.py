@@ -290,7 +290,9 @@ class Navigator:
             return None
         if motion is None and not self._is_same_view(asked):
             return None
-        self._goal.answered(asked.prompt, reply.text)
+        contradiction = self._goal.answered(asked.prompt, reply.text, asked.verified, action == STOP)
+        if contradiction:
+            raise GoalEnded(End.CONTRADICTED, contradiction)
         if not action.kind.moves:
             self._finish(asked, reply, action, parsed.reasoning)
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,7 +15,8 @@ from speculation.settings import CheckedSettings
 HARD_CAPS = (1.0, 0.5, 1.0)
 """No configuration may ask for more: forward m/s, sideways m/s, turn rad/s (the Go2 itself would do 3.8, 1 and 4)."""
 
-
+MINUTE_S, BUDGET_STEP_S = 60.0, 0.5
+"""The time that a motion budget is for, and the steps in which it comes back."""
 LAST_STOP_S, LAST_STOPS_S = 0.05, 1.0
 """How often, and how long, a robot is stopped whose bridge fell silent: a Go2 obeys its last request for 1 s."""
 
@@ -79,6 +81,35 @@ class SlewLimiter:
     def reset(self) -> None:
         """Begin again from standing, after the robot was stopped by other means."""
         self.velocity = ZERO
+
+
+class MotionBudget:
+    """Adds up how far a robot is moved in each minute, so that answers move it no further, whatever they say.
+
+    What is a minute old, or up to `BUDGET_STEP_S` more, is free again. Time: steady clock, seconds.
+    """
+
+    def __init__(self, metres: float, radians: float) -> None:
+        self._metres, self._radians = metres, radians
+        self._steps: deque[tuple[float, float, float]] = deque()
+        """When each step began, and the metres and radians in it."""
+
+    def spend(self, metres: float, radians: float, now: float) -> None:
+        """Note what the robot was moved until `now`, in any direction."""
+        if metres <= 0.0 and radians <= 0.0:
+            return
+        began = now
+        if self._steps and now - self._steps[-1][0] < BUDGET_STEP_S:
+            began, before_m, before_rad = self._steps.pop()
+            metres, radians = before_m + metres, before_rad + radians
+        self._steps.append((began, metres, radians))
+
+    def fits(self, metres: float, radians: float, now: float) -> bool:
+        """Return whether so much more may be commanded from `now` on."""
+        while self._steps and now - self._steps[0][0] >= MINUTE_S + BUDGET_STEP_S:
+            self._steps.popleft()
+        spent_m, spent_rad = (math.fsum(step[index] for step in self._steps) for index in (1, 2))
+        return spent_m + metres <= self._metres and spent_rad + radians <= self._radians
 
 
 class Watchdog:

@@ -182,7 +182,7 @@ class ActionExecutor(ManagedNode):
             sound = f"until odometry has been sound for {RECOVERY_S:g} s"
             self.get_logger().error(f"{problem}: the robot stands {sound}")
         elif causes[0]:
-            self.get_logger().warning(f"standing: {causes[0]} silent")
+            self.get_logger().warning(f"standing: {causes[0]}")
         else:
             self.get_logger().info("nothing holds the robot any more")
 
