@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
+from vlm_nav_evaluation.closed_loop.camera_views import Crop
 from vlm_nav_evaluation.closed_loop.episodes import (
     DRAFT,
     MODES,
@@ -37,6 +39,8 @@ from vlm_nav_evaluation.closed_loop.episodes import (
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
+    camera_name,
+    camera_tables,
     different_walks,
     figures,
     main_table,
@@ -46,9 +50,10 @@ from vlm_nav_evaluation.closed_loop.scores import (
 )
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.options import add_decoding, seeds
+from vlm_nav_evaluation.options import add_decoding, numbers, seeds, several
 from vlm_nav_evaluation.results import commit, machine, write_json
 from vlm_nav_evaluation.verifier_process import verifier, verifier_flags
+from vlm_nav_simulation.geometry import CameraMount
 
 RANDOM = "random"
 
@@ -72,9 +77,24 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--layout", default="room", choices=(*LAYOUTS, "all"), help="floor plan (default: %(default)s)")
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
+    add_cameras(line)
     add_walks(line, "0-19", MODES, "closed_loop")
     add_processes(line, 1, "; times are valid with 1")
     line.set_defaults(run=run)
+
+
+def add_cameras(line: argparse.ArgumentParser) -> None:
+    """Register which cameras see the rooms, each height with each pitch and each field of view."""
+    usual = CameraMount()
+    for flag, least, most, default, about in (
+        ("--camera-height-m", 0.1, 1.5, usual.height_m, "above the floor, m"),
+        ("--camera-pitch-deg", -45.0, 45.0, usual.pitch_deg, "looking down, degrees"),
+        ("--camera-fov-deg", 20.0, 140.0, usual.fov_deg, "fields of view, degrees"),
+    ):
+        shown = f"cameras: {about}, {least:g} to {most:g} (default: {default:g})"
+        line.add_argument(flag, type=numbers(least, most), default=[default], metavar="X[,X]", help=shown)
+    shown = "what models see: none: its whole frames; view: as go2_camera makes them; go2: and through the Go2's lens"
+    line.add_argument("--crop", type=several([crop.value for crop in Crop]), default=[Crop.NONE.value], help=shown)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,12 +121,15 @@ def run(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
     """Print the tables and write them and their figures beside the journal."""
-    rows = figures(episodes)
+    cameras = dict.fromkeys((episode.mount, episode.crop) for episode in episodes)
+    by_camera = {camera: figures(each for each in episodes if (each.mount, each.crop) == camera) for camera in cameras}
+    rows = [{**row, **mount._asdict(), "crop": crop} for (mount, crop), some in by_camera.items() for row in some]
     declared = declared_name(options.profile, options.link)
-    parts = []
-    for where in dict.fromkeys(map(place_of, rows)):
-        some, name = [row for row in rows if place_of(row) == where], place_name(where)
-        parts.append(f"{name} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
+    parts = camera_tables(rows) if len(cameras) > 1 else []
+    for (camera, of_camera), where in product(by_camera.items(), dict.fromkeys(map(place_of, rows))):
+        some = [row for row in of_camera if place_of(row) == where]
+        name = ", ".join([f"{place_name(where)} rooms", *([camera_name(*camera)] if len(cameras) > 1 else [])])
+        parts.append(f"{name}, object: {options.target}, profile: {declared}\n{main_table(some)}")
         parts.append(outcome_table(some))
     differ, compared = different_walks(episodes)
     if compared:
@@ -119,10 +142,12 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
     text = "\n\n".join(parts)
     print(text)
     (options.out / "closed_loop.txt").write_text(text + "\n", encoding="utf-8")
+    chosen = settings(options)
     data = {
-        "settings": settings(options),
+        "settings": chosen,
         "commit": commit(),
         "machine": machine(),
+        "pair": {name: chosen[f"{name}_model"] for name in ("target", "draft")},
         "processes": options.processes,
         "rooms_with_different_walks": differ,
         "rooms_compared": compared,
@@ -135,8 +160,12 @@ def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
     """Return all episodes in running order: links outermost, modes innermost; a busy machine slows all alike."""
     links = sorted(options.rtt_ms)
     return [
-        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None, layout)
+        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None, layout, mount=mount, crop=crop)
         for rtt_ms in links
+        for crop in options.crop
+        for mount in starmap(
+            CameraMount, product(options.camera_height_m, options.camera_pitch_deg, options.camera_fov_deg)
+        )
         for layout in (LAYOUTS if options.layout == "all" else (options.layout,))
         for level in (LEVELS if options.difficulty == "all" else (options.difficulty,))
         for seed in options.seeds

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,7 @@ from speculation.progress import progress as bar
 from speculation.vlm.load import load_vlm
 from speculation.wire import Jpegs, jpeg_of
 from speculation.worker_processes import worker_pool
+from vlm_nav_evaluation.closed_loop.camera_views import Crop, shown
 from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
@@ -38,7 +39,7 @@ from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
-from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.geometry import CameraMount, Pose
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.queries import Query
@@ -118,6 +119,9 @@ class EpisodeKey:
     """A round trip on top of the profile's own, ms; None for a policy without a link."""
     layout: str = Layout.ROOM.value
     asked: str = Asked.TARGET.value
+    mount: CameraMount = CameraMount()
+    crop: str = Crop.NONE.value
+    """A `Crop`: what models see of the camera's frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +149,7 @@ class Episode(EpisodeKey):
     @property
     def key(self) -> EpisodeKey:
         """Return which episode this is."""
-        return EpisodeKey(self.difficulty, self.seed, self.policy, self.rtt_ms, self.layout, self.asked)
+        return EpisodeKey(**{each.name: getattr(self, each.name) for each in fields(EpisodeKey)})
 
     @property
     def total_s(self) -> float | None:
@@ -211,6 +215,8 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     scene = scene_of(key.seed, key.difficulty, setting.object_name, key.layout)
     query = Asked(key.asked).query(scene)
     wanted = query.objects(scene)
+    crop = Crop(key.crop)
+    look = shown(key.mount, crop)
     answers: list[tuple[str, DecodingStats | None]] = []
     if key.policy == ORACLE:
         policy = oracle_policy(scene, wanted)
@@ -222,7 +228,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         seen = deque[bytes](maxlen=setting.edge.frames)
 
         def policy(frame: Image, world: World) -> NavigationAction | None:
-            seen.append(encode_jpeg(frame))
+            seen.append(encode_jpeg(look(frame)))
             if done and world.blocked and isinstance(done[-1], NavigationAction):
                 done[-1] = Blocked(done[-1])
             answers.append(ask(prompts.ask(world.pose, done), jpeg_of(seen)))
@@ -235,7 +241,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
             return action
 
     most = setting.max_actions if wanted else max(setting.max_actions, ABSENT_ACTIONS)
-    result = run_episode(scene, policy, most, wanted=wanted)
+    result = run_episode(scene, policy, most, crop.source_size, wanted, key.mount)
     stats = [entry for _, entry in answers if entry is not None]
     answers_s = tuple(entry.total_s for entry in stats)
     looks = len(result.actions) if key.policy == ORACLE else len(answers)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Asked, Episode, is_linked
 from vlm_nav_evaluation.tables import MS, Column, figures_table, table
+from vlm_nav_simulation.geometry import CameraMount
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
 
@@ -132,10 +133,10 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, in
 
 def different_walks(episodes: Iterable[Episode]) -> tuple[int, int]:
     """Return in how many rooms the policies that give the target's answers act differently, and of how many rooms."""
-    walks: dict[tuple[Place, int], list[tuple[str, ...]]] = defaultdict(list)
+    walks: dict[tuple[Any, ...], list[tuple[str, ...]]] = defaultdict(list)
     for episode in episodes:
         if is_linked(episode.policy) or episode.policy == TARGET:
-            walks[place(episode), episode.seed].append(episode.actions)
+            walks[place(episode), episode.seed, episode.mount, episode.crop].append(episode.actions)
     several = [entries for entries in walks.values() if len(entries) > 1]
     return sum(len(set(entries)) > 1 for entries in several), len(several)
 
@@ -159,6 +160,30 @@ def place_name(where: Place) -> str:
 def name_of(policy: str, rtt_ms: float | None) -> str:
     """Return a row's name, e.g. 'sd, 40 ms'."""
     return policy if rtt_ms is None else f"{policy}, {rtt_ms:g} ms"
+
+
+def camera_name(mount: CameraMount, crop: str) -> str:
+    """Return e.g. 'camera at 0.6 m, 10 degrees down, 90 wide, crop none'."""
+    return f"camera at {mount.height_m:g} m, {mount.pitch_deg:g} degrees down, {mount.fov_deg:g} wide, crop {crop}"
+
+
+def camera_tables(rows: Sequence[Row]) -> list[str]:
+    """Return what was found by height (down) and pitch (across), a table per place, policy, field of view and crop.
+
+    rows: of `figures`, with the camera's mount and crop.
+    """
+    tables: dict[str, dict[tuple[float, float], str]] = defaultdict(dict)
+    for row in rows:
+        name = f"{place_name(place_of(row))}, {name_of(row['policy'], row['rtt_ms'])}"
+        title = f"{name}, {row['fov_deg']:g} degrees wide, crop {row['crop']}: found"
+        tables[title][row["height_m"], row["pitch_deg"]] = f"{row['found']}/{row['episodes']}"
+    texts = []
+    for title, cells in tables.items():
+        heights, pitches = (sorted({key[axis] for key in cells}) for axis in (0, 1))
+        header = ("height m, degrees down", *(f"{pitch:g}" for pitch in pitches))
+        lines = [(f"{height:g}", *(cells[height, pitch] for pitch in pitches)) for height in heights]
+        texts.append(f"{title}\n{table(header, lines)}")
+    return texts
 
 
 def main_table(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""From a camera's own image to the image of a set field of view: crop, undistort, shrink. No ROS.
+"""From a camera's own image to the image of a set field of view: crop, undistort, level, shrink. No ROS.
 
 Pixel centres have whole coordinates, as in OpenCV and in sensor_msgs/CameraInfo: the left edge of an image is at -0.5.
 """
@@ -52,6 +52,10 @@ class ViewSettings(CheckedSettings, frozen=True):
         float,
         Meta(ge=0.0, le=150.0, description="horizontal field of view, degrees; 0: the whole image, only scaled"),
     ] = 90.0
+    camera_pitch_deg: Annotated[
+        float,
+        Meta(ge=-60.0, le=60.0, description="how far down the source looks, degrees; a set fov_deg shows it levelled"),
+    ] = 0.0
     width: Annotated[int, Meta(ge=16, le=1920, description="pixels across")] = 224
     height: Annotated[int, Meta(ge=16, le=1920, description="pixels down")] = 224
 
@@ -123,10 +127,14 @@ class Optics:
         shrink = min(1.0, FINER * focal / float(own[0, 0]))
         self._shrunk = (max(1, round(width * shrink)), max(1, round(height * shrink)))
         small = _scaled(own, self._shrunk[0] / width, self._shrunk[1] / height)
-        x, y = cv2.initUndistortRectifyMap(small, np.array(distortion), np.eye(3), matrix, self._size, cv2.CV_32FC1)
+        turn = cv2.Rodrigues(np.array([-math.radians(view.camera_pitch_deg), 0.0, 0.0]))[0]
+        x, y = cv2.initUndistortRectifyMap(small, np.array(distortion), turn, matrix, self._size, cv2.CV_32FC1)
         columns, rows = np.meshgrid(np.arange(view.width), np.arange(view.height))
-        radii = np.hypot((columns - matrix[0, 2]) / focal, (rows - matrix[1, 2]) / focal)
-        shown = _unfolded(radii, lens)
+        across, down = (columns - matrix[0, 2]) / focal, (rows - matrix[1, 2]) / focal
+        rays = np.stack([across, down, np.ones_like(across)], axis=-1) @ turn
+        ahead = rays[..., 2] > 0.0
+        radii = np.hypot(rays[..., 0], rays[..., 1]) / np.where(ahead, rays[..., 2], 1.0)
+        shown = ahead & _unfolded(radii, lens)
         shown &= (x >= -0.5) & (x <= self._shrunk[0] - 0.5) & (y >= -0.5) & (y <= self._shrunk[1] - 0.5)
         self.covered = float(shown.mean())
         # Half a pixel at the border is sampled as its outermost pixel, everything beyond it as black.

@@ -1,0 +1,52 @@
+"""What models are shown of another camera than the Go2's: its frames as they are, or made as `go2_camera` makes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings
+from vlm_nav_simulation.camera import Image
+from vlm_nav_simulation.geometry import CameraMount
+
+SIZE = 224
+"""Pixels a side of what models see."""
+FINER = 2
+"""A camera has more pixels than what is made of its frames."""
+
+
+class Crop(str, Enum):
+    """How a camera's frames become what models see."""
+
+    NONE = "none"
+    """As they are, only scaled."""
+    VIEW = "view"
+    """Levelled, with the field of view that the embedded pair knows; black where the camera shows nothing."""
+    GO2 = "go2"
+    """The same, and black also where the Go2's own lens shows nothing, which the simulator's camera sees."""
+
+    @property
+    def source_size(self) -> int:
+        """Pixels a side of the camera's frame."""
+        return SIZE if self is Crop.NONE else FINER * SIZE
+
+
+@lru_cache
+def shown(mount: CameraMount, crop: Crop) -> Callable[[Image], Image]:
+    """Return what makes what models see of a frame [source_size, source_size, 3]."""
+    if crop is Crop.NONE:
+        return lambda frame: frame
+    size = crop.source_size
+    focal, middle = size / 2 / math.tan(math.radians(mount.fov_deg) / 2), (size - 1) / 2
+    lens = LensSettings(focal, focal, middle, middle, 0.0, 0.0, 0.0, 0.0, 0.0, size, size)
+    optics = Optics(lens, ViewSettings(camera_pitch_deg=mount.pitch_deg), size, size)
+    if crop is Crop.VIEW:
+        return optics.apply
+    own = LensSettings()
+    white = np.full((own.source_height, own.source_width, 3), 255, np.uint8)
+    mask = Optics(own, ViewSettings(), own.source_width, own.source_height).apply(white) > 0
+    return lambda frame: optics.apply(frame) * mask
