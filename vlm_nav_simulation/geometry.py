@@ -46,6 +46,9 @@ class CameraMount(NamedTuple):
     """Field of view of its square frames, from edge to edge."""
 
 
+GO2_MOUNT = CameraMount()
+
+
 @dataclass(frozen=True)
 class Box:
     """An axis-aligned obstacle standing on the floor."""

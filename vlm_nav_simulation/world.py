@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vlm_nav_simulation.camera import CameraKind, Image, Labels, View, open_camera
-from vlm_nav_simulation.geometry import NOSE, CameraMount, Pose, advance, wrap
+from vlm_nav_simulation.geometry import GO2_MOUNT, NOSE, CameraMount, Pose, advance, wrap
 from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.mujoco_scene import (
     BASE_BODY,
@@ -42,7 +42,7 @@ class World:
     """
 
     def __init__(
-        self, scene: Scene, size: int = 224, camera: CameraKind | None = None, mount: CameraMount = CameraMount()
+        self, scene: Scene, size: int = 224, camera: CameraKind | None = None, mount: CameraMount = GO2_MOUNT
     ) -> None:
         if not 28 <= size <= 960:
             raise ValueError(f"frame size {size} is outside 28..960 pixels")

@@ -1,4 +1,4 @@
-"""What models are shown of another camera than the Go2's: its frames as they are, or made as `go2_camera` makes them."""
+"""What models see of another camera than the Go2's: its frames as they are, or as `go2_camera` makes them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class Crop(str, Enum):
         """Pixels a side of the camera's frame."""
         return SIZE if self is Crop.NONE else FINER * SIZE
 
+    def fov_deg(self, mount: CameraMount) -> float:
+        """Return the field of view of what models see, degrees."""
+        return mount.fov_deg if self is Crop.NONE else ViewSettings().fov_deg
+
 
 @lru_cache
 def shown(mount: CameraMount, crop: Crop) -> Callable[[Image], Image]:
@@ -43,7 +47,7 @@ def shown(mount: CameraMount, crop: Crop) -> Callable[[Image], Image]:
     size = crop.source_size
     focal, middle = size / 2 / math.tan(math.radians(mount.fov_deg) / 2), (size - 1) / 2
     lens = LensSettings(focal, focal, middle, middle, 0.0, 0.0, 0.0, 0.0, 0.0, size, size)
-    optics = Optics(lens, ViewSettings(camera_pitch_deg=mount.pitch_deg), size, size)
+    optics = Optics(lens, ViewSettings(), size, size, pitch=math.radians(mount.pitch_deg))
     if crop is Crop.VIEW:
         return optics.apply
     own = LensSettings()

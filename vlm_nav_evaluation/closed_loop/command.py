@@ -47,13 +47,14 @@ from vlm_nav_evaluation.closed_loop.scores import (
     outcome_table,
     place_name,
     place_of,
+    sighting_table,
 )
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_decoding, numbers, seeds, several
 from vlm_nav_evaluation.results import commit, machine, write_json
 from vlm_nav_evaluation.verifier_process import verifier, verifier_flags
-from vlm_nav_simulation.geometry import CameraMount
+from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount
 
 RANDOM = "random"
 
@@ -85,11 +86,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def add_cameras(line: argparse.ArgumentParser) -> None:
     """Register which cameras see the rooms, each height with each pitch and each field of view."""
-    usual = CameraMount()
     for flag, least, most, default, about in (
-        ("--camera-height-m", 0.1, 1.5, usual.height_m, "above the floor, m"),
-        ("--camera-pitch-deg", -45.0, 45.0, usual.pitch_deg, "looking down, degrees"),
-        ("--camera-fov-deg", 20.0, 140.0, usual.fov_deg, "fields of view, degrees"),
+        ("--camera-height-m", 0.1, 1.5, GO2_MOUNT.height_m, "above the floor, m"),
+        ("--camera-pitch-deg", -45.0, 45.0, GO2_MOUNT.pitch_deg, "looking down, degrees"),
+        ("--camera-fov-deg", 20.0, 140.0, GO2_MOUNT.fov_deg, "fields of view, degrees"),
     ):
         shown = f"cameras: {about}, {least:g} to {most:g} (default: {default:g})"
         line.add_argument(flag, type=numbers(least, most), default=[default], metavar="X[,X]", help=shown)
@@ -131,6 +131,9 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
         name = ", ".join([f"{place_name(where)} rooms", *([camera_name(*camera)] if len(cameras) > 1 else [])])
         parts.append(f"{name}, object: {options.target}, profile: {declared}\n{main_table(some)}")
         parts.append(outcome_table(some))
+    for policy in options.modes:
+        placed = sighting_table(each for each in episodes if each.policy == policy)
+        parts += [f"{policy}: places that answers name of what is searched for\n{placed}"] * bool(placed)
     differ, compared = different_walks(episodes)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")

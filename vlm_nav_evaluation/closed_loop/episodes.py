@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
+from spec_vlm_nav.sighting import Sighting, sighting
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
 from speculation.progress import progress as bar
@@ -39,7 +40,8 @@ from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
-from vlm_nav_simulation.geometry import CameraMount, Pose
+from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount, Pose, nose_of
+from vlm_nav_simulation.ground_truth import bearing_and_distance
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.queries import Query
@@ -119,9 +121,35 @@ class EpisodeKey:
     """A round trip on top of the profile's own, ms; None for a policy without a link."""
     layout: str = Layout.ROOM.value
     asked: str = Asked.TARGET.value
-    mount: CameraMount = CameraMount()
+    mount: CameraMount = GO2_MOUNT
     crop: str = Crop.NONE.value
     """A `Crop`: what models see of the camera's frames."""
+
+
+class Placed(NamedTuple):
+    """Where an answer placed what was searched for (`spec_vlm_nav.sighting`): how far off, in the camera's directions.
+
+    Metres; the true distance is that of the object's surface from the camera.
+    """
+
+    true_metres: float
+    along: float
+    """How much too far away."""
+    across: float
+    """How much too far to the left."""
+    deviations: float
+    """How many standard deviations off, by the covariance that is published."""
+
+    @classmethod
+    def of(cls, named: Sighting, bearing: float, metres: float, pose: Pose) -> Placed:
+        """Return how far a sighting is off what stands at this bearing and distance from the nose of a pose."""
+        (x, y), truth = nose_of(pose), pose.yaw + bearing
+        off = np.array([named.x - x - metres * math.cos(truth), named.y - y - metres * math.sin(truth)])
+        spread = np.array([[named.xx, named.xy], [named.xy, named.yy]])
+        cos, sin = math.cos(named.yaw), math.sin(named.yaw)
+        rotated = off @ np.array([[cos, -sin], [sin, cos]])
+        deviations = math.sqrt(off @ np.linalg.solve(spread, off))
+        return cls(*(round(float(value), 4) for value in (metres, *rotated, deviations)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +173,7 @@ class Episode(EpisodeKey):
     drafted: int = 0
     accepted: int = 0
     interruptions: int = 0
+    sightings: tuple[Placed, ...] = ()
 
     @property
     def key(self) -> EpisodeKey:
@@ -218,6 +247,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     crop = Crop(key.crop)
     look = shown(key.mount, crop)
     answers: list[tuple[str, DecodingStats | None]] = []
+    placed: list[Placed] = []
     if key.policy == ORACLE:
         policy = oracle_policy(scene, wanted)
     else:
@@ -234,6 +264,10 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
             answers.append(ask(prompts.ask(world.pose, done), jpeg_of(seen)))
             text = answers[-1][0]
             prompts.read(text)
+            named = sighting(text, query.colour, query.object_class, PlanarPose(*world.pose), crop.fov_deg(key.mount))
+            if named is not None and len(wanted) == 1:
+                truth = bearing_and_distance(world.pose, scene.objects[wanted[0]])
+                placed.append(Placed.of(named, *truth, world.pose))
             # None: the real robot would stand, look again, see the same and give up, since the answer is greedy.
             action = parse_answer(text).action
             if action is not None:
@@ -259,6 +293,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         moving_s=round(sum(motion_seconds(action, progress(action, a, b)) for action, a, b in legs), 4),
         standing_s=round(sum(answers_s) + looks * SETTLE_S, 6) if is_timed(key.policy) else None,
         answers_s=tuple(round(seconds, 6) for seconds in answers_s),
+        sightings=tuple(placed),
         **{name: sum(getattr(entry, name) for entry in stats) for name in COUNTS},
     )
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from statistics import mean, median
 from typing import Any, TypeAlias
 
-from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Asked, Episode, is_linked
+from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Asked, Episode, Placed, is_linked
 from vlm_nav_evaluation.tables import MS, Column, figures_table, table
 from vlm_nav_simulation.geometry import CameraMount
 from vlm_nav_simulation.layouts import Layout
@@ -24,6 +24,10 @@ Place: TypeAlias = tuple[str, str, str]
 Group: TypeAlias = tuple[Place, str, "float | None"]
 Row: TypeAlias = dict[str, Any]
 """What `figures` counts of a group."""
+SIGHTING_BANDS = (1.0, 2.0, 3.0)
+"""Upper ends of the distances, metres, by which places that answers name are listed."""
+WITHIN = {"in its 68 %": 1.515, "in its 95 %": 2.448}
+"""Standard deviations within which these shares of a normal distribution on the plane are."""
 COLUMNS = (
     Column("found", "of"),
     Column("95 %", "interval"),
@@ -160,6 +164,36 @@ def place_name(where: Place) -> str:
 def name_of(policy: str, rtt_ms: float | None) -> str:
     """Return a row's name, e.g. 'sd, 40 ms'."""
     return policy if rtt_ms is None else f"{policy}, {rtt_ms:g} ms"
+
+
+def sighting_table(episodes: Iterable[Episode]) -> str:
+    """Return how far off answers place what is searched for, by its true distance; empty where none places it.
+
+    Errors are root mean squares, along the line of sight and across it; the last columns are shares of all places.
+    """
+    bands: dict[str, list[Placed]] = defaultdict(list)
+    for seen in (each for episode in episodes for each in episode.sightings):
+        nearer = next((limit for limit in SIGHTING_BANDS if seen.true_metres < limit), math.inf)
+        for name in ("all", f"under {nearer:g} m"):
+            bands[name].append(seen)
+    lines = [_sighting_line(name, bands[name]) for name in sorted(bands, key=lambda name: (len(name), name))]
+    header = ("true distance", "places", "along m", "across m", "median off m", "within 1 m", *WITHIN)
+    return table(header, lines) if lines else ""
+
+
+def _sighting_line(name: str, seen: Sequence[Placed]) -> tuple[str, ...]:
+    along, across = (math.sqrt(mean(each[axis] ** 2 for each in seen)) for axis in (1, 2))
+    off = [math.hypot(each.along, each.across) for each in seen]
+    shares = [
+        mean(value <= 1.0 for value in off),
+        *(mean(e.deviations <= most for e in seen) for most in WITHIN.values()),
+    ]
+    return (
+        name,
+        str(len(seen)),
+        *(f"{value:.2f}" for value in (along, across, median(off))),
+        *(f"{s:.0%}" for s in shares),
+    )
 
 
 def camera_name(mount: CameraMount, crop: str) -> str:

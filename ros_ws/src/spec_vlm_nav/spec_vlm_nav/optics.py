@@ -52,10 +52,6 @@ class ViewSettings(CheckedSettings, frozen=True):
         float,
         Meta(ge=0.0, le=150.0, description="horizontal field of view, degrees; 0: the whole image, only scaled"),
     ] = 90.0
-    camera_pitch_deg: Annotated[
-        float,
-        Meta(ge=-60.0, le=60.0, description="how far down the source looks, degrees; a set fov_deg shows it levelled"),
-    ] = 0.0
     width: Annotated[int, Meta(ge=16, le=1920, description="pixels across")] = 224
     height: Annotated[int, Meta(ge=16, le=1920, description="pixels down")] = 224
 
@@ -82,6 +78,13 @@ def _scaled(matrix: Matrix, across: float, down: float) -> Matrix:
     return _matrix(fx * across, fy * down, (cx + 0.5) * across - 0.5, (cy + 0.5) * down - 0.5)
 
 
+def _levelling(roll: float, pitch: float) -> Matrix:
+    """Return the rotation [3, 3] of directions seen by a mounted camera to those of a level one, both optical."""
+    rolled = cv2.Rodrigues(np.array([0.0, 0.0, roll]))[0]
+    pitched = cv2.Rodrigues(np.array([-pitch, 0.0, 0.0]))[0]
+    return np.asarray(pitched @ rolled, np.float64)
+
+
 def _unfolded(radii: Matrix, lens: LensSettings) -> npt.NDArray[np.bool_]:
     """Return where the lens model is one to one: beyond that radius a polynomial shows the same pixels again."""
     radius = np.linspace(0.0, float(radii.max()), 2048)
@@ -99,7 +102,10 @@ class Optics:
     another aspect than it, and for a source that is no view of a camera.
     """
 
-    def __init__(self, lens: LensSettings, view: ViewSettings, width: int, height: int) -> None:
+    def __init__(
+        self, lens: LensSettings, view: ViewSettings, width: int, height: int, roll: float = 0.0, pitch: float = 0.0
+    ) -> None:
+        """`roll`, `pitch`: of the mounted camera, radians, as URDF has them; a set field of view is shown level."""
         self.source_size = (width, height)
         check_view(height, width)
         across, down = width / lens.source_width, height / lens.source_height
@@ -127,7 +133,7 @@ class Optics:
         shrink = min(1.0, FINER * focal / float(own[0, 0]))
         self._shrunk = (max(1, round(width * shrink)), max(1, round(height * shrink)))
         small = _scaled(own, self._shrunk[0] / width, self._shrunk[1] / height)
-        turn = cv2.Rodrigues(np.array([-math.radians(view.camera_pitch_deg), 0.0, 0.0]))[0]
+        turn = _levelling(roll, pitch)
         x, y = cv2.initUndistortRectifyMap(small, np.array(distortion), turn, matrix, self._size, cv2.CV_32FC1)
         columns, rows = np.meshgrid(np.arange(view.width), np.arange(view.height))
         across, down = (columns - matrix[0, 2]) / focal, (rows - matrix[1, 2]) / focal
