@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from spec_vlm_nav.camera import quaternion
 from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings
 
 GO2 = LensSettings()
@@ -53,6 +54,25 @@ def test_a_point_projects_where_the_camera_info_says(
     assume(30 < at[0] < width - 30 and 30 < at[1] < height - 30)
     found = centre_of(optics.apply(with_dot(*at, width, height, sigma=6.0 * width / 1280)))
     assert math.dist(found, (u, v)) < 0.6
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    roll=st.floats(-0.6, 0.6), pitch=st.floats(-0.6, 0.6), across=st.floats(-0.6, 0.6), down=st.floats(-0.6, 0.6)
+)  # fmt: skip
+def test_a_mounted_camera_is_shown_level(roll: float, pitch: float, across: float, down: float) -> None:
+    lens = LensSettings(200.0, 200.0, 319.5, 319.5, 0.0, 0.0, 0.0, 0.0, 0.0, 640, 640)
+    optics = Optics(lens, ViewSettings(), 640, 640, roll, pitch)
+    u, v, _ = optics.camera.matrix @ (across, down, 1.0)
+    # The same direction in the robot's base, x ahead and z up, and from there in the mounted camera.
+    x, y, z, w = quaternion(roll, pitch, 0.0)
+    level = np.array([1.0, -across, -down])
+    axis = -np.array([x, y, z])
+    ahead, left, up = level + 2.0 * np.cross(axis, np.cross(axis, level) + w * level)
+    assume(ahead > 0.3 and abs(left / ahead) < 1.4 and abs(up / ahead) < 1.4)
+    at = lens.cx - lens.fx * left / ahead, lens.cy - lens.fy * up / ahead
+    found = centre_of(optics.apply(with_dot(*at, 640, 640, sigma=4.0)))
+    assert math.dist(found, (u, v)) < 1.0
 
 
 @given(fov=st.floats(10, 140), width=st.integers(16, 640), height=st.integers(16, 640))

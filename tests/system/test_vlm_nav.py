@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rclpy
 from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from geometry_msgs.msg import PoseWithCovarianceStamped
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import Odometry
 from PIL import Image
@@ -27,14 +30,17 @@ from std_msgs.msg import String
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
+from speculation.language.search_memory import GO2_CAMERA
 from tests.forked import Forked, run
 from tests.system.conftest import LIMIT_S, until
 from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
+from vlm_nav_evaluation.verifier_process import verifier
 
 CODES = NavigateByInstruction.Result
 FIND = "find the silver bottle"
 CLOCK_OFF_S = 5
+SEEN = "silver bottle on the left about 2 m\nAction: turn right small"
 
 
 def command(model: Path, *options: str) -> list[str]:
@@ -92,7 +98,7 @@ class Client:
     def _show(self) -> None:
         stamp = self.node.get_clock().now().to_msg()
         odometry = Odometry()
-        odometry.header.stamp = stamp
+        odometry.header.stamp, odometry.header.frame_id = stamp, "odom"
         odometry.pose.pose.orientation.w = 1.0
         self._odometry.publish(odometry)
         image = CompressedImage(format="jpeg", data=self._jpeg)
@@ -191,6 +197,32 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
     finally:
         process.terminate()
         assert process.wait(LIMIT_S) == 0
+
+
+@pytest.mark.usefixtures("forked_verifiers")
+def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(client: Client, tmp_path: Path) -> None:
+    places: list[PoseWithCovarianceStamped] = []
+    client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
+    model = parrot(tmp_path / "seeing", SEEN)
+    with (tmp_path / "log").open("w") as out, verifier(model, "--max-sessions", "2") as address:
+        words = command(model, "mode:=cloud", f"verifier:={address}", "sightings:=true", "answers:=free")
+        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
+        try:
+            until(client.ready, "vlm_nav is there")
+            assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+            client.send(dry_run=True)
+            until(lambda: bool(client.turns() and places), "a decision and its place")
+        finally:
+            process.terminate()
+            assert process.wait(LIMIT_S) == 0
+    assert places[0].header.frame_id == "odom"
+    assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
+    pose, covariance = places[0].pose.pose, places[0].pose.covariance.reshape(6, 6)
+    side = math.radians(33.0)
+    assert pose.position.x == pytest.approx(GO2_CAMERA + 2.0 * math.cos(side))
+    assert pose.position.y == pytest.approx(2.0 * math.sin(side))
+    assert 2.0 * math.atan2(pose.orientation.z, pose.orientation.w) == pytest.approx(side)
+    assert (covariance == covariance.T).all() and (np.linalg.eigvalsh(covariance) > 0.0).all()
 
 
 def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:

@@ -12,12 +12,14 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from spec_vlm_nav.motion import PlanarPose, wrap
-from speculation.language.search_memory import GO2_CAMERA, named_place
+from speculation.language.search_memory import GO2_CAMERA, SIDE_PHRASES, named_place
 from speculation.language.thinking import split_thinking
 from speculation.settings import CheckedSettings
 
 USUAL_FOV = 90.0
 """The field of view, degrees, of which answers' sides are."""
+PLACEHOLDER = ("the", "object")
+"""What a model that takes any instruction calls what it looks for, where it is asked to name its place."""
 BEARING_DEG = 8.0
 RANGE_M, RANGE_SHARE = 0.25, 0.2
 """Standard deviations of a named bearing, and of a named distance: metres, or a share of it where that is more."""
@@ -36,6 +38,23 @@ class FrameSettings(CheckedSettings, frozen=True):
     sightings: Annotated[
         bool, Meta(description="publish where verified answers place the object, on ~/sighting, for nav2")
     ] = False
+
+
+def camera_lines(frames: FrameSettings) -> tuple[str, ...]:
+    """Return what a guided prompt tells a model about the camera, and how it names a place where that is asked for."""
+    pitch = frames.camera_pitch_deg
+    looks = f"{abs(pitch):g} degrees {'down' if pitch > 0 else 'up'}" if pitch else "straight ahead"
+    camera = (
+        f"The camera is {frames.camera_height_m:.2g} m above the floor and looks {looks}; its picture is "
+        f"{frames.fov_deg:g} degrees wide."
+    )
+    sides = ", ".join(phrases[0] for phrases in SIDE_PHRASES.values())
+    named = " ".join(PLACEHOLDER).capitalize()
+    place = (
+        f"Where you see what you look for, say so with these words: '{named} is on the left, about 1.5 m away.' The "
+        f"sides are {sides}; distances are in half metres."
+    )
+    return (camera, place) if frames.sightings else (camera,)
 
 
 class Sighting(NamedTuple):
