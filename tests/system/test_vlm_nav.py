@@ -30,17 +30,20 @@ from std_msgs.msg import String
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
-from speculation.language.search_memory import GO2_CAMERA
 from tests.forked import Forked, run
 from tests.system.conftest import LIMIT_S, until
 from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
 from vlm_nav_evaluation.verifier_process import verifier
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.scene import scene_of
+from vlm_nav_simulation.world import World
 
 CODES = NavigateByInstruction.Result
 FIND = "find the silver bottle"
 CLOCK_OFF_S = 5
-SEEN = "silver bottle on the left about 2 m\nAction: turn right small"
 
 
 def command(model: Path, *options: str) -> list[str]:
@@ -64,7 +67,8 @@ class Client:
         self._goals = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
         jpeg = io.BytesIO()
         Image.new("RGB", (64, 64), "grey").save(jpeg, "JPEG")
-        self._jpeg = array("B", jpeg.getvalue())
+        self.jpeg = array("B", jpeg.getvalue())
+        self.place = Pose(0.0, 0.0, 0.0)
         self.node.create_timer(0.1, self._show)
         self._spinning = Spinning(self.node)
 
@@ -99,9 +103,11 @@ class Client:
         stamp = self.node.get_clock().now().to_msg()
         odometry = Odometry()
         odometry.header.stamp, odometry.header.frame_id = stamp, "odom"
-        odometry.pose.pose.orientation.w = 1.0
+        pose, half = odometry.pose.pose, self.place.yaw / 2.0
+        pose.position.x, pose.position.y = self.place.x, self.place.y
+        pose.orientation.z, pose.orientation.w = math.sin(half), math.cos(half)
         self._odometry.publish(odometry)
-        image = CompressedImage(format="jpeg", data=self._jpeg)
+        image = CompressedImage(format="jpeg", data=self.jpeg)
         image.header.stamp = stamp
         # A camera whose clock is behind: by its stamps all its frames are stale.
         image.header.stamp.sec -= CLOCK_OFF_S
@@ -201,28 +207,31 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
 
 @pytest.mark.usefixtures("forked_verifiers")
 def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(client: Client, tmp_path: Path) -> None:
+    scene = scene_of(20000, "middle", "")
+    client.place = run_episode(scene, oracle_policy(scene)).poses[-1]
+    with World(scene) as world:
+        world.set_pose(*client.place)
+        client.jpeg = array("B", encode_jpeg(world.render()))
     places: list[PoseWithCovarianceStamped] = []
     client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
-    model = parrot(tmp_path / "seeing", SEEN)
-    with (tmp_path / "log").open("w") as out, verifier(model, "--max-sessions", "2") as address:
-        words = command(model, "mode:=cloud", f"verifier:={address}", "sightings:=true", "answers:=free")
+    models = PROJECT / "models"
+    with (tmp_path / "log").open("w") as out, verifier(models / "target", "--max-sessions", "2") as address:
+        words = command(models / "draft", "mode:=cloud", f"verifier:={address}", "sightings:=true")
         process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
         try:
             until(client.ready, "vlm_nav is there")
             assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
-            client.send(dry_run=True)
+            client.send(f"find the {scene.target.text}", dry_run=True)
             until(lambda: bool(client.turns() and places), "a decision and its place")
         finally:
             process.terminate()
             assert process.wait(LIMIT_S) == 0
     assert places[0].header.frame_id == "odom"
     assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
-    pose, covariance = places[0].pose.pose, places[0].pose.covariance.reshape(6, 6)
-    side = math.radians(33.0)
-    assert pose.position.x == pytest.approx(GO2_CAMERA + 2.0 * math.cos(side))
-    assert pose.position.y == pytest.approx(2.0 * math.sin(side))
-    assert 2.0 * math.atan2(pose.orientation.z, pose.orientation.w) == pytest.approx(side)
-    assert (covariance == covariance.T).all() and (np.linalg.eigvalsh(covariance) > 0.0).all()
+    hidden = scene.objects[scene.target_index]
+    at, covariance = places[0].pose.pose.position, np.reshape(places[0].pose.covariance, (6, 6))
+    assert math.dist((at.x, at.y), (hidden.x, hidden.y)) < 1.0
+    assert np.array_equal(covariance, covariance.T) and (np.linalg.eigvalsh(covariance) > 0.0).all()
 
 
 def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 
-import numpy as np
-
-from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings
+from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings, extended
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.geometry import CameraMount
 
@@ -25,9 +23,9 @@ class Crop(str, Enum):
     NONE = "none"
     """As they are, only scaled."""
     VIEW = "view"
-    """Levelled, with the field of view that the embedded pair knows; black where the camera shows nothing."""
+    """Levelled, tilted by the camera's height, with the field of view that the embedded pair knows."""
     GO2 = "go2"
-    """The same, and black also where the Go2's own lens shows nothing, which the simulator's camera sees."""
+    """The same of what the Go2's own lens shows; the simulator's camera sees more."""
 
     @property
     def source_size(self) -> int:
@@ -47,10 +45,10 @@ def shown(mount: CameraMount, crop: Crop) -> Callable[[Image], Image]:
     size = crop.source_size
     focal, middle = size / 2 / math.tan(math.radians(mount.fov_deg) / 2), (size - 1) / 2
     lens = LensSettings(focal, focal, middle, middle, 0.0, 0.0, 0.0, 0.0, 0.0, size, size)
-    optics = Optics(lens, ViewSettings(), size, size, pitch=math.radians(mount.pitch_deg))
+    view = ViewSettings(camera_height_m=mount.height_m)
+    optics = Optics(lens, view, size, size, pitch=math.radians(mount.pitch_deg))
     if crop is Crop.VIEW:
         return optics.apply
     own = LensSettings()
-    white = np.full((own.source_height, own.source_width, 3), 255, np.uint8)
-    mask = Optics(own, ViewSettings(), own.source_width, own.source_height).apply(white) > 0
-    return lambda frame: optics.apply(frame) * mask
+    shows = Optics(own, view, own.source_width, own.source_height).shown
+    return lambda frame: extended(optics.apply(frame), shows)

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from spec_vlm_nav.motion import PlanarPose, wrap
+from spec_vlm_nav.optics import GO2_HEIGHT
 from speculation.language.search_memory import GO2_CAMERA, SIDE_PHRASES, named_place
 from speculation.language.thinking import split_thinking
 from speculation.settings import CheckedSettings
@@ -28,9 +29,9 @@ RANGE_M, RANGE_SHARE = 0.25, 0.2
 class FrameSettings(CheckedSettings, frozen=True):
     """How the frames that vlm_nav gets look at the world, as guided prompts tell it, and what is published of them."""
 
-    camera_height_m: Annotated[float, Meta(ge=0.05, le=3.0, description="camera above the floor, m")] = 0.378
+    camera_height_m: Annotated[float, Meta(ge=0.05, le=3.0, description="camera above the floor, m")] = GO2_HEIGHT
     camera_pitch_deg: Annotated[
-        float, Meta(ge=-60.0, le=60.0, description="how far down its frames look, degrees; 0: go2_camera levels them")
+        float, Meta(ge=-60.0, le=60.0, description="how far down its frames look, degrees; go2_camera levels them: 0")
     ] = 0.0
     fov_deg: Annotated[
         float, Meta(ge=20.0, le=150.0, description="horizontal field of view of the frames, degrees")

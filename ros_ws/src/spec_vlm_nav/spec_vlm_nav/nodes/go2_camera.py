@@ -151,11 +151,10 @@ class Go2Camera(ManagedNode):
         self._infos.publish(info)
 
     def _transforms(self) -> list[TransformStamped]:
-        at, levelled = self._mount, bool(self._settings.view.fov_deg)
-        # The frames are those of the image that is published.
-        turn = (
-            quaternion(0.0, 0.0, at.mount_yaw) if levelled else quaternion(at.mount_roll, at.mount_pitch, at.mount_yaw)
-        )
+        at, view = self._mount, self._settings.view
+        # The frames are those of the image that is published, which a set field of view levels.
+        roll, pitch = (0.0, view.tilt) if view.fov_deg else (at.mount_roll, at.mount_pitch)
+        turn = quaternion(roll, pitch, at.mount_yaw)
         return [
             self._transform(at.base_frame, at.link_frame, (at.mount_x, at.mount_y, at.mount_z), turn),
             self._transform(at.link_frame, at.frame_id, (0.0, 0.0, 0.0), OPTICAL),
