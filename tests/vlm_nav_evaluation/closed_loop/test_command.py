@@ -47,6 +47,15 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
     assert {key.policy for key in keys[27:]} == {"sd"} and {key.rtt_ms for key in keys[27:]} == {40.0}
 
 
+def test_every_camera_walks_every_room() -> None:
+    cameras = ("--camera-height-m", "0.25,0.6", "--camera-pitch-deg=-10,10", "--crop", "none,view")
+    keys = closed_loop.episode_keys(options("--seeds", "3", "--modes", "target", *cameras))
+    assert len(keys) == len(set(keys)) == 2 * 4 * 2
+    assert {(key.mount.height_m, key.mount.pitch_deg, key.mount.fov_deg, key.crop) for key in keys} == {
+        (height, pitch, 90.0, crop) for height in (0.25, 0.6) for pitch in (-10.0, 10.0) for crop in ("none", "view")
+    }
+
+
 def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft: Path) -> None:
     chosen = options("--target-model", "me/tiny", "--draft-model", str(tiny_draft), "--modes", "sd")
     assert closed_loop.settings(chosen)["guide"] is False
@@ -84,6 +93,9 @@ def test_wrong_options_are_one_sentence(
         (("--modes", "sd,fast"), "'sd,fast': give one or more of target,draft,cloud"),
         (("--modes", ","), "',': give one or more of"),
         (("--rtt-ms", "slow"), "'slow': give milliseconds from 0 to 10000"),
+        (("--camera-height-m", "0,0.4"), "'0,0.4': give numbers from 0.1 to 1.5, with commas between"),
+        (("--camera-pitch-deg=nan",), "'nan': give numbers from -45 to 45"),
+        (("--crop", "wide"), "'wide': give one or more of none,view,go2"),
         (("--rtt-ms=-1",), "'-1': give milliseconds from 0 to 10000"),
         (("--gamma", "many"), "'many' is no draft length; give a number or auto or balance"),
     ],

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlm_nav_evaluation.closed_loop.episodes import Episode
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.sighting import RANGE_SHARE, sighting
+from vlm_nav_evaluation.closed_loop.episodes import Episode, Placed
 from vlm_nav_evaluation.closed_loop.scores import (
+    camera_tables,
     different_walks,
     figures,
     first_links,
     main_table,
     outcome_table,
+    sighting_table,
     spl,
     wilson,
 )
+from vlm_nav_simulation.geometry import CameraMount, Pose
 
 FOUND = Episode(
     "middle", 0, "cloud", 0.0, target="red ball", object_class="ball", outcome="found", success=True,
@@ -66,6 +72,34 @@ def test_the_link_changes_no_walk_so_success_is_counted_once() -> None:
     rows = figures([FOUND, replace(FOUND, rtt_ms=40.0), replace(FOUND, policy="sd")])
     assert [(row["policy"], row["rtt_ms"]) for row in rows] == [("cloud", 0.0), ("sd", 0.0), ("cloud", 40.0)]
     assert [(row["policy"], row["rtt_ms"]) for row in first_links(rows)] == [("cloud", 0.0), ("sd", 0.0)]
+
+
+def test_what_is_found_stands_by_height_and_pitch() -> None:
+    rows = [
+        {**row, **mount._asdict(), "crop": "none"}
+        for mount in (CameraMount(height, pitch) for height in (0.6, 0.25) for pitch in (10.0, -10.0))
+        for row in figures([replace(FOUND, success=mount.pitch_deg > 0.0)])
+    ]
+    (text,) = camera_tables(rows)
+    title, header, *lines = text.splitlines()
+    assert title == "middle, cloud, 0 ms, 90 degrees wide, crop none: found"
+    assert [header.split()[-2:], *(line.split() for line in lines)] == [
+        ["-10", "10"], ["0.25", "0/1", "1/1"], ["0.6", "0/1", "1/1"],
+    ]  # fmt: skip
+
+
+def test_places_are_scored_along_and_across_the_line_of_sight() -> None:
+    pose, metres = Pose(2.0, 1.0, math.pi / 2), 1.5
+    named = sighting("The red ball is straight ahead, about 2 m away.", "red", "ball", PlanarPose(*pose))
+    assert named is not None
+    far = Placed.of(named, 0.0, metres, pose)
+    assert far.along == pytest.approx(0.5, abs=0.01) and far.across == pytest.approx(0.0, abs=0.01)
+    assert far.deviations == pytest.approx(0.5 / (RANGE_SHARE * 2.0), abs=0.02)
+    aside = Placed.of(named, math.radians(-10.0), 2.0, pose)
+    assert aside.across == pytest.approx(2.0 * math.sin(math.radians(10.0)), abs=0.01), "named too far to the left"
+    table = sighting_table([replace(FOUND, sightings=(far, aside))]).splitlines()
+    assert [line.split("  ")[0] for line in table] == ["true distance", "all", "under 2 m", "under 3 m"]
+    assert table[1].split()[1] == "2" and sighting_table([FOUND]) == ""
 
 
 def test_walks_that_differ_between_modes_of_one_target_are_counted() -> None:
