@@ -324,9 +324,9 @@ def compose(
 ) -> str:
     """Return the prompt of one step: what to find, what was done for it so far, and how to answer.
 
-    `guide` explains the robot and its actions to a model that was not trained on them; the lines of `camera` stand
-    before it, about the robot's own. `memory` are the lines of
-    `speculation.language.search_memory`, for models of prompt form 2.
+    `guide` explains the robot and its actions to a model that was not trained on them, behind the lines of `camera`,
+    which describe its camera. `memory` are the lines of `speculation.language.search_memory`, for models of prompt
+    form 2.
     """
     # An instruction is one turn: nobody puts words into the model's mouth.
     lines = [instruction.translate(dict.fromkeys(map(ord, _MARKS), " ")).strip()]

@@ -46,9 +46,10 @@ def shown(mount: CameraMount, crop: Crop) -> Callable[[Image], Image]:
     focal, middle = size / 2 / math.tan(math.radians(mount.fov_deg) / 2), (size - 1) / 2
     lens = LensSettings(focal, focal, middle, middle, 0.0, 0.0, 0.0, 0.0, 0.0, size, size)
     view = ViewSettings(camera_height_m=mount.height_m)
-    optics = Optics(lens, view, size, size, pitch=math.radians(mount.pitch_deg))
+    pitch = math.radians(mount.pitch_deg)
+    optics = Optics(lens, view, size, size, pitch=pitch)
     if crop is Crop.VIEW:
         return optics.apply
     own = LensSettings()
-    shows = Optics(own, view, own.source_width, own.source_height).shown
+    shows = Optics(own, view, own.source_width, own.source_height, pitch=pitch).shown
     return lambda frame: extended(optics.apply(frame), shows)

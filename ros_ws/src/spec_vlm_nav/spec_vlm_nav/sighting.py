@@ -25,12 +25,12 @@ BEARING_DEG = 6.0
 RANGE_M, RANGE_SHARE = 0.15, 0.13
 """Standard deviations of a named bearing, and of a named distance: metres, or a share of it where that is more.
 
-By the places that the shipped target named in simulated rooms (docs/ros.md): 97 % are within the 95 % ellipse.
+By the places that the shipped target named in simulated rooms (docs/evaluation.md): 97 % are within the 95 % ellipse.
 """
 
 
 class FrameSettings(CheckedSettings, frozen=True):
-    """How the frames that vlm_nav gets look at the world, as guided prompts tell it, and what is published of them."""
+    """Describes the frames that vlm_nav gets, for guided prompts, and says whether places seen in them are published."""
 
     camera_height_m: Annotated[float, Meta(ge=0.05, le=3.0, description="camera above the floor, m")] = GO2_HEIGHT
     camera_pitch_deg: Annotated[
