@@ -30,7 +30,7 @@ By the places that the shipped target named in simulated rooms (docs/evaluation.
 
 
 class FrameSettings(CheckedSettings, frozen=True):
-    """Describes the frames that vlm_nav gets, for guided prompts, and says whether places seen in them are published."""
+    """Describes the frames that vlm_nav gets, for guided prompts, and whether places in them are published."""
 
     camera_height_m: Annotated[float, Meta(ge=0.05, le=3.0, description="camera above the floor, m")] = GO2_HEIGHT
     camera_pitch_deg: Annotated[
