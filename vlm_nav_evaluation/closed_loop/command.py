@@ -39,6 +39,7 @@ from vlm_nav_evaluation.closed_loop.episodes import (
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
+    PLACED_COLUMNS,
     camera_name,
     camera_tables,
     different_walks,
@@ -47,12 +48,13 @@ from vlm_nav_evaluation.closed_loop.scores import (
     outcome_table,
     place_name,
     place_of,
-    sighting_table,
+    placed,
 )
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_decoding, numbers, seeds, several
 from vlm_nav_evaluation.results import commit, machine, write_json
+from vlm_nav_evaluation.tables import figures_table
 from vlm_nav_evaluation.verifier_process import verifier, verifier_flags
 from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount
 
@@ -131,9 +133,10 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
         name = ", ".join([f"{place_name(where)} rooms", *([camera_name(*camera)] if len(cameras) > 1 else [])])
         parts.append(f"{name}, object: {options.target}, profile: {declared}\n{main_table(some)}")
         parts.append(outcome_table(some))
-    for policy in options.modes:
-        placed = sighting_table(each for each in episodes if each.policy == policy)
-        parts += [f"{policy}: places that answers name of what is searched for\n{placed}"] * bool(placed)
+    places = {policy: placed(each for each in episodes if each.policy == policy) for policy in options.modes}
+    for policy, bands in places.items():
+        if bands:
+            parts.append(f"places that answers name, {policy}\n{figures_table('true distance', bands, PLACED_COLUMNS)}")
     differ, compared = different_walks(episodes)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
@@ -155,6 +158,7 @@ def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
         "rooms_with_different_walks": differ,
         "rooms_compared": compared,
         "figures": rows,
+        "places": places,
     }
     write_json(options.out / "closed_loop.json", data)
 

@@ -25,7 +25,7 @@ from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
-from spec_vlm_nav.sighting import Sighting, sighting
+from spec_vlm_nav.sighting import Sighting, sighting, spread
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
 from speculation.progress import progress as bar
@@ -137,19 +137,22 @@ class Placed(NamedTuple):
     """How much too far away."""
     across: float
     """How much too far to the left."""
-    deviations: float
-    """How many standard deviations off, by the covariance that is published."""
+
+    @property
+    def deviations(self) -> float:
+        """How many standard deviations it is off, by the covariance that is published."""
+        named = self.along + math.sqrt(max(0.0, self.true_metres**2 - self.across**2))
+        along, across = spread(named)
+        return math.hypot(self.along / along, self.across / across)
 
     @classmethod
     def of(cls, named: Sighting, bearing: float, metres: float, pose: Pose) -> Placed:
         """Return how far a sighting is off what stands at this bearing and distance from the nose of a pose."""
         (x, y), truth = nose_of(pose), pose.yaw + bearing
         off = np.array([named.x - x - metres * math.cos(truth), named.y - y - metres * math.sin(truth)])
-        spread = np.array([[named.xx, named.xy], [named.xy, named.yy]])
         cos, sin = math.cos(named.yaw), math.sin(named.yaw)
-        rotated = off @ np.array([[cos, -sin], [sin, cos]])
-        deviations = math.sqrt(off @ np.linalg.solve(spread, off))
-        return cls(*(round(float(value), 4) for value in (metres, *rotated, deviations)))
+        along, across = off @ np.array([[cos, -sin], [sin, cos]])
+        return cls(round(metres, 4), round(float(along), 4), round(float(across), 4))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,16 @@ Row: TypeAlias = dict[str, Any]
 """What `figures` counts of a group."""
 SIGHTING_BANDS = (1.0, 2.0, 3.0)
 """Upper ends of the distances, metres, by which places that answers name are listed."""
-WITHIN = {"in its 68 %": 1.515, "in its 95 %": 2.448}
+WITHIN = {"in_68": 1.515, "in_95": 2.448}
 """Standard deviations within which these shares of a normal distribution on the plane are."""
+PLACED_COLUMNS = (
+    Column("places", "places", ".0f"),
+    Column("along m", "along_m"),
+    Column("across m", "across_m"),
+    Column("median off m", "off_m"),
+    Column("in its 68 %", "in_68", ".0%"),
+    Column("in its 95 %", "in_95", ".0%"),
+)
 COLUMNS = (
     Column("found", "of"),
     Column("95 %", "interval"),
@@ -166,34 +174,28 @@ def name_of(policy: str, rtt_ms: float | None) -> str:
     return policy if rtt_ms is None else f"{policy}, {rtt_ms:g} ms"
 
 
-def sighting_table(episodes: Iterable[Episode]) -> str:
+def placed(episodes: Iterable[Episode]) -> dict[str, Row]:
     """Return how far off answers place what is searched for, by its true distance; empty where none places it.
 
-    Errors are root mean squares, along the line of sight and across it; the last columns are shares of all places.
+    along_m, across_m: root mean squares, along the line of sight and across it. in_68, in_95: shares within the parts
+    of the published covariance that are to hold so many percent.
     """
     bands: dict[str, list[Placed]] = defaultdict(list)
     for seen in (each for episode in episodes for each in episode.sightings):
-        nearer = next((limit for limit in SIGHTING_BANDS if seen.true_metres < limit), math.inf)
-        for name in ("all", f"under {nearer:g} m"):
+        nearer = next((f"under {limit:g} m" for limit in SIGHTING_BANDS if seen.true_metres < limit), "farther")
+        for name in ("all", nearer):
             bands[name].append(seen)
-    lines = [_sighting_line(name, bands[name]) for name in sorted(bands, key=lambda name: (len(name), name))]
-    header = ("true distance", "places", "along m", "across m", "median off m", "within 1 m", *WITHIN)
-    return table(header, lines) if lines else ""
+    return {name: _placed(bands[name]) for name in sorted(bands)}
 
 
-def _sighting_line(name: str, seen: Sequence[Placed]) -> tuple[str, ...]:
-    along, across = (math.sqrt(mean(each[axis] ** 2 for each in seen)) for axis in (1, 2))
-    off = [math.hypot(each.along, each.across) for each in seen]
-    shares = [
-        mean(value <= 1.0 for value in off),
-        *(mean(e.deviations <= most for e in seen) for most in WITHIN.values()),
-    ]
-    return (
-        name,
-        str(len(seen)),
-        *(f"{value:.2f}" for value in (along, across, median(off))),
-        *(f"{s:.0%}" for s in shares),
-    )
+def _placed(seen: Sequence[Placed]) -> Row:
+    return {
+        "places": len(seen),
+        "along_m": math.sqrt(mean(each.along**2 for each in seen)),
+        "across_m": math.sqrt(mean(each.across**2 for each in seen)),
+        "off_m": median(math.hypot(each.along, each.across) for each in seen),
+        **{name: mean(each.deviations <= most for each in seen) for name, most in WITHIN.items()},
+    }
 
 
 def camera_name(mount: CameraMount, crop: str) -> str:

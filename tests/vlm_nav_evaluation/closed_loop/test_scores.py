@@ -19,7 +19,7 @@ from vlm_nav_evaluation.closed_loop.scores import (
     first_links,
     main_table,
     outcome_table,
-    sighting_table,
+    placed,
     spl,
     wilson,
 )
@@ -97,9 +97,10 @@ def test_places_are_scored_along_and_across_the_line_of_sight() -> None:
     assert far.deviations == pytest.approx(0.5 / (RANGE_SHARE * 2.0), abs=0.02)
     aside = Placed.of(named, math.radians(-10.0), 2.0, pose)
     assert aside.across == pytest.approx(2.0 * math.sin(math.radians(10.0)), abs=0.01), "named too far to the left"
-    table = sighting_table([replace(FOUND, sightings=(far, aside))]).splitlines()
-    assert [line.split("  ")[0] for line in table] == ["true distance", "all", "under 2 m", "under 3 m"]
-    assert table[1].split()[1] == "2" and sighting_table([FOUND]) == ""
+    bands = placed([replace(FOUND, sightings=(far, aside))])
+    assert {name: row["places"] for name, row in bands.items()} == {"all": 2, "under 2 m": 1, "under 3 m": 1}
+    assert bands["under 2 m"]["along_m"] == far.along and bands["under 2 m"]["in_95"] == 1.0
+    assert bands["under 3 m"]["in_68"] == 0.0 and placed([FOUND]) == {}
 
 
 def test_walks_that_differ_between_modes_of_one_target_are_counted() -> None:

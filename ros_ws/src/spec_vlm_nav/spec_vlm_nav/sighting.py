@@ -76,6 +76,11 @@ class Sighting(NamedTuple):
     """Square radians."""
 
 
+def spread(metres: float) -> tuple[float, float]:
+    """Return the standard deviations of a place at a named distance, metres: along the line of sight and across it."""
+    return max(RANGE_M, RANGE_SHARE * metres), metres * math.radians(BEARING_DEG)
+
+
 def sighting(
     answer: str, colour: str, object_class: str, place: PlanarPose | None, fov_deg: float = USUAL_FOV
 ) -> Sighting | None:
@@ -88,8 +93,8 @@ def sighting(
         return None
     wide = math.tan(math.radians(fov_deg) / 2) / math.tan(math.radians(USUAL_FOV) / 2)
     yaw = wrap(place.yaw + math.atan(wide * math.tan(named[0])))
-    metres, spread = named[1], math.radians(BEARING_DEG)
-    along, across = max(RANGE_M, RANGE_SHARE * metres) ** 2, (metres * spread) ** 2
+    metres = named[1]
+    along, across = (deviation**2 for deviation in spread(metres))
     cos, sin = math.cos(yaw), math.sin(yaw)
     return Sighting(
         place.x + GO2_CAMERA * math.cos(place.yaw) + metres * cos,
@@ -98,5 +103,5 @@ def sighting(
         along * cos * cos + across * sin * sin,
         (along - across) * sin * cos,
         along * sin * sin + across * cos * cos,
-        spread**2,
+        math.radians(BEARING_DEG) ** 2,
     )
