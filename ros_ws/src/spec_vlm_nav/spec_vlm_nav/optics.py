@@ -107,7 +107,7 @@ def extended(values: npt.NDArray[Any], shown: npt.NDArray[np.bool_]) -> npt.NDAr
     _, labels = cv2.distanceTransformWithLabels(hidden, cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL)
     nearest = np.zeros(int(labels.max()) + 1, np.int64)
     nearest[labels[shown]] = np.flatnonzero(shown)
-    return values.reshape(shown.size, *values.shape[2:])[nearest[labels]]
+    return np.asarray(values.reshape(shown.size, *values.shape[2:])[nearest[labels]])
 
 
 def _unfolded(radii: Matrix, lens: LensSettings) -> npt.NDArray[np.bool_]:
