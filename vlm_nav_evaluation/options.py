@@ -81,15 +81,24 @@ def several(known: Sequence[str]) -> Callable[[str], list[str]]:
     return parse
 
 
-def milliseconds(text: str) -> list[float]:
-    """Read comma-separated milliseconds from 0 to 10000, each once, in their order; an argparse type."""
-    try:
-        values = list(dict.fromkeys(float(word) for word in text.split(",")))
-    except ValueError:
-        values = []
-    if not values or not all(0.0 <= value <= 10_000.0 for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r}: give milliseconds from 0 to 10000, e.g. 0,40")
-    return values
+def numbers(least: float, most: float, what: str = "numbers") -> Callable[[str], list[float]]:
+    """Return an argparse type that reads comma-separated numbers from `least` to `most`, each once, in their order."""
+
+    def parse(text: str) -> list[float]:
+        try:
+            values = list(dict.fromkeys(float(word) for word in text.split(",")))
+        except ValueError:
+            values = []
+        if not values or not all(least <= value <= most for value in values):
+            shown = f"{text!r}: give {what} from {least:g} to {most:g}, with commas between"
+            raise argparse.ArgumentTypeError(shown)
+        return values
+
+    return parse
+
+
+milliseconds = numbers(0.0, 10_000.0, "milliseconds")
+"""Argparse type of round trips."""
 
 
 def seeds(text: str) -> list[int]:

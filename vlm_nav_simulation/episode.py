@@ -9,7 +9,7 @@ from enum import Enum
 
 from speculation.language.prompts import ActionKind, NavigationAction
 from vlm_nav_simulation.camera import Image
-from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount, Pose
 from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.oracle import Oracle
 from vlm_nav_simulation.scene import Scene
@@ -70,6 +70,7 @@ def run_episode(
     max_actions: int = MAX_ACTIONS,
     size: int = 224,
     wanted: Sequence[int] | None = None,
+    mount: CameraMount = GO2_MOUNT,
 ) -> EpisodeResult:
     """Run `policy` from the scene's start until it ends the search, gives no action, is blocked MAX_BLOCKED times in a
     row or MAX_STUCK times without a way ahead, or `max_actions` are used up.
@@ -80,7 +81,7 @@ def run_episode(
     actions: list[NavigationAction] = []
     poses, length, collisions, in_a_row, stuck = [scene.start], 0.0, 0, 0, 0
     wanted = (scene.target_index,) if wanted is None else wanted
-    with World(scene, size) as world:
+    with World(scene, size, mount=mount) as world:
         outcome = Outcome.OUT_OF_ACTIONS
         while len(actions) < max_actions:
             action = policy(world.render(), world)

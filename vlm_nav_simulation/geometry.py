@@ -35,6 +35,20 @@ class Pose(NamedTuple):
     yaw: float
 
 
+class CameraMount(NamedTuple):
+    """How the front camera looks from the robot's nose. The default is the Go2's, as the embedded pair knows it."""
+
+    height_m: float = CAMERA_HEIGHT
+    """Above the floor while the robot stands."""
+    pitch_deg: float = 0.0
+    """Down is positive."""
+    fov_deg: float = 90.0
+    """Field of view of its square frames, from edge to edge."""
+
+
+GO2_MOUNT = CameraMount()
+
+
 @dataclass(frozen=True)
 class Box:
     """An axis-aligned obstacle standing on the floor."""

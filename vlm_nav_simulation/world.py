@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vlm_nav_simulation.camera import CameraKind, Image, Labels, View, open_camera
-from vlm_nav_simulation.geometry import CAMERA_HEIGHT, NOSE, Pose, advance, wrap
+from vlm_nav_simulation.geometry import GO2_MOUNT, NOSE, CameraMount, Pose, advance, wrap
 from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.mujoco_scene import (
     BASE_BODY,
@@ -32,7 +32,7 @@ _CHASE = 1.9
 
 
 class World:
-    """The robot in a scene. Frames are square with a field of view of 90 degrees, `size` pixels a side.
+    """The robot in a scene. Frames are square, `size` pixels a side; `mount` is where and how wide the camera looks.
 
     The base is kinematic: velocities are obeyed exactly until the footprint touches something. The front camera's model
     holds no robot body, so first-person frames are the same whether or not the robot's meshes are installed.
@@ -41,7 +41,9 @@ class World:
     Raises ValueError for a size above 960.
     """
 
-    def __init__(self, scene: Scene, size: int = 224, camera: CameraKind | None = None) -> None:
+    def __init__(
+        self, scene: Scene, size: int = 224, camera: CameraKind | None = None, mount: CameraMount = GO2_MOUNT
+    ) -> None:
         if not 28 <= size <= 960:
             raise ValueError(f"frame size {size} is outside 28..960 pixels")
         self.scene, self.size = scene, size
@@ -57,7 +59,10 @@ class World:
         self._data = mujoco.MjData(self._model)
         self._data.mocap_pos[0] = 0.0
         self._front = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, FRONT_CAMERA)
-        self._model.cam_pos[self._front] = (NOSE, 0.0, CAMERA_HEIGHT - BASE_HEIGHT)
+        self._model.cam_pos[self._front] = (NOSE, 0.0, mount.height_m - BASE_HEIGHT)
+        self._model.cam_fovy[self._front] = mount.fov_deg
+        level, half = self._model.cam_quat[self._front].copy(), math.radians(mount.pitch_deg) / 2
+        mujoco.mju_mulQuat(self._model.cam_quat[self._front], np.array([math.cos(half), 0, math.sin(half), 0]), level)
         self._camera = open_camera(self._model, {CEILING_GROUP: True, _COLLISION_GROUP: False}, kind=camera)
         self._objects = np.full(self._model.nbody + 1, -1, np.int32)
         for item in scene.objects:

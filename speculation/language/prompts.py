@@ -320,11 +320,13 @@ def compose(
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
     guide: bool = False,
     memory: Sequence[str] = (),
+    camera: Sequence[str] = (),
 ) -> str:
     """Return the prompt of one step: what to find, what was done for it so far, and how to answer.
 
-    `guide` explains the robot and its actions to a model that was not trained on them. `memory` are the lines of
-    `speculation.language.search_memory`, for models of prompt form 2.
+    `guide` explains the robot and its actions to a model that was not trained on them, behind the lines of `camera`,
+    which describe its camera. `memory` are the lines of `speculation.language.search_memory`, for models of prompt
+    form 2.
     """
     # An instruction is one turn: nobody puts words into the model's mouth.
     lines = [instruction.translate(dict.fromkeys(map(ord, _MARKS), " ")).strip()]
@@ -332,7 +334,7 @@ def compose(
         lines.append(f"{DONE_LINE}{history(done)}")
     lines += memory
     if guide:
-        lines.append(GUIDE[order])
+        lines += [*camera, GUIDE[order]]
     elif order is ResponseOrder.ACTION_FIRST:
         lines.append(ACTION_FIRST_LINE)
     return "\n".join(lines)

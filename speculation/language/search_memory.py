@@ -64,6 +64,19 @@ def describe_distance(metres: float) -> str:
     return f"{halves // 2} m" if halves % 2 == 0 else f"{halves // 2}.5 m"
 
 
+def named_place(answer: str, colour: str, object_class: str) -> tuple[float, float] | None:
+    """Return where an answer says that an object is (an empty word: any): radians off the axis of its frame,
+    counter-clockwise, as they are at a field of view of 90 degrees, and metres from the camera to its surface.
+
+    None where it does not name a side and a distance of it in one sentence, and where both words are empty.
+    """
+    kind, name = (re.escape(word.lower()) if word else "[a-z]+" for word in (colour, object_class))
+    found = re.search(rf"\b{kind} {name}\b{_WHERE}", answer, re.IGNORECASE)
+    if found is None or not (colour or object_class):
+        return None
+    return _SIDE_BEARINGS[_PHRASE_SIDES[found[1].lower()]], float(found[2])
+
+
 class View(NamedTuple):
     """Where a frame was taken: metres and radians (counter-clockwise) in any frame that stays."""
 
@@ -135,12 +148,11 @@ class SearchMemory:
         """
         for side, metres in _DOOR.findall(answer):
             self.door(_SIDE_BEARINGS[_PHRASE_SIDES[side.lower()]], float(metres))
-        kind, name = (re.escape(word.lower()) if word else "[a-z]+" for word in (colour, object_class))
-        found = re.search(rf"\b{kind} {name}\b{_WHERE}", answer, re.IGNORECASE)
-        if found is not None and (colour or object_class):
-            self.found(_SIDE_BEARINGS[_PHRASE_SIDES[found[1].lower()]], float(found[2]))
-        else:
+        found = named_place(answer, colour, object_class)
+        if found is None:
             self.missed()
+        else:
+            self.found(*found)
 
     def door(self, bearing: float, metres: float) -> None:
         """Note a doorway in the last frame: radians off its axis, counter-clockwise, and metres from the robot."""

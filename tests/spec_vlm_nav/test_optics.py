@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from spec_vlm_nav.camera import quaternion
 from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings
 
 GO2 = LensSettings()
@@ -55,6 +56,25 @@ def test_a_point_projects_where_the_camera_info_says(
     assert math.dist(found, (u, v)) < 0.6
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    roll=st.floats(-0.6, 0.6), pitch=st.floats(-0.6, 0.6), across=st.floats(-0.6, 0.6), down=st.floats(-0.6, 0.6)
+)  # fmt: skip
+def test_a_mounted_camera_is_shown_level(roll: float, pitch: float, across: float, down: float) -> None:
+    lens = LensSettings(200.0, 200.0, 319.5, 319.5, 0.0, 0.0, 0.0, 0.0, 0.0, 640, 640)
+    optics = Optics(lens, ViewSettings(), 640, 640, roll, pitch)
+    u, v, _ = optics.camera.matrix @ (across, down, 1.0)
+    # The same direction in the robot's base, x ahead and z up, and from there in the mounted camera.
+    x, y, z, w = quaternion(roll, pitch, 0.0)
+    level = np.array([1.0, -across, -down])
+    axis = -np.array([x, y, z])
+    ahead, left, up = level + 2.0 * np.cross(axis, np.cross(axis, level) + w * level)
+    assume(ahead > 0.3 and abs(left / ahead) < 1.4 and abs(up / ahead) < 1.4)
+    at = lens.cx - lens.fx * left / ahead, lens.cy - lens.fy * up / ahead
+    found = centre_of(optics.apply(with_dot(*at, 640, 640, sigma=4.0)))
+    assert math.dist(found, (u, v)) < 1.0
+
+
 @given(fov=st.floats(10, 140), width=st.integers(16, 640), height=st.integers(16, 640))
 @settings(deadline=None, max_examples=40)
 def test_the_field_of_view_is_from_edge_to_edge(fov: float, width: int, height: int) -> None:
@@ -65,13 +85,25 @@ def test_the_field_of_view_is_from_edge_to_edge(fov: float, width: int, height: 
     assert (camera.width, camera.height) == (width, height)
 
 
-def test_what_the_source_does_not_show_is_black_and_counted() -> None:
-    white = np.full((720, 1280, 3), 255, np.uint8)
-    optics = Optics(GO2, ViewSettings(90.0, 224, 224), 1280, 720)
-    shown = optics.apply(white)
-    assert 0.35 < optics.covered < 0.5
-    assert float((shown[..., 0] > 128).mean()) == pytest.approx(optics.covered, abs=0.02)
-    assert shown[112, 5:-5].min() > 200 and shown[:40].max() == 0 and shown[-40:].max() == 0
+def test_what_the_source_does_not_show_repeats_what_is_nearest_and_is_counted() -> None:
+    rows = np.repeat(np.linspace(40, 240, 720).astype(np.uint8)[:, None, None], 1280, axis=1).repeat(3, axis=2)
+    optics = Optics(GO2, ViewSettings(), 1280, 720)
+    image = optics.apply(rows)[..., 0].astype(int)
+    assert 0.35 < optics.covered == optics.shown.mean() < 0.5
+    hidden = ~optics.shown
+    assert hidden[:40].all() and hidden[-40:].all() and optics.shown[112, 5:-5].all()
+    assert (abs(image[:40] - 40) < 12).all() and (abs(image[-40:] - 240) < 12).all(), "the image's own edges"
+
+
+def test_the_floor_two_metres_ahead_stays_where_it_is_at_any_height() -> None:
+    for height in (0.25, 0.378, 0.6):
+        down = math.tan(math.atan(height / 2.0) - ViewSettings(camera_height_m=height).tilt)
+        assert down == pytest.approx(0.378 / 2.0)
+
+
+def test_a_camera_that_looks_elsewhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="sees nothing of the level view"):
+        Optics(GO2, ViewSettings(fov_deg=40.0), 1280, 720, pitch=1.5)
 
 
 def test_another_aspect_than_the_calibrations_is_refused_with_both_sizes_and_a_way_out() -> None:

@@ -153,7 +153,7 @@ def test_a_driver_through_all_transitions(client: Client, lines: Lines) -> None:
         until(lambda: len(client.transforms) == 2, "static transforms")
         mount, optical = client.transforms["front_camera_link"], client.transforms["front_camera_optical_frame"]
         assert (mount.header.frame_id, optical.header.frame_id) == ("base_link", "front_camera_link")
-        assert mount.transform.translation.x == 0.327 and mount.transform.rotation.y == pytest.approx(0.05, abs=1e-3)
+        assert mount.transform.translation.x == 0.327 and mount.transform.rotation.w == 1.0, "the image is level"
         assert optical.transform.rotation.x == -0.5
         assert not client.images and not client.beats, "a node that is not active publishes nothing"
 
@@ -188,7 +188,7 @@ def test_the_robots_calls_are_lost_and_found(client: Client, lines: Lines) -> No
             image = client.image()
             assert image.shape == (224, 224, 3)
             assert abs(float(image[112, 20:-20].mean()) - GREY) < 4
-            assert image[:30].max() < 20, "what the lens does not see is black"
+            assert abs(float(image[:30].mean()) - GREY) < 4, "what the lens does not see repeats its edge"
             until(lambda: client.level() == 0, "healthy")
             # Discovery may have taken longer than reconnect_s.
             lost = lines.text("go2_camera").count("no frame from videohub")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rclpy
 from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from geometry_msgs.msg import PoseWithCovarianceStamped
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import Odometry
 from PIL import Image
@@ -31,6 +34,12 @@ from tests.forked import Forked, run
 from tests.system.conftest import LIMIT_S, until
 from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
+from vlm_nav_evaluation.verifier_process import verifier
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.scene import scene_of
+from vlm_nav_simulation.world import World
 
 CODES = NavigateByInstruction.Result
 FIND = "find the silver bottle"
@@ -58,7 +67,8 @@ class Client:
         self._goals = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
         jpeg = io.BytesIO()
         Image.new("RGB", (64, 64), "grey").save(jpeg, "JPEG")
-        self._jpeg = array("B", jpeg.getvalue())
+        self.jpeg = array("B", jpeg.getvalue())
+        self.place = Pose(0.0, 0.0, 0.0)
         self.node.create_timer(0.1, self._show)
         self._spinning = Spinning(self.node)
 
@@ -92,10 +102,12 @@ class Client:
     def _show(self) -> None:
         stamp = self.node.get_clock().now().to_msg()
         odometry = Odometry()
-        odometry.header.stamp = stamp
-        odometry.pose.pose.orientation.w = 1.0
+        odometry.header.stamp, odometry.header.frame_id = stamp, "odom"
+        pose, half = odometry.pose.pose, self.place.yaw / 2.0
+        pose.position.x, pose.position.y = self.place.x, self.place.y
+        pose.orientation.z, pose.orientation.w = math.sin(half), math.cos(half)
         self._odometry.publish(odometry)
-        image = CompressedImage(format="jpeg", data=self._jpeg)
+        image = CompressedImage(format="jpeg", data=self.jpeg)
         image.header.stamp = stamp
         # A camera whose clock is behind: by its stamps all its frames are stale.
         image.header.stamp.sec -= CLOCK_OFF_S
@@ -191,6 +203,35 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
     finally:
         process.terminate()
         assert process.wait(LIMIT_S) == 0
+
+
+@pytest.mark.usefixtures("forked_verifiers")
+def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(client: Client, tmp_path: Path) -> None:
+    scene = scene_of(20000, "middle", "")
+    client.place = run_episode(scene, oracle_policy(scene)).poses[-1]
+    with World(scene) as world:
+        world.set_pose(*client.place)
+        client.jpeg = array("B", encode_jpeg(world.render()))
+    places: list[PoseWithCovarianceStamped] = []
+    client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
+    models = PROJECT / "models"
+    with (tmp_path / "log").open("w") as out, verifier(models / "target", "--max-sessions", "2") as address:
+        words = command(models / "draft", "mode:=cloud", f"verifier:={address}", "sightings:=true")
+        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
+        try:
+            until(client.ready, "vlm_nav is there")
+            assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+            client.send(f"find the {scene.target.text}", dry_run=True)
+            until(lambda: bool(client.turns() and places), "a decision and its place")
+        finally:
+            process.terminate()
+            assert process.wait(LIMIT_S) == 0
+    assert places[0].header.frame_id == "odom"
+    assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
+    hidden = scene.objects[scene.target_index]
+    at, covariance = places[0].pose.pose.position, np.reshape(places[0].pose.covariance, (6, 6))
+    assert math.dist((at.x, at.y), (hidden.x, hidden.y)) < 1.0
+    assert np.array_equal(covariance, covariance.T) and (np.linalg.eigvalsh(covariance) > 0.0).all()
 
 
 def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:

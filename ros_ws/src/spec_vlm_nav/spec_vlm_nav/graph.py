@@ -26,6 +26,7 @@ from spec_vlm_nav.process_graph import (
     argument_of,
 )
 from spec_vlm_nav.robots import ROBOTS, robot_of
+from spec_vlm_nav.sighting import FrameSettings
 from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import ResponseOrder
 from speculation.service_classes import SERVICE_CLASSES
@@ -123,6 +124,7 @@ SERVER_DRAFT = Argument(
 SERVICE_CLASS = argument_of(EdgeConfig, "service_class", choices=tuple(SERVICE_CLASSES))
 RESPONSE_ORDER = argument_of(NavigatorConfig, "order", name="response_order", default=ResponseOrder.ACTION_FIRST.value)
 GUIDE = argument_of(NavigatorConfig, "guide")
+SIGHTINGS = argument_of(FrameSettings, "sightings")
 
 SERVING = (
     Argument(
@@ -170,7 +172,7 @@ def same(*names: str) -> tuple[tuple[str, Use], ...]:
 _NAVIGATION = (
     *same(
         "draft_model", "verifier", "mode", "drafting", "fed_head", "profile", "link", "keys", "allow_plain",
-        "service_class", "trace", "response_order", "guide",
+        "service_class", "trace", "response_order", "guide", "sightings",
     ),
     ("device", Use("draft_device")),
     ("dtype", Use("draft_dtype")),
@@ -179,7 +181,7 @@ _NAVIGATION = (
 ROS = (NAMESPACE, LOG_LEVEL, USER_PARAMETERS)
 NAVIGATING = (
     MODE, DRAFTING, DRAFT, FED_HEAD, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, SERVICE_CLASS,
-    TRACE, RESPONSE_ORDER, GUIDE,
+    TRACE, RESPONSE_ORDER, GUIDE, SIGHTINGS,
 )  # fmt: skip
 """Arguments of every graph with a navigation node."""
 

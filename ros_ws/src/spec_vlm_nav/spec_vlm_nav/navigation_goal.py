@@ -12,6 +12,7 @@ from enum import Enum
 
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigator_interfaces import Execution, Frame
+from spec_vlm_nav.sighting import PLACEHOLDER, FrameSettings, Sighting, camera_lines, sighting
 from speculation.language.instructions import Understood, sentence_for, understand
 from speculation.language.prompts import (
     PROMPT_FORMS,
@@ -121,8 +122,18 @@ class NavigationGoal:
     those lines.
     """
 
-    def __init__(self, instruction: str, done: Sequence[Past] = (), dry: bool = False, frames: int = 1) -> None:
-        """`done`: what was carried out for it before. `frames` that a question may hold, of the latest views."""
+    def __init__(
+        self,
+        instruction: str,
+        done: Sequence[Past] = (),
+        dry: bool = False,
+        frames: int = 1,
+        camera: FrameSettings | None = None,
+    ) -> None:
+        """`done`: what was carried out for it before. `frames` that a question may hold, of the latest views.
+
+        `camera`: what guided prompts tell of it; None: nothing.
+        """
         self.instruction, self.is_dry = instruction, dry
         self.actions = 0
         """Motions that were begun."""
@@ -134,6 +145,9 @@ class NavigationGoal:
         """What the frames whose answers were taken have shown."""
         self._claimed: list[tuple[tuple[float, float], float]] = []
         """Where verified answers first gave each place of the object, and how far apart another one has to be."""
+        self._camera = camera
+        self._named: tuple[str, str] | None = None
+        """What the answer to the last prompt calls the object: colour and class; None where nobody knows."""
         self._frames = frames
         self._views: list[tuple[int, bytes]] = []
         """The frames of the last views, the oldest first, each with the number of actions done before it."""
@@ -171,7 +185,14 @@ class NavigationGoal:
         memory = self._searched(frame) if self._form >= SEARCH_FORM else None
         sentence = self.understood(vocabulary) or self.instruction
         lines = memory.lines() if memory is not None else ()
-        text = compose(sentence, done, order, guide.applies(vocabulary), lines)
+        guided = guide.applies(vocabulary)
+        camera = camera_lines(self._camera) if self._camera is not None else ()
+        text = compose(sentence, done, order, guided, lines, camera)
+        if vocabulary is not None:
+            wanted = self._wanted[vocabulary]
+            self._named = wanted.colour, wanted.object_class
+        else:
+            self._named = PLACEHOLDER if guided else None
         return Prompt(text, self._seen(frame, done), done, vocabulary, memory)
 
     def answered(self, prompt: Prompt, answer: str, verified: bool = False, stops: bool = False) -> str:
@@ -198,6 +219,12 @@ class NavigationGoal:
             return ""
         seen = f"{metres:.1f} m from where" if last is not None else "and no answer gave a place where"
         return f"a stop {seen} the object is"
+
+    def sighting(self, answer: str, frame: Frame) -> Sighting | None:
+        """Return where the answer to the last prompt, about `frame`, places the object; None where it does not."""
+        if self._camera is None or not self._camera.sightings or self._named is None:
+            return None
+        return sighting(answer, *self._named, frame.place, self._camera.fov_deg)
 
     def moved(self, action: NavigationAction, execution: Execution | None) -> None:
         """Note what a motion came to; None where nobody took it up."""

@@ -1,4 +1,4 @@
-"""From a camera's own image to the image of a set field of view: crop, undistort, shrink. No ROS.
+"""From a camera's own image to the image of a set field of view: crop, undistort, level, shrink. No ROS.
 
 Pixel centres have whole coordinates, as in OpenCV and in sensor_msgs/CameraInfo: the left edge of an image is at -0.5.
 """
@@ -22,6 +22,10 @@ Image = npt.NDArray[np.uint8]
 Matrix = npt.NDArray[np.float64]
 
 ASPECT_TOLERANCE = 0.01
+GO2_HEIGHT = 0.378
+"""The front camera above the floor while a Go2 stands, metres."""
+FLOOR_M = 2.0
+"""Where the floor stays in the image whatever the camera's height, metres ahead: about where objects are recognised."""
 FINER = 2.0
 """An image is shrunk to this many times the resolution of the result's centre before it is sampled: the result's edges
 are stretched by the perspective and need more than its centre."""
@@ -54,6 +58,15 @@ class ViewSettings(CheckedSettings, frozen=True):
     ] = 90.0
     width: Annotated[int, Meta(ge=16, le=1920, description="pixels across")] = 224
     height: Annotated[int, Meta(ge=16, le=1920, description="pixels down")] = 224
+    camera_height_m: Annotated[
+        float, Meta(ge=0.05, le=3.0, description="camera above the floor, m; a set fov_deg is tilted by it")
+    ] = GO2_HEIGHT
+
+    @property
+    def tilt(self) -> float:
+        """How far down an image with a set field of view looks, radians: the floor `FLOOR_M` ahead is at the row at
+        which a level camera of the Go2's height has it."""
+        return math.atan(self.camera_height_m / FLOOR_M) - math.atan(GO2_HEIGHT / FLOOR_M)
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,25 @@ def _scaled(matrix: Matrix, across: float, down: float) -> Matrix:
     return _matrix(fx * across, fy * down, (cx + 0.5) * across - 0.5, (cy + 0.5) * down - 0.5)
 
 
+def _levelling(roll: float, pitch: float) -> Matrix:
+    """Return the rotation [3, 3] of directions seen by a mounted camera to those of a level one, both optical."""
+    rolled = cv2.Rodrigues(np.array([0.0, 0.0, roll]))[0]
+    pitched = cv2.Rodrigues(np.array([-pitch, 0.0, 0.0]))[0]
+    return np.asarray(pitched @ rolled, np.float64)
+
+
+def extended(values: npt.NDArray[Any], shown: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Return values [height, width, ...] where those that are not shown are those of the nearest place that is.
+
+    A model that never saw a black border finds next to nothing in a frame that has one.
+    """
+    hidden = (~shown).astype(np.uint8)
+    _, labels = cv2.distanceTransformWithLabels(hidden, cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL)
+    nearest = np.zeros(int(labels.max()) + 1, np.int64)
+    nearest[labels[shown]] = np.flatnonzero(shown)
+    return np.asarray(values.reshape(shown.size, *values.shape[2:])[nearest[labels]])
+
+
 def _unfolded(radii: Matrix, lens: LensSettings) -> npt.NDArray[np.bool_]:
     """Return where the lens model is one to one: beyond that radius a polynomial shows the same pixels again."""
     radius = np.linspace(0.0, float(radii.max()), 2048)
@@ -95,7 +127,10 @@ class Optics:
     another aspect than it, and for a source that is no view of a camera.
     """
 
-    def __init__(self, lens: LensSettings, view: ViewSettings, width: int, height: int) -> None:
+    def __init__(
+        self, lens: LensSettings, view: ViewSettings, width: int, height: int, roll: float = 0.0, pitch: float = 0.0
+    ) -> None:
+        """`roll`, `pitch`: of the mounted camera, radians, as URDF has them; a set field of view is shown level."""
         self.source_size = (width, height)
         check_view(height, width)
         across, down = width / lens.source_width, height / lens.source_height
@@ -110,8 +145,10 @@ class Optics:
         distortion = (lens.k1, lens.k2, lens.p1, lens.p2, lens.k3)
         self._size = (view.width, view.height)
         self._maps: tuple[Any, Any] | None = None
+        self.shown: npt.NDArray[np.bool_] = np.ones((view.height, view.width), np.bool_)
+        """Which pixels [height, width] of the published image the source shows; the others repeat the nearest ones."""
         self.covered = 1.0
-        """Part of the published image that the source shows; the rest is black."""
+        """Part of the published image that the source shows."""
         if not view.fov_deg:
             matrix = _scaled(own, view.width / width, view.height / height)
             unknown = Pinhole(view.width, view.height, np.zeros((3, 3)), ())
@@ -123,15 +160,20 @@ class Optics:
         shrink = min(1.0, FINER * focal / float(own[0, 0]))
         self._shrunk = (max(1, round(width * shrink)), max(1, round(height * shrink)))
         small = _scaled(own, self._shrunk[0] / width, self._shrunk[1] / height)
-        x, y = cv2.initUndistortRectifyMap(small, np.array(distortion), np.eye(3), matrix, self._size, cv2.CV_32FC1)
+        turn = _levelling(roll, pitch - view.tilt)
+        x, y = cv2.initUndistortRectifyMap(small, np.array(distortion), turn, matrix, self._size, cv2.CV_32FC1)
         columns, rows = np.meshgrid(np.arange(view.width), np.arange(view.height))
-        radii = np.hypot((columns - matrix[0, 2]) / focal, (rows - matrix[1, 2]) / focal)
-        shown = _unfolded(radii, lens)
+        across, down = (columns - matrix[0, 2]) / focal, (rows - matrix[1, 2]) / focal
+        rays = np.stack([across, down, np.ones_like(across)], axis=-1) @ turn
+        ahead = rays[..., 2] > 0.0
+        radii = np.hypot(rays[..., 0], rays[..., 1]) / np.where(ahead, rays[..., 2], 1.0)
+        shown = ahead & _unfolded(radii, lens)
         shown &= (x >= -0.5) & (x <= self._shrunk[0] - 0.5) & (y >= -0.5) & (y <= self._shrunk[1] - 0.5)
-        self.covered = float(shown.mean())
-        # Half a pixel at the border is sampled as its outermost pixel, everything beyond it as black.
+        self.shown, self.covered = shown, float(shown.mean())
+        if not self.covered:
+            raise ValueError(f"the camera sees nothing of the level view ahead of it: its pitch is {pitch:.3g} rad")
         x, y = np.clip(x, 0, self._shrunk[0] - 1), np.clip(y, 0, self._shrunk[1] - 1)
-        self._maps = np.where(shown, x, -2).astype(np.float32), np.where(shown, y, -2).astype(np.float32)
+        self._maps = extended(x, shown).astype(np.float32), extended(y, shown).astype(np.float32)
 
     def apply(self, image: Image) -> Image:
         """Return the published image [height, width, 3] of a source image of the size this was made for.
@@ -144,7 +186,7 @@ class Optics:
         if self._maps is None:
             return self._resized(image, self._size)
         small = self._resized(image, self._shrunk)
-        return np.asarray(cv2.remap(small, *self._maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT), np.uint8)
+        return np.asarray(cv2.remap(small, *self._maps, cv2.INTER_LINEAR), np.uint8)
 
     def _resized(self, image: Image, size: tuple[int, int]) -> Image:
         if size == self.source_size:

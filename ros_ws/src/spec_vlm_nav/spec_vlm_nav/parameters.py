@@ -16,6 +16,7 @@ from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.safety import Limits
+from spec_vlm_nav.sighting import FrameSettings
 from speculation.settings import CheckedSettings, Field, check, expanded, fields_of, from_flags
 
 WATCHDOG_S = 0.2
@@ -148,6 +149,7 @@ class StopWatchdogSettings(msgspec.Struct, frozen=True):
 
 MANAGED = Parameters(ManagedSettings)
 VLM_NAV = Parameters(VlmNavSettings)
+FRAMES = Parameters(FrameSettings)
 NAVIGATOR = Parameters(NavigatorConfig, {"order": "response_order", "stale_s": "stale_frame_s"})
 MOTION = Parameters(MotionConfig)
 LIMITS = Parameters(Limits, {"vx": "max_forward_speed", "vy": "max_sideways_speed", "wz": "max_turn_speed"})

@@ -20,6 +20,7 @@ from spec_vlm_nav.lifecycle import MANAGER_PARAMETERS
 from spec_vlm_nav.parameters import (
     BRIDGE,
     EXECUTOR,
+    FRAMES,
     GUARD,
     LIMITS,
     MANAGED,
@@ -42,7 +43,7 @@ from vlm_nav_simulation.scene import scene_of
 
 CONFIG = Path(__file__).resolve().parent / "config"
 PARTS: dict[str, tuple[Parameters[Any], ...]] = {
-    "vlm_nav": (EDGE, NAVIGATOR, VLM_NAV, MANAGED),
+    "vlm_nav": (EDGE, FRAMES, NAVIGATOR, VLM_NAV, MANAGED),
     "action_executor": (MOTION, EXECUTOR, MANAGED),
     "go2_bridge": (LIMITS, BRIDGE, GUARD, MANAGED),
     "stop_watchdog": (STOP_WATCHDOG,),

@@ -125,7 +125,10 @@ class Go2Camera(ManagedNode):
         stamp = (self.get_clock().now() - since).to_msg()
         height, width = image.shape[:2]
         if self._optics is None or self._optics.source_size != (width, height):
-            self._optics = Optics(self._settings.lens, self._settings.view, width, height)
+            at = self._mount
+            self._optics = Optics(
+                self._settings.lens, self._settings.view, width, height, at.mount_roll, at.mount_pitch
+            )
             shown = f"{self._optics.covered:.0%} of {self._settings.view.width} x {self._settings.view.height} pixels"
             self.get_logger().info(f"frames of {width} x {height} pixels fill {shown}")
         optics = self._optics
@@ -148,8 +151,10 @@ class Go2Camera(ManagedNode):
         self._infos.publish(info)
 
     def _transforms(self) -> list[TransformStamped]:
-        at = self._mount
-        turn = quaternion(at.mount_roll, at.mount_pitch, at.mount_yaw)
+        at, view = self._mount, self._settings.view
+        # The frames are those of the image that is published, which a set field of view levels.
+        roll, pitch = (0.0, view.tilt) if view.fov_deg else (at.mount_roll, at.mount_pitch)
+        turn = quaternion(roll, pitch, at.mount_yaw)
         return [
             self._transform(at.base_frame, at.link_frame, (at.mount_x, at.mount_y, at.mount_z), turn),
             self._transform(at.link_frame, at.frame_id, (0.0, 0.0, 0.0), OPTICAL),

@@ -10,6 +10,7 @@ from typing import Any
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 
+from edge_drafter.question import Reply
 from spec_vlm_nav.action_publisher import POLL_S
 from spec_vlm_nav.client import STOPPED
 from spec_vlm_nav.messages import OUTCOME_OF
@@ -153,11 +154,20 @@ class Goal:
             self._feedback.count(stats)
             node.answers.note(reply.stats)
             if decision.frame is not None:
+                self._place(decision, reply, decision.frame)
                 node.watch.answered(self._prompt, reply.text, reply.stats, decision.frame.jpeg)
             node.out.stats.publish(stats)
             text = "none" if decision.action is None else decision.action.text
             step = decision.step
             node.decoder.trace.mark(Kind.DECISION.value, Lane.EDGE, goal=self._number, decision=step, action=text)
+
+    def _place(self, decision: Decision, reply: Reply, frame: Frame) -> None:
+        """Publish where a verified answer places the object, if that is asked for."""
+        if decision.action is None or decision.alone:
+            return
+        seen = self._asked.sighting(reply.text, frame)
+        if seen is not None:
+            self._node.out.sighting(seen, frame, self._node.inputs.fixed_frame)
 
     def execution(self, step: int) -> Execution | None:
         """Return how a decision stands; one that is not taken up is sent again: the executor knows repetitions."""

@@ -66,6 +66,8 @@ class Inputs:
         """Time of the executor's last message, by the steady clock."""
         self.travelled = 0.0
         """Way since the start by odometry, metres."""
+        self.fixed_frame = ""
+        """The frame in which odometry's poses are."""
         self._node = node
         self._newest: _Arrival | None = None
         self._looked: tuple[_Arrival | None, Frame | None, str] = (None, None, "")
@@ -180,6 +182,7 @@ class Inputs:
         # action_executor reports what is wrong with odometry; here a wrong step is only not counted.
         before, place = self._place, self._odometry.take(sample_of(odometry))
         now = time.monotonic()
+        self.fixed_frame = odometry.header.frame_id
         self._place = None if place is None else (place, now)
         if place is None:
             self._places.clear()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from geometry_msgs.msg import PoseWithCovarianceStamped
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
@@ -11,17 +14,20 @@ from edge_drafter.question import Reply
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
 from spec_vlm_nav.navigator_interfaces import Decision, Frame
 from spec_vlm_nav.nodes.topics import LATCHED
+from spec_vlm_nav.sighting import Sighting
 from speculation.language.prompts import parse_answer
 from speculation.settings import expanded
 from speculation.trace import Trace
 
+HEIGHT_VARIANCE = 1.0
+"""Of an object's height above the floor, which no answer names, square metres."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
 
 
 class Outputs:
     """The node's publishers."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, sightings: bool = False) -> None:
         self.actions = node.create_publisher(NavigationAction, "navigation_action", RELIABLE)
         """What action_executor carries out."""
         self.decisions = node.create_publisher(NavigationAction, "~/decision", RELIABLE)
@@ -29,6 +35,9 @@ class Outputs:
         self._prompts = node.create_publisher(String, "~/prompt", RELIABLE)
         self.stats = node.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
         self._states = node.create_publisher(String, "navigation_state", RELIABLE)
+        self._sightings = (
+            node.create_publisher(PoseWithCovarianceStamped, "~/sighting", RELIABLE) if sightings else None
+        )
         # A goal's instruction is on no topic of its own; without this a bag would hold answers to an unknown question.
         self._instructions = node.create_publisher(String, "instruction", LATCHED)
 
@@ -41,6 +50,20 @@ class Outputs:
         stamp = frame.stamp.stamp
         stamp_ns = stamp.sec * 10**9 + stamp.nanosec
         self._prompts.publish(String(data=AskedPrompt(stamp_ns, text).to_json()))
+
+    def sighting(self, seen: Sighting, frame: Frame, fixed: str) -> None:
+        """Publish where an answer about a frame places the object, in odometry's own frame `fixed`."""
+        if self._sightings is None or not fixed:
+            return
+        message = PoseWithCovarianceStamped()
+        message.header.stamp, message.header.frame_id = frame.stamp.stamp, fixed
+        pose, covariance = message.pose.pose, message.pose.covariance
+        pose.position.x, pose.position.y = seen.x, seen.y
+        pose.orientation.z, pose.orientation.w = math.sin(seen.yaw / 2), math.cos(seen.yaw / 2)
+        covariance[0], covariance[1], covariance[6], covariance[7] = seen.xx, seen.xy, seen.xy, seen.yy
+        covariance[14] = HEIGHT_VARIANCE
+        covariance[21] = covariance[28] = covariance[35] = seen.yaw_variance
+        self._sightings.publish(message)
 
     def state(self, state: str, reason: str) -> None:
         """Publish what the robot is at."""

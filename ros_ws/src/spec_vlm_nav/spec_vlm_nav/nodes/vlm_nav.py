@@ -32,7 +32,7 @@ from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import keep_loaded, route_logging
-from spec_vlm_nav.parameters import NAVIGATOR, VLM_NAV
+from spec_vlm_nav.parameters import FRAMES, NAVIGATOR, VLM_NAV
 from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
 from speculation.trace import Trace
@@ -66,13 +66,13 @@ class VlmNav(ManagedNode):
         super().__init__("vlm_nav")
         route_logging(self)
         self.config, self._edge = settings(self, NAVIGATOR), settings(self, EDGE)
-        self._settings = settings(self, VLM_NAV)
+        self._settings, self._frames = settings(self, VLM_NAV), settings(self, FRAMES)
         self.watch = DraftWatch(
             self._settings.swap_every, lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._decoder: EdgeDecoder | None = None
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
-        self.inputs, self.out = Inputs(self), Outputs(self)
+        self.inputs, self.out = Inputs(self), Outputs(self, self._frames.sightings)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
@@ -209,7 +209,8 @@ class VlmNav(ManagedNode):
             with suppress(VerifierLost):
                 self._objects = self.decoder.objects(0.0)
             done = to_done(request.done)
-            goal = NavigationGoal(request.instruction, done, request.dry_run, self.decoder.config.frames)
+            frames = self.decoder.config.frames
+            goal = NavigationGoal(request.instruction, done, request.dry_run, frames, self._frames)
             goal.understood(self._objects)
         except ValueError as error:
             raise _Refused(_RESULT.INVALID_INPUT, str(error)) from None
