@@ -217,9 +217,8 @@ class Navigator:
             if not self._may_go_on(asked):
                 return None
             self._watch(asked)
-            if question.committed and self._publisher.held is not None:
-                self._publisher.held = None
-                self._body.report(State.THINKING)
+            if question.committed:
+                self._publisher.answered()
             if not doubted:
                 if motion is None and not self._is_same_view(asked):
                     self._asker.drop()
@@ -266,7 +265,9 @@ class Navigator:
         """Return the whole answer; None where there is none, and the robot holds."""
         self._asker.ended()
         try:
-            return asked.question.result()
+            reply = asked.question.result()
+            self._publisher.answered()
+            return reply
         except VerifierRefused as problem:
             raise GoalEnded(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
@@ -420,13 +421,11 @@ class Navigator:
         return False
 
     def _hold_for_link(self) -> None:
-        """Hold until the verifier is back: once, for one reason, however the link's sentence changes meanwhile."""
-        link, held = self._decoder.link, self._publisher.held
-        if held is None or held.end is not End.LINK_LOST:
-            self._publisher.hold("verifier lost: " + (link.why if link is not None else ""), End.LINK_LOST)
+        link = self._decoder.link
+        self._publisher.hold_for_verifier(link.why if link is not None else "", self._config.link.link_lost_s)
 
     def _lost(self, why: str) -> None:
-        self._publisher.hold(f"verifier lost: {why}", End.LINK_LOST)
+        self._publisher.hold_for_verifier(why, self._config.link.link_lost_s)
         self._wait(RETRY_S)
 
     # -- the time
