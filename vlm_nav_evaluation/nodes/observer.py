@@ -150,6 +150,10 @@ class Observer:
         self._executor.create_task(begin)
         return ends
 
+    def end_pursuit(self) -> None:
+        """Have the goal of `pursue` cancelled."""
+        self._executor.create_task(lambda: self._pursuing.cancel())
+
     def _spin(self) -> None:
         while not self._end.is_set():
             self._executor.spin_once(timeout_sec=0.1)

@@ -32,7 +32,10 @@ class LinkMode(Enum):
 
 
 class LinkLimits(CheckedSettings, frozen=True):
-    """When the draft model may decide alone, and when a goal ends. Raises ValueError, naming the setting, for a value out of range."""
+    """When the draft model may decide alone, and when a goal ends.
+
+    Raises ValueError, naming the setting, for a value out of range.
+    """
 
     degraded_s: Annotated[
         float,

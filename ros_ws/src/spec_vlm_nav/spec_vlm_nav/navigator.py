@@ -98,7 +98,7 @@ class NavigatorConfig(CheckedSettings, frozen=True):
 
 
 class Navigator:
-    """Leads one goal to its end. Everything that it depends on is given, so tests run it on a clock of their own."""
+    """Leads one goal to its end, at the latest at `end_at`. Everything that it depends on is given, the clock too."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class Navigator:
         self._clock, self._sleep, self._over = clock, sleep, over
         self._monitor = monitor or LinkMonitor(config.link)
         self._asker = QuestionAsker(goal, decoder, body, clock, config.order, config.guide, config.step_limit_s)
-        self._publisher = ActionPublisher(goal, body, clock, sleep)
-        self._end_at = 0.0
+        self.publisher = self._publisher = ActionPublisher(goal, body, clock, sleep)
+        self.end_at = clock() + config.time_allowance_s
         self._max_actions = self._invalid = 0
         self._stopped = True
         """Whether the executor took the STOP or NOT_HERE that ended the goal, where the robot was moving."""
@@ -128,7 +128,7 @@ class Navigator:
         0 stands for the configured time, and for any number of actions.
         """
         began = self._clock()
-        self._end_at = began + (time_allowance_s or self._config.time_allowance_s)
+        self.end_at = began + (time_allowance_s or self._config.time_allowance_s)
         self._max_actions = max_actions
         ahead: Asked | None = None
         try:
@@ -229,6 +229,7 @@ class Navigator:
         reply = self._reply(asked)
         if reply is None:
             return None
+        self._publisher.answered()
         self._body.writing(shortened(reply.text), "")
         return self._act(asked, reply, None if doubted else motion)
 
@@ -265,9 +266,7 @@ class Navigator:
         """Return the whole answer; None where there is none, and the robot holds."""
         self._asker.ended()
         try:
-            reply = asked.question.result()
-            self._publisher.answered()
-            return reply
+            return asked.question.result()
         except VerifierRefused as problem:
             raise GoalEnded(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
@@ -432,7 +431,7 @@ class Navigator:
 
     @property
     def _left_s(self) -> float:
-        return self._end_at - self._clock()
+        return self.end_at - self._clock()
 
     def _wait(self, seconds: float) -> None:
         self._check()
