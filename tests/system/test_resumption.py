@@ -117,10 +117,11 @@ def test_a_robot_does_not_begin_to_move_by_itself(
         with restarted(robot, turning_model, tmp_path / "log"):
             if latches:
                 assert robot.change(Transition.TRANSITION_CONFIGURE) and robot.change(Transition.TRANSITION_ACTIVATE)
+            if why == "cancelled":
+                until(lambda: "goes on after a restart" in (tmp_path / "log").read_text(), "it waits for the robot")
+                robot.cancel()
             ended = None
             while ended is None:
-                if why == "cancelled":
-                    robot.cancel()
                 ended = robot.kept_result()
             assert ended.error_msg.startswith("vlm_nav was started again and does not go on with the goal: ")
             assert why in ended.error_msg and ended.actions_executed == 0
