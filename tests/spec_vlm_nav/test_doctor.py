@@ -74,7 +74,7 @@ def test_interfaces_that_settings_name_must_be_there(
 def test_too_little_memory_and_a_full_disk_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, level: Level
 ) -> None:
-    monkeypatch.setattr(doctor, "available_bytes", lambda device: free)
+    monkeypatch.setattr(doctor, "free_memory", lambda: free)
     monkeypatch.setattr(doctor, "shutil", SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=free // 10)))
     lines = list(doctor.space(tmp_path / "not" / "there"))
     assert lines[0].level is level

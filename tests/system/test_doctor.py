@@ -111,7 +111,10 @@ def test_a_line_says_what_is_wrong_with_a_robot(
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
-    [(["go3"], 2, "usage: doctor [sim|go2]"), (["sim", "verifiers:=x"], 1, "FAIL settings: unknown argument 'verifiers'")],
+    [
+        (["go3"], 2, "usage: doctor [sim|go2]"),
+        (["sim", "verifiers:=x"], 1, "FAIL settings: unknown argument 'verifiers'"),
+    ],
 )
 def test_arguments_that_no_launch_file_takes_are_refused(
     capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.draft_models import load_draft
+from edge_drafter.draft_models import free_memory, load_draft
 from edge_drafter.question import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
@@ -33,7 +33,6 @@ from spec_vlm_nav.parameters import WATCHDOG_S
 from spec_vlm_nav.preflight import parameters_of, problems
 from spec_vlm_nav.process_graph import Graph
 from speculation.address import addresses_of
-from speculation.vlm.memory import available_bytes, gigabytes
 
 ANSWER_S = 5.0
 """How long a verifier may take to answer."""
@@ -75,7 +74,7 @@ def clock() -> Status:
 
 def space(folder: Path) -> Iterator[Status]:
     """Give the free memory, and the free disk at `folder` or the nearest one above it."""
-    free = available_bytes("cpu")
+    free = free_memory()
     advice = "end other programs and the desktop, or take a smaller draft model (draft_quantisation:=nf4)"
     yield _enough("memory", free, LEAST_MEMORY, GOOD_MEMORY, advice)
     while not folder.exists():
@@ -189,8 +188,8 @@ def _is_down(name: str) -> bool:
 
 def _enough(name: str, free: int, least: int, good: int, advice: str) -> Status:
     level = Level.ERROR if free < least else Level.WARN if free < good else Level.OK
-    words = f"{gigabytes(free)} free"
-    return Status(name, level, words if level is Level.OK else f"{words}, leave {gigabytes(good)}: {advice}")
+    words = f"{free / 1e9:.1f} GB free"
+    return Status(name, level, words if level is Level.OK else f"{words}, leave {good / 1e9:g} GB: {advice}")
 
 
 def _sentence(error: BaseException) -> str:
