@@ -61,6 +61,8 @@ class Goal:
         self._before_s = kept.elapsed_s if kept is not None else 0.0
         self._from = node.inputs.travelled - (kept.distance_m if kept is not None else 0.0)
         self._began = time.monotonic()
+        self._place: PlanarPose | None = None
+        """Where the robot was last, as far as odometry showed it."""
         self._latches = kept.latches if kept is not None else node.resumption.latches
         self._navigator = Navigator(
             asked, node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
@@ -79,7 +81,8 @@ class Goal:
 
     def kept(self) -> KeptGoal:
         """Return the goal as it is now, for a node that goes on with it."""
-        node, request, place = self._node, self._handle.request, self.place()
+        node, request = self._node, self._handle.request
+        place = self._place = self.place() or self._place
         if self._latches is None:
             self._latches = node.resumption.latches
         motion = self._navigator.publisher.motion

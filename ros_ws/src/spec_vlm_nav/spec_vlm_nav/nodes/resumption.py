@@ -138,6 +138,8 @@ class Resumption:
             return ""
         if now - self._beat_at > BEAT_S or self.latches is None:
             return "go2_bridge does not say that the robot stands and obeys"
+        if self._inputs.place() is None:
+            return "there is no odometry that can be moved on"
         return "action_executor is silent" if now - self._inputs.status_at > EXECUTOR_LIMIT_S else ""
 
     def _open(self, path: Any) -> None:
