@@ -40,8 +40,8 @@ from spec_vlm_nav.runner import arguments_of
 MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.ERROR: "FAIL"}
 FIND_S = 3.0
 """How long others get to be found."""
-OPEN_S = 8.0
-"""How long a camera gets to show its first frame."""
+SETTLE_S, OPEN_S = 0.5, 8.0
+"""How long a camera gets to show its first frame, the second."""
 
 
 class Doctor(Node):
@@ -53,6 +53,8 @@ class Doctor(Node):
         super().__init__("doctor", namespace=values["namespace"], cli_args=["--ros-args", *names])
         self.inputs, self.odometry = Inputs(self), doctor.OdometryWatch()
         self.reports: dict[str, Status] = {}
+        """What the graph's nodes said last, by node and line."""
+        self._ours = {f"{self.get_namespace()}/".lstrip("/") + each.name for each in graph.processes}
         subscribe(self, Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         subscribe(self, DiagnosticArray, "/diagnostics", self._on_report, 100)
 
@@ -76,8 +78,9 @@ class Doctor(Node):
 
     def _on_report(self, report: DiagnosticArray) -> None:
         for line in report.status:
-            level = Level(min(line.level[0], Level.ERROR))
-            self.reports[line.name] = Status(line.name, level, line.message)
+            if line.name.partition(":")[0] in self._ours:
+                level = Level(min(line.level[0], Level.ERROR))
+                self.reports[line.name] = Status(line.name, level, line.message)
 
 
 def lines_of(graph: Graph, given: Mapping[str, str]) -> Iterator[Status]:
@@ -116,7 +119,7 @@ def _on_ros(
     """Give what the graph of nodes shows, the verifier where no node of ours has it, and what the robot sends."""
     _spin(executor, FIND_S)
     yield _middleware(values)
-    runs = "vlm_nav" in node.get_node_names()
+    runs = ("vlm_nav", node.get_namespace()) in node.get_node_names_and_namespaces()
     if runs:
         yield Status("verifier", Level.OK, "vlm_nav runs and has it: see its own reports below")
     else:
@@ -126,11 +129,17 @@ def _on_ros(
         yield Status("robot", Level.WARN, "the simulator does not run: start its launch file to have it looked at")
         return
     with _camera(graph, given, node, "go2_camera" in names):
+        _spin(executor, SETTLE_S)
         _spin(executor, OPEN_S, until=lambda: not node.inputs.missing(RATE_WINDOW_S))
+        # What waited while the model was loaded is old.
+        node.odometry = doctor.OdometryWatch()
         _spin(executor, RATE_WINDOW_S)
         yield from _sensors(graph, values, node)
     yield from _robot(graph, values, node)
-    bad = [each for each in node.reports.values() if each.level is not Level.OK]
+    # A camera that was opened here has its line already.
+    bad = [
+        each for each in node.reports.values() if each.level is not Level.OK and (runs or "go2_camera" not in each.name)
+    ]
     yield from bad or [Status("nodes", Level.OK, "all report that they are well" if runs else "none of ours runs yet")]
 
 
