@@ -117,9 +117,10 @@ def test_a_line_says_what_is_wrong_with_a_robot(
     ],
 )
 def test_arguments_that_no_launch_file_takes_are_refused(
-    capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
 ) -> None:
+    monkeypatch.setattr("sys.argv", ["doctor", *words])
     with pytest.raises(SystemExit) as ended:
-        doctor.main(words)
+        doctor.main()
     output = capsys.readouterr()
     assert ended.value.code == status and said in output.out + output.err

@@ -23,7 +23,6 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import remove_ros_args
 
 from spec_vlm_nav import doctor
 from spec_vlm_nav.diagnostics import RATE_WINDOW_S, Level, Status
@@ -96,7 +95,8 @@ def lines_of(graph: Graph, given: Mapping[str, str]) -> Iterator[Status]:
     yield from doctor.network(os.environ, values)
     try:
         if not rclpy.ok():
-            rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+            # ROS would take camera:=X of the command line for a remapping.
+            rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
         node = Doctor(graph, values)
     except Exception as error:
         # Whatever a middleware raises for settings of its own that it cannot use.
@@ -212,7 +212,7 @@ def report(lines: Iterable[Status]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    words = list(remove_ros_args(sys.argv)[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     known = ("sim", *ROBOTS)
     name = words.pop(0) if words and ":=" not in words[0] else next(iter(ROBOTS))
     if name not in known or not all(":=" in word for word in words):
