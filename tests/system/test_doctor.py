@@ -114,6 +114,7 @@ def test_a_line_says_what_is_wrong_with_a_robot(
     [
         (["go3"], 2, "usage: doctor [sim|go2]"),
         (["sim", "verifiers:=x"], 1, "FAIL settings: unknown argument 'verifiers'"),
+        (["mode:=fast"], 1, "argument mode:=fast is none of"),
     ],
 )
 def test_arguments_that_no_launch_file_takes_are_refused(
