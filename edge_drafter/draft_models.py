@@ -20,7 +20,7 @@ from speculation.profiles import DeviceProfile
 from speculation.settings import expanded
 from speculation.vlm.folder import gguf_files
 from speculation.vlm.load import DTYPES, load_vlm
-from speculation.vlm.memory import gigabytes
+from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
@@ -82,6 +82,11 @@ def load_draft(name: Path | str, settings: ModelSettings) -> LoadedDraft:
     """
     files = gguf_files(name)
     return load_vlm(name, settings) if files is None else LlamaCppModel(files, settings)
+
+
+def free_memory() -> int:
+    """Return the bytes of this machine's memory that a draft model may take."""
+    return available_bytes("cpu")
 
 
 def draft_session(loaded: LoadedDraft, capacity: int, reserved: int = 0) -> DraftModel:

@@ -21,6 +21,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from speculation.language.prompts import MEMORY_LINE
 
 SIDE_PHRASES: dict[str, tuple[str, ...]] = {
@@ -90,11 +92,6 @@ class _Place:
         self.x, self.y = view.x, view.y
         self.looked = [False] * SECTORS
 
-    def copy(self) -> _Place:
-        twin = _Place(View(self.x, self.y, 0.0))
-        twin.looked = [*self.looked]
-        return twin
-
     def add(self, view: View) -> None:
         for sector in range(SECTORS):
             if abs(_wrap(sector * math.tau / SECTORS - view.yaw)) <= _HALF_VIEW:
@@ -103,6 +100,21 @@ class _Place:
     @property
     def count(self) -> int:
         return sum(self.looked)
+
+
+class SearchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a `SearchMemory` holds, for a file. Raises ValueError for a place with another number of directions."""
+
+    views: tuple[View, ...] = ()
+    places: tuple[tuple[float, float, tuple[bool, ...]], ...] = ()
+    """Metres, and which directions were looked into."""
+    doors: tuple[tuple[float, float], ...] = ()
+    last: tuple[float, float] | None = None
+    in_vain: int = 0
+
+    def __post_init__(self) -> None:
+        if any(len(looked) != SECTORS for _, _, looked in self.places):
+            raise ValueError(f"a place has not {SECTORS} directions")
 
 
 class SearchMemory:
@@ -124,10 +136,22 @@ class SearchMemory:
     def copy(self) -> SearchMemory:
         """Return another memory of the same: for a frame that may not count in the end."""
         twin = SearchMemory(self._camera)
-        twin._views, twin._doors, twin._last = [*self._views], [*self._doors], self._last
-        twin._in_vain = self._in_vain
-        twin._places = [place.copy() for place in self._places]
+        twin.restore(self.record())
         return twin
+
+    def record(self) -> SearchRecord:
+        """Return all that is remembered."""
+        places = tuple((place.x, place.y, tuple(place.looked)) for place in self._places)
+        return SearchRecord(tuple(self._views), places, tuple(self._doors), self._last, self._in_vain)
+
+    def restore(self, record: SearchRecord) -> None:
+        """Remember what a record holds, and nothing else."""
+        self._views, self._doors, self._last = [*record.views], [*record.doors], record.last
+        self._in_vain, self._places = record.in_vain, []
+        for x, y, looked in record.places:
+            place = _Place(View(x, y, 0.0))
+            place.looked = [*looked]
+            self._places.append(place)
 
     def look(self, x: float, y: float, yaw: float) -> None:
         """Note that a frame was taken here: metres, radians. It is `here` until the next one."""

@@ -334,6 +334,23 @@ def test_a_lost_verifier_holds_the_robot_and_the_goal_goes_on_when_it_returns() 
     assert (State.HOLDING, "verifier lost: no answer to heartbeats for 1 s") in world.reports
 
 
+@pytest.mark.parametrize(
+    ("link", "outages", "why"),
+    [(None, (), "connection refused"), (Line(), ((52.0, math.inf),), "nothing received for")],
+    ids=["each question fails", "the link is silent"],
+)
+def test_a_goal_ends_when_its_verifier_has_been_away_for_long(
+    link: Line | None, outages: tuple[tuple[float, float], ...], why: str
+) -> None:
+    """What the draft model may decide alone comes on top, and counts from the last answer."""
+    limits = LinkLimits(degraded_s=5.0, link_lost_s=20.0)
+    world = World([VerifierLost("connection refused")] if link is None else [LEFT], link=link, outages=outages)
+    world.config, world.alone_answers = NavigatorConfig(guide=Guidance.NEVER, link=limits), [LEFT]
+    result = world.run(time_allowance_s=300.0)
+    assert result.end is End.LINK_LOST and why in result.message and "waited 20 s for it" in result.message
+    assert 20.0 <= result.elapsed_s <= 20.0 + 5.0 + 6.0 and result.held
+
+
 def test_a_verifier_that_stays_away_ends_the_goal_with_the_reason() -> None:
     world = World([VerifierLost("connection refused")])
     result = world.run(time_allowance_s=10.0)

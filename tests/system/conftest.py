@@ -35,13 +35,14 @@ def reserved() -> tuple[socket.socket, int]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_domain() -> Iterator[None]:
-    """Keep several runs of the tests on one machine from hearing each other."""
+def own_domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep several runs of the tests on one machine from hearing each other, and from going on with others' goals."""
     keeper, domain = reserved()
     with keeper, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_DOMAIN_ID", str(domain))
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("ROS_HOME", str(tmp_path_factory.mktemp("ros")))
         yield
 
 

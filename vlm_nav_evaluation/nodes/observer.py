@@ -121,6 +121,10 @@ class Observer:
         self.call(lambda: self._goals.send(GoalRequest(instruction, time_s, dry_run=dry_run)))
         return ends
 
+    def cancel(self) -> None:
+        """Have the goal of `send` cancelled."""
+        self.call(self._goals.cancel)
+
     def call(self, work: Callable[[], None]) -> None:
         """Run `work` in the observer's thread."""
         self._executor.create_task(work)

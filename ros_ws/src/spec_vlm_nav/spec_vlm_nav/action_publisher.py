@@ -61,6 +61,8 @@ class ActionPublisher:
         """The motion that is not accounted for yet."""
         self._goal, self._body, self._clock, self._sleep = goal, body, clock, sleep
         self._step = self._blocked = self._stuck = 0
+        self._lost_at: float | None = None
+        """Since when no verifier has answered; None where one does."""
 
     def begin(self, asked: Asked, kind: ActionKind, size: ActionSize | None, reply: Reply | None) -> StartedMotion:
         """Publish a motion's first decision; without a size it is the least."""
@@ -98,6 +100,25 @@ class ActionPublisher:
             self._body.act(Decision(step, None) if asked is None else asked.decision(step, None, reply))
         self.held = Hold(reason, end)
         self._body.report(State.HOLDING, reason)
+
+    def hold_for_verifier(self, why: str, limit_s: float) -> None:
+        """Stand until the verifier is back: published once, for one reason, however its sentence changes meanwhile.
+
+        Raises GoalEnded where it has been away for `limit_s` seconds.
+        """
+        now = self._clock()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        if now - self._lost_at >= limit_s:
+            raise GoalEnded(End.LINK_LOST, f"{why}; the robot waited {limit_s:g} s for it")
+        if self.held is None or self.held.end is not End.LINK_LOST:
+            self.hold(f"verifier lost: {why}", End.LINK_LOST)
+
+    def answered(self) -> None:
+        """Note that the model answers, which ends any hold."""
+        self._lost_at = None
+        if self.held is not None:
+            self.held = None
+            self._body.report(State.THINKING)
 
     def is_held(self, execution: Execution | None) -> bool:
         """Report how the executor stands with a motion, and return whether it holds the robot."""

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Log, Status
 from spec_vlm_nav.guard import Guard
-from spec_vlm_nav.interlock import Interlock
+from spec_vlm_nav.interlock import LATCHES, Interlock
 from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
 from spec_vlm_nav.parameters import BridgeSettings
 from spec_vlm_nav.robot import Answer, Confirmed, Posture, Robot, RobotState
@@ -219,6 +219,7 @@ class Bridge(Generic[R]):
                 "posture": posture.value,
                 "states a second": self._states.rate(now),
                 "motion service": self._settings.motion_service,
+                LATCHES: self._interlock.count,
             },
         )
         silent = self.ready and self._watchdog.expired(now)

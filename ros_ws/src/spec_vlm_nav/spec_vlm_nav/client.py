@@ -1,4 +1,4 @@
-"""The client's side of a goal: what it asks for, what comes back, and when it is sent again or given up. No ROS.
+"""The client's side of a goal: what it asks for, what comes back, and when it is given up. No ROS.
 
 Time is given: seconds of a steady clock. `nodes/goal_client.py` carries out what `Pursuit` orders.
 """
@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from spec_vlm_nav.goal_file import RESUME_MOST_S
 from speculation.language.instructions import is_sentence, is_stop, sentence_for
 from speculation.settings import check
 
@@ -20,12 +21,14 @@ SERVER_S = 10.0
 """How long a new goal waits for somebody to take it."""
 ANSWER_S = 5.0
 """How long an action server may take to accept a goal, before it is sent again."""
-RESUME_S = 200.0
-"""How long an action server that took the goal may be gone: a model loads again and finds its verifier."""
+GONE_S = RESUME_MOST_S + 80.0
+"""How long an action server that took the goal may be gone: a model loads again, and says then how the goal ended."""
+LOST_S = 6.0
+"""How long a restarted server that knows no such goal is asked for it: it may not have read yet what it was at."""
 PROBE_S = 2.0
 """Silence after which the server is asked whether it still has the goal, and how often it is asked then."""
 GAP_S, SUSPECT_S = 0.5, 6.0
-"""A heartbeat that comes after such a gap may be a restarted server's, which knows no goal: it is asked for so long."""
+"""What comes after such a gap may be a restarted server's, which knows of no question: it is asked for so long."""
 RETRY_S = 1.0
 """How soon a server that is not active yet is asked again, and a cancellation repeated."""
 STARTING_S = 3.0
@@ -44,7 +47,6 @@ class Request(msgspec.Struct, frozen=True):
     time_s: Annotated[float, Meta(ge=0.0, le=86400.0, description="time allowance, s; 0: the node's default")] = 0.0
     max_actions: Annotated[int, Meta(ge=0, le=65535, description="most actions; 0: no limit but time")] = 0
     dry_run: Annotated[bool, Meta(description="decide only; the robot stands")] = False
-    done: Annotated[tuple[str, ...], Meta(description="what was carried out for this goal before")] = ()
 
     def __post_init__(self) -> None:
         check(self)
@@ -116,8 +118,6 @@ class Order:
 
     do: Do
     attempt: int
-    request: Request | None = None
-    """What to send; None for other orders."""
 
 
 def instruction_of(words: str) -> str:
@@ -129,8 +129,8 @@ def instruction_of(words: str) -> str:
 class Pursuit:
     """One goal, from its sending to its end, across deaths of the action server.
 
-    A server that died knows nothing of the goal when it is back: it answers a question for the result with "unknown".
-    Then the goal is sent again, with the time that is left and what was done already, but never after `cancel`.
+    A server that died goes on with the goal by itself when it is back, or says why it does not. Here it is asked for
+    the result once more, and a cancel is repeated until it is heard.
     """
 
     def __init__(self, request: Request, now: float) -> None:
@@ -139,7 +139,6 @@ class Pursuit:
         self.progress = Progress()
         self.note = ""
         """What the goal waits for, in a sentence; empty while a server works on it."""
-        self._taken_at: float | None = None
         self._ready = False
         self._attempt = 0
         self._unanswered = False
@@ -149,7 +148,7 @@ class Pursuit:
         self._retry_at = now
         self._alive_at = self._since = now
         self._suspect_until = -math.inf
-        self._resuming = False
+        self._unknown_since: float | None = None
         self._starting, self._starting_at = "", -math.inf
         self._cancelled_at: float | None = None
 
@@ -165,7 +164,7 @@ class Pursuit:
     def heartbeat(self, now: float) -> None:
         """Take a heartbeat of the server."""
         if now - self._alive_at > GAP_S:
-            self._suspect_until = now + SUSPECT_S
+            self._suspect_until, self._asked_at = now + SUSPECT_S, -math.inf
         self._alive_at = now
 
     def starting(self, what: str, now: float) -> None:
@@ -184,7 +183,6 @@ class Pursuit:
         self._unanswered = False
         if accepted:
             self._accepted = attempt
-            self._taken_at = now if self._taken_at is None else self._taken_at
             self._alive_at, self._asked_at, self._suspect_until = now, -math.inf, -math.inf
         elif self.cancelled:
             self.end = GoalEnd(Outcome.CANCELLED, "", "cancelled before it was taken")
@@ -194,20 +192,13 @@ class Pursuit:
     def feedback(self, attempt: int, progress: Progress, now: float) -> None:
         """Take a feedback message."""
         if attempt == self._attempt and self.end is None:
-            self.progress = progress
-            self._alive_at, self._suspect_until = now, -math.inf
-            self._resuming = False
+            self.progress, self._unknown_since = progress, None
+            self.heartbeat(now)
 
     def unknown(self, attempt: int, now: float) -> None:
-        """Take a server's answer that it has no such goal."""
-        if attempt != self._accepted or self.end is not None:
-            return
-        if self.cancelled:
-            words = "cancelled; the action server was restarted and takes it up no more"
-            self.end = GoalEnd(Outcome.CANCELLED, "", words, stopped=False)
-            return
-        self._accepted, self._resuming = None, True
-        self._since, self._retry_at = now, now
+        """Take a server's answer that it has no such goal: it was restarted."""
+        if attempt == self._accepted and self._unknown_since is None:
+            self._unknown_since = now
 
     def result(self, attempt: int, end: GoalEnd, now: float) -> None:
         """Take the goal's result."""
@@ -218,7 +209,7 @@ class Pursuit:
         self.end = end
 
     def cancel(self, now: float) -> None:
-        """End the goal. It is not sent any more; `end` comes with its result, at the latest after `STOP_S`."""
+        """End the goal. It is not sent any more; `end` comes with its result, or when nobody can go on with it."""
         if self._cancelled_at is None:
             self._cancelled_at = now
 
@@ -236,25 +227,19 @@ class Pursuit:
 
     def _again(self, now: float) -> bool:
         """Have the goal sent again in a moment; False where no server took it and none is about to."""
-        if not self._resuming:
-            if now - max(self._since, self._starting_at) > STARTING_S:
-                return False
-            self._taken_at = None
+        if now - max(self._since, self._starting_at) > STARTING_S:
+            return False
         self._accepted, self._retry_at = None, now + RETRY_S
         return True
 
     def _send(self, now: float) -> list[Order]:
-        left = self._left(now)
         starts = self._starting and now - self._starting_at <= STARTING_S
         waited = now - max(self._since, self._starting_at)
         self.note = f"waits for the nodes to start: {self._starting}" if starts else "waits for the action server"
-        if left is None:
-            words = "time or actions were used up while the action server was gone"
-            self.end = GoalEnd(Outcome.FAILED, "TIMEOUT", words, stopped=False)
-        elif waited > (RESUME_S if self._resuming else SERVER_S):
+        if waited > SERVER_S:
             words = f"no active action server for {waited:.0f} s"
             words += f"; its last report was that {self._starting}" if self._starting else ""
-            self.end = GoalEnd(Outcome.REFUSED, "", words, stopped=not self._resuming)
+            self.end = GoalEnd(Outcome.REFUSED, "", words)
         elif (
             self._ready
             and not starts
@@ -263,21 +248,24 @@ class Pursuit:
         ):
             self._attempt += 1
             self._unanswered, self._sent_at = True, now
-            return [Order(Do.SEND, self._attempt, left)]
+            return [Order(Do.SEND, self._attempt)]
         return []
 
     def _watch(self, now: float) -> list[Order]:
         assert self._accepted is not None
         silent = now - self._alive_at
         self.note = ""
-        if silent > RESUME_S:
+        if self._is_lost(now):
+            words = "the action server was restarted and knows nothing of the goal: see its log"
+            self.end = GoalEnd(Outcome.FAILED, "", words, stopped=False)
+            return []
+        if silent > GONE_S:
             self.end = GoalEnd(Outcome.REFUSED, "", f"the action server was silent for {silent:.0f} s", stopped=False)
             return [Order(Do.CANCEL, self._accepted)]
         if silent > PROBE_S:
-            self.note = "the action server is silent; the goal is sent again if it was restarted"
-        if self._asked_at == -math.inf or (
-            (silent > PROBE_S or now < self._suspect_until) and now - self._asked_at >= PROBE_S
-        ):
+            self.note = "the action server is silent; it goes on with the goal if it was restarted and is soon back"
+        doubtful = silent > PROBE_S or now < self._suspect_until or self._unknown_since is not None
+        if self._asked_at == -math.inf or (doubtful and now - self._asked_at >= PROBE_S):
             self._asked_at = now
             return [Order(Do.ASK, self._accepted)]
         return []
@@ -286,10 +274,19 @@ class Pursuit:
         assert self._cancelled_at is not None
         self.note = "stopping"
         if self._accepted is None and not self._unanswered:
-            self.end = GoalEnd(Outcome.CANCELLED, "", "cancelled before it was taken", stopped=not self._resuming)
+            self.end = GoalEnd(Outcome.CANCELLED, "", "cancelled before it was taken")
             return []
-        if now - self._cancelled_at > STOP_S:
-            words = f"cancelled, but the stop was not confirmed within {STOP_S:g} s"
+        if self._accepted is not None and self._is_lost(now):
+            words = "cancelled; the action server was restarted and does not go on with it"
+            self.end = GoalEnd(Outcome.CANCELLED, "", words, stopped=False)
+            return []
+        until = self._cancelled_at + STOP_S
+        if self._accepted is not None and now - self._alive_at > PROBE_S:
+            # When it is back it would go on with the goal: it has to hear of the cancel.
+            self.note = "stopping: the action server is silent, and is told when it is back"
+            until = max(until, self._alive_at + RESUME_MOST_S + STOP_S)
+        if now > until:
+            words = f"cancelled, but the stop was not confirmed within {now - self._cancelled_at:.0f} s"
             self.end = GoalEnd(Outcome.CANCELLED, "", words, stopped=False)
             return []
         if self._accepted is None or now - self._stopped_at < RETRY_S:
@@ -297,15 +294,6 @@ class Pursuit:
         self._stopped_at = now
         return [Order(Do.CANCEL, self._accepted), Order(Do.ASK, self._accepted)]
 
-    def _left(self, now: float) -> Request | None:
-        """Return the request for what is left of it; None if nothing is."""
-        asked = self.request
-        done = self.progress.done or asked.done
-        time_s, actions = asked.time_s, asked.max_actions
-        if self._taken_at is not None and time_s:
-            time_s -= now - self._taken_at
-        if actions:
-            actions -= max(0, len(done) - len(asked.done))
-        if (asked.time_s and time_s <= 0.0) or (asked.max_actions and actions <= 0):
-            return None
-        return msgspec.structs.replace(asked, time_s=time_s, max_actions=actions, done=tuple(done))
+    def _is_lost(self, now: float) -> bool:
+        """Return whether a restarted server has had the time to go on with the goal."""
+        return self._unknown_since is not None and now - self._unknown_since > LOST_S

@@ -6,6 +6,8 @@ import math
 
 REMOTE_RELEASED_S = 1.0
 """A remote control that showed no activity for so long has been put down."""
+LATCHES = "taken by a person"
+"""Name of `Interlock.count` on `/diagnostics`."""
 _E_STOP, _REMOTE, _DAMPED = "e-stop", "taken by the remote control", "damped by the remote"
 
 
@@ -13,6 +15,8 @@ class Interlock:
     """Latches each cause until `reset`, which is refused while the cause goes on. Time: steady clock, seconds."""
 
     def __init__(self) -> None:
+        self.count = 0
+        """How often the robot was taken."""
         self._latched: list[str] = []
         self._pressed = False
         self._remote_at = -math.inf
@@ -29,10 +33,10 @@ class Interlock:
     def e_stop(self, pressed: bool) -> bool:
         """Take a message of the e-stop; return whether the robot must be stopped now."""
         self._pressed = pressed
-        new = pressed and _E_STOP not in self._latched
-        if new:
-            self._latched.append(_E_STOP)
-        return new
+        if not pressed or _E_STOP in self._latched:
+            return False
+        self._latch(_E_STOP)
+        return True
 
     def remote(self, now: float) -> bool:
         """Take notice of sticks or keys in use; return whether the robot must be stopped now."""
@@ -56,8 +60,9 @@ class Interlock:
         return now - self._remote_at < REMOTE_RELEASED_S
 
     def _latch(self, cause: str) -> bool:
-        """Latch what a person does, who is left alone with a robot that was stopped before."""
+        """Latch a cause; return whether it is the first: a robot that was stopped before is left to the person."""
         first = not self._latched
         if cause not in self._latched:
             self._latched.append(cause)
+            self.count += 1
         return first

@@ -32,13 +32,19 @@ class LinkMode(Enum):
 
 
 class LinkLimits(CheckedSettings, frozen=True):
-    """When the draft model may decide alone. Raises ValueError, naming the setting, for a value out of range."""
+    """When the draft model may decide alone, and when a goal ends.
+
+    Raises ValueError, naming the setting, for a value out of range.
+    """
 
     degraded_s: Annotated[
         float,
         Meta(ge=0.0, le=600.0, description="seconds that the draft model may decide alone in a lost link; 0: never"),
     ] = 20.0
     """It counts all such seconds; a second of a nominal link gives back one."""
+    link_lost_s: Annotated[
+        float, Meta(ge=1.0, le=3600.0, description="seconds that a goal stands without a verifier before it ends")
+    ] = 60.0
     recover_s: Annotated[
         float, Meta(ge=0.0, le=60.0, description="seconds that a link must be back before the verifier decides again")
     ] = 1.0

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigator_interfaces import Execution, Frame
 from spec_vlm_nav.sighting import PLACEHOLDER, FrameSettings, Sighting, camera_lines, sighting
@@ -27,7 +29,7 @@ from speculation.language.prompts import (
     compose,
     nearest_action,
 )
-from speculation.language.search_memory import SearchMemory
+from speculation.language.search_memory import SearchMemory, SearchRecord
 from speculation.language.thinking import split_thinking
 from speculation.wire import Jpegs, jpeg_of
 
@@ -100,7 +102,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class _Moved:
+class Moved:
     """What an action came to."""
 
     part: NavigationAction | None
@@ -111,6 +113,14 @@ class _Moved:
     def listed(self, form: int) -> Past | None:
         """Return how prompts of this form list it, None where they do not."""
         return Blocked(self.blocked) if self.blocked is not None and form >= SEARCH_FORM else self.part
+
+
+class GoalRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was done and searched for a goal, for a file."""
+
+    actions: int = 0
+    moved: tuple[Moved, ...] = ()
+    searched: SearchRecord = SearchRecord()
 
 
 class NavigationGoal:
@@ -137,7 +147,7 @@ class NavigationGoal:
         self.instruction, self.is_dry = instruction, dry
         self.actions = 0
         """Motions that were begun."""
-        self._moved = [_Moved(None, entry.action) if isinstance(entry, Blocked) else _Moved(entry) for entry in done]
+        self._moved = [Moved(None, entry.action) if isinstance(entry, Blocked) else Moved(entry) for entry in done]
         self._form = PROMPT_FORMS[-1]
         """Form of the prompts of the model that was asked last."""
         self._wanted: dict[Vocabulary, Understood] = {}
@@ -157,6 +167,18 @@ class NavigationGoal:
         """What was carried out so far, by odometry, as the model that was asked last gets it."""
         listed = (moved.listed(self._form) for moved in self._moved)
         return tuple(entry for entry in listed if entry is not None)
+
+    def record(self, under_way: NavigationAction | None = None, metres_or_radians: float = 0.0) -> GoalRecord:
+        """Return what was done and searched so far, with the part of a motion under way that was moved."""
+        moved = [*self._moved]
+        if under_way is not None:
+            moved.append(Moved(nearest_action(under_way.kind, metres_or_radians)))
+        return GoalRecord(self.actions + (under_way is not None), tuple(moved), self._memory.record())
+
+    def restore(self, record: GoalRecord) -> None:
+        """Go on from what a record holds."""
+        self.actions, self._moved = record.actions, [*record.moved]
+        self._memory.restore(record.searched)
 
     def understood(self, vocabulary: Vocabulary | None) -> str:
         """Return what a model with this list of objects is asked to find; empty for one that takes any instruction.
@@ -231,7 +253,7 @@ class NavigationGoal:
         self.actions += 1
         if execution is not None:
             part = nearest_action(action.kind, execution.moved)
-            self._moved.append(_Moved(part, action if execution.outcome is Outcome.BLOCKED else None))
+            self._moved.append(Moved(part, action if execution.outcome is Outcome.BLOCKED else None))
 
     def forget_search(self) -> None:
         """Forget what was searched: odometry may count from another place."""

@@ -98,7 +98,7 @@ class NavigatorConfig(CheckedSettings, frozen=True):
 
 
 class Navigator:
-    """Leads one goal to its end. Everything that it depends on is given, so tests run it on a clock of their own."""
+    """Leads one goal to its end, at the latest at `end_at`. Everything that it depends on is given, the clock too."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class Navigator:
         self._clock, self._sleep, self._over = clock, sleep, over
         self._monitor = monitor or LinkMonitor(config.link)
         self._asker = QuestionAsker(goal, decoder, body, clock, config.order, config.guide, config.step_limit_s)
-        self._publisher = ActionPublisher(goal, body, clock, sleep)
-        self._end_at = 0.0
+        self.publisher = self._publisher = ActionPublisher(goal, body, clock, sleep)
+        self.end_at = clock() + config.time_allowance_s
         self._max_actions = self._invalid = 0
         self._stopped = True
         """Whether the executor took the STOP or NOT_HERE that ended the goal, where the robot was moving."""
@@ -128,7 +128,7 @@ class Navigator:
         0 stands for the configured time, and for any number of actions.
         """
         began = self._clock()
-        self._end_at = began + (time_allowance_s or self._config.time_allowance_s)
+        self.end_at = began + (time_allowance_s or self._config.time_allowance_s)
         self._max_actions = max_actions
         ahead: Asked | None = None
         try:
@@ -217,9 +217,8 @@ class Navigator:
             if not self._may_go_on(asked):
                 return None
             self._watch(asked)
-            if question.committed and self._publisher.held is not None:
-                self._publisher.held = None
-                self._body.report(State.THINKING)
+            if question.committed:
+                self._publisher.answered()
             if not doubted:
                 if motion is None and not self._is_same_view(asked):
                     self._asker.drop()
@@ -230,6 +229,7 @@ class Navigator:
         reply = self._reply(asked)
         if reply is None:
             return None
+        self._publisher.answered()
         self._body.writing(shortened(reply.text), "")
         return self._act(asked, reply, None if doubted else motion)
 
@@ -422,20 +422,18 @@ class Navigator:
         return False
 
     def _hold_for_link(self) -> None:
-        """Hold until the verifier is back: once, for one reason, however the link's sentence changes meanwhile."""
-        link, held = self._decoder.link, self._publisher.held
-        if held is None or held.end is not End.LINK_LOST:
-            self._publisher.hold("verifier lost: " + (link.why if link is not None else ""), End.LINK_LOST)
+        link = self._decoder.link
+        self._publisher.hold_for_verifier(link.why if link is not None else "", self._config.link.link_lost_s)
 
     def _lost(self, why: str) -> None:
-        self._publisher.hold(f"verifier lost: {why}", End.LINK_LOST)
+        self._publisher.hold_for_verifier(why, self._config.link.link_lost_s)
         self._wait(RETRY_S)
 
     # -- the time
 
     @property
     def _left_s(self) -> float:
-        return self._end_at - self._clock()
+        return self.end_at - self._clock()
 
     def _wait(self, seconds: float) -> None:
         self._check()

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta
 
+from spec_vlm_nav.goal_file import RESUME_MOST_S
 from spec_vlm_nav.guard import GuardSettings
 from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
@@ -93,6 +94,17 @@ class VlmNavSettings(msgspec.Struct, frozen=True):
         int,
         Meta(ge=0, le=10_000, description="answers between two tests of whether the draft model sees; 0: no tests"),
     ] = 8
+    resume_within_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=RESUME_MOST_S,
+            description="a goal goes on if the node that died with it is back within so many seconds; 0: never",
+        ),
+    ] = 60.0
+    goal_folder: Annotated[
+        str, Meta(description="folder of the file that keeps the running goal; empty: spec_vlm_nav in ~/.ros")
+    ] = ""
     welcome_s: Annotated[float, Meta(ge=0.0, le=3600.0, description="longest wait for the verifier at start, s")] = 60.0
 
     def __post_init__(self) -> None:

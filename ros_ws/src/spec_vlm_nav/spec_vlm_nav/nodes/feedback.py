@@ -18,6 +18,7 @@ from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.navigator_interfaces import State
 from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.outputs import Outputs
+from spec_vlm_nav.nodes.resumption import Resumption
 
 FEEDBACK_S = 0.05
 """Feedback on an answer that grows is no more frequent."""
@@ -37,6 +38,7 @@ class Host(Protocol):
     watch: DraftWatch
     inputs: Inputs
     out: Outputs
+    resumption: Resumption
 
     @property
     def decoder(self) -> EdgeDecoder:

@@ -13,6 +13,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from edge_drafter.question import Reply
 from spec_vlm_nav.action_publisher import POLL_S
 from spec_vlm_nav.client import STOPPED
+from spec_vlm_nav.goal_file import KeptGoal
 from spec_vlm_nav.messages import OUTCOME_OF
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
@@ -49,14 +50,22 @@ ERROR = {
 class Goal:
     """Runs in a thread of the executor's; `finish` ends it from any other."""
 
-    def __init__(self, node: Host, handle: Any, number: int, asked: NavigationGoal) -> None:
+    def __init__(
+        self, node: Host, handle: Any, number: int, asked: NavigationGoal, kept: KeptGoal | None = None
+    ) -> None:
+        """`kept`: the goal as it was before the node was started again."""
         self._node, self._handle, self._number, self._asked = node, handle, number, asked
         self._ended_by: End | None = None
         self._wake = threading.Event()
         self._sent: NavigationAction | None = None
         self._sent_at = 0.0
         self._prompt = ""
-        self._from = node.inputs.travelled
+        self._before_s = kept.elapsed_s if kept is not None else 0.0
+        self._from = node.inputs.travelled - (kept.distance_m if kept is not None else 0.0)
+        self._began = time.monotonic()
+        self._place: PlanarPose | None = None
+        """Where the robot was last, as far as odometry showed it."""
+        self._latches = kept.latches if kept is not None else node.resumption.latches
         self._navigator = Navigator(
             asked, node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
         )
@@ -65,11 +74,34 @@ class Goal:
     def finish(self, end: End) -> None:
         """End the goal for this reason, unless it has one already; the robot stands at once. Returns at once."""
         self._ended_by = self._ended_by or end
+        self._node.resumption.end()
         self._wake.set()
 
     def is_of(self, handle: Any) -> bool:
         """Return whether it is the goal of this handle."""
         return handle is self._handle
+
+    def kept(self) -> KeptGoal:
+        """Return the goal as it is now, for a node that goes on with it."""
+        node, request = self._node, self._handle.request
+        place = self._place = self.place() or self._place
+        if self._latches is None:
+            self._latches = node.resumption.latches
+        motion = self._navigator.publisher.motion
+        status = None if motion is None else node.inputs.statuses.get((self._number, motion.step))
+        under_way = () if motion is None else (motion.action, 0.0 if status is None else status.progress)
+        return KeptGoal(
+            id=bytes(self._handle.goal_id.uuid).hex(),
+            instruction=request.instruction,
+            left_s=self._navigator.end_at - time.monotonic(),
+            max_actions=request.max_actions,
+            dry_run=request.dry_run,
+            elapsed_s=self._before_s + time.monotonic() - self._began,
+            distance_m=max(0.0, node.inputs.travelled - self._from),
+            place=None if place is None else (place.x, place.y),
+            latches=self._latches,
+            record=self._asked.record(*under_way),
+        )
 
     @property
     def summary(self) -> str:
@@ -83,6 +115,7 @@ class Goal:
         if is_stop(instruction):
             return self._stop()
         node.out.instruction(instruction)
+        node.resumption.begin(self.kept)
         try:
             outcome = self._navigator.run(seconds_of(request.time_allowance), request.max_actions)
         except Exception as error:
@@ -90,6 +123,8 @@ class Goal:
             node.get_logger().error(f"goal failed: {words}")
             self._handle.abort()
             return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=words)
+        finally:
+            node.resumption.end()
         if outcome.end is End.CANCELLED:
             # The callback that ended it returns before rclpy notes the request.
             until = time.monotonic() + CANCEL_S
@@ -105,13 +140,14 @@ class Goal:
         return _RESULT(
             error_code=ERROR[outcome.end],
             error_msg=outcome.message,
-            total_elapsed_time=to_duration(outcome.elapsed_s),
+            total_elapsed_time=to_duration(self._before_s + outcome.elapsed_s),
             actions_executed=outcome.actions,
             distance_travelled=node.inputs.travelled - self._from,
         )
 
     def _stop(self) -> Any:
         """Have the robot stand, as the instruction says; the goal before was ended by this one."""
+        self._node.resumption.end()
         if self._asked.is_dry or self.stand():
             self._handle.succeed()
             return _RESULT(error_msg=STOPPED)
@@ -148,6 +184,7 @@ class Goal:
             node.out.actions.publish(message)
         if decision.complete:
             node.out.decisions.publish(message)
+        node.resumption.keep()
         self._feedback.decided(message)
         if reply is not None:
             stats = to_stats(self._number, decision, reply)

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from action_msgs.msg import GoalStatus
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from unique_identifier_msgs.msg import UUID
 
 from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
 from spec_vlm_nav.lifecycle import startup_of
@@ -25,6 +27,7 @@ from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.process_graph import MANAGER
 
 SERVER = "vlm_nav"
+ACTION, FEEDBACK = "navigate_by_instruction", NavigateByInstruction.Impl.FeedbackMessage
 STEP_S = 0.05
 _RESULT = NavigateByInstruction.Result
 CODES = {value: name for name in dir(_RESULT) if name.isupper() and isinstance(value := getattr(_RESULT, name), int)}
@@ -46,8 +49,13 @@ class GoalClient:
         self.pursuit: Pursuit | None = None
         """The goal under way, or the last one."""
         self._on_progress, self._on_end = on_progress, on_end
-        self._client = ActionClient(node, NavigateByInstruction, "navigate_by_instruction")
+        self._client = ActionClient(node, NavigateByInstruction, ACTION)
         self._handles: dict[tuple[Pursuit, int], Any] = {}
+        self._ids: dict[bytes, tuple[Pursuit, int]] = {}
+        """Which sending of which goal an id stands for."""
+        # rclpy's own feedback ends with the first answer about a result, also with that of a restarted server which
+        # does not know the goal yet.
+        subscribe(node, FEEDBACK, f"{ACTION}/_action/feedback", self._on_feedback, 10)
         self._reported = True
         on_heartbeat(partial(subscribe, node), SERVER, self._heartbeat)
         self._doing = ""
@@ -72,6 +80,7 @@ class GoalClient:
             raise RuntimeError("a goal is under way; cancel it first")
         self.pursuit, self._reported = Pursuit(request, time.monotonic()), False
         self._handles.clear()
+        self._ids.clear()
 
     def cancel(self) -> None:
         """Have the goal cancelled, if one is under way; its end comes when the robot stands."""
@@ -94,6 +103,15 @@ class GoalClient:
             states = {each.key: each.value for each in line.values}
             self.pursuit.starting(startup_of(SERVER, states, self._doing), time.monotonic())
 
+    def _on_feedback(self, message: Any) -> None:
+        pursuit, attempt = self._ids.get(bytes(message.goal_id.uuid), (None, 0))
+        if pursuit is None or pursuit is not self.pursuit:
+            return
+        progress = progress_of(message.feedback)
+        pursuit.feedback(attempt, progress, time.monotonic())
+        if pursuit.progress is progress:
+            self._on_progress(progress)
+
     def _step(self) -> None:
         pursuit = self.pursuit
         if pursuit is None:
@@ -108,13 +126,8 @@ class GoalClient:
     def _carry_out(self, pursuit: Pursuit, order: Order) -> None:
         attempt = order.attempt
         if order.do is Do.SEND:
-            assert order.request is not None
-
-            def on_feedback(message: Any) -> None:
-                progress = progress_of(message.feedback)
-                pursuit.feedback(attempt, progress, time.monotonic())
-                if pursuit is self.pursuit and pursuit.progress is progress:
-                    self._on_progress(progress)
+            goal_id = uuid4().bytes
+            self._ids[goal_id] = pursuit, attempt
 
             def on_answer(future: Any) -> None:
                 handle = self._handles[pursuit, attempt] = future.result()
@@ -122,7 +135,8 @@ class GoalClient:
                 if pursuit is not self.pursuit and handle.accepted:
                     handle.cancel_goal_async()
 
-            self._client.send_goal_async(goal_of(order.request), on_feedback).add_done_callback(on_answer)
+            sending = self._client.send_goal_async(goal_of(pursuit.request), goal_uuid=UUID(uuid=list(goal_id)))
+            sending.add_done_callback(on_answer)
         elif order.do is Do.ASK:
 
             def on_result(future: Any) -> None:
@@ -143,7 +157,6 @@ def goal_of(request: Request) -> Any:
         instruction=request.instruction,
         max_actions=request.max_actions,
         dry_run=request.dry_run,
-        done=list(request.done),
     )
     goal.time_allowance = to_duration(request.time_s)
     return goal

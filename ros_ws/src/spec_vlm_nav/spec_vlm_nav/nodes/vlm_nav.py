@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import sys
 import threading
 import time
@@ -19,12 +20,14 @@ from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.question import VerifierLost
 from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.goal_file import KeptGoal
 from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.image_alarm import DraftWatch
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.nodes.conversions import seconds_of
+from spec_vlm_nav.nodes.feedback import Feedback
 from spec_vlm_nav.nodes.goal import Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.inputs import Inputs
@@ -32,6 +35,7 @@ from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import keep_loaded, route_logging
+from spec_vlm_nav.nodes.resumption import NotTakenUp, Resumption
 from spec_vlm_nav.parameters import FRAMES, NAVIGATOR, VLM_NAV
 from speculation.language.instructions import is_stop
 from speculation.language.prompts import Vocabulary
@@ -47,6 +51,8 @@ SPANS = 100_000
 FIRST_FRAME_S = 30.0
 """Longest wait for a camera frame in activate: other nodes may still open the camera, or build a simulated room."""
 END_S = 2.0
+MOVED_M = 1.0
+"""A robot that is further from where a kept goal left it was carried, or its odometry counts from another place."""
 """How long a goal gets to end by itself where the node stops acting."""
 _RESULT = NavigateByInstruction.Result
 
@@ -73,6 +79,7 @@ class VlmNav(ManagedNode):
         self._decoder: EdgeDecoder | None = None
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
         self.inputs, self.out = Inputs(self), Outputs(self, self._frames.sightings)
+        self.resumption = Resumption(self, self.inputs, self._settings.resume_within_s, self._settings.goal_folder)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
@@ -148,6 +155,7 @@ class VlmNav(ManagedNode):
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
         self.inputs.close()
+        self.resumption.close()
         self._server.destroy()
         super().destroy_node()
 
@@ -171,16 +179,21 @@ class VlmNav(ManagedNode):
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
         try:
-            asked = self._goal_of(handle.request)
+            kept = self._kept_of(handle)
+            asked = self._goal_of(handle.request, kept)
             with self._goal_lock:
                 if not self.active:
                     raise _Refused(_RESULT.NOT_ACTIVE, self.problem)
                 if self._current is not None:
                     self._current.finish(End.PREEMPTED)
-                goal = self._current = Goal(self, handle, next(self._numbers), asked)
+                goal = self._current = Goal(self, handle, next(self._numbers), asked, kept)
         except _Refused as refusal:
             self.get_logger().warning(f"goal refused: {refusal}")
-            handle.abort()
+            self.resumption.forgo(handle)
+            if handle.is_cancel_requested:
+                handle.canceled()
+            else:
+                handle.abort()
             return _RESULT(error_code=refusal.code, error_msg=str(refusal))
         with self._running:
             try:
@@ -191,7 +204,16 @@ class VlmNav(ManagedNode):
                     if self._current is goal:
                         self._current = None
 
-    def _goal_of(self, request: Any) -> NavigationGoal:
+    def _kept_of(self, handle: Any) -> KeptGoal | None:
+        """Return the goal of before the node's start that this one goes on with, when it may. Raises _Refused."""
+        waiting = Feedback(self, handle, NavigationGoal(handle.request.instruction))
+        try:
+            return self.resumption.taken_up(handle, waiting.report)
+        except NotTakenUp as why:
+            code = _RESULT.CANCELLED if handle.is_cancel_requested else _RESULT.SHUTDOWN
+            raise _Refused(code, f"vlm_nav was started again and does not go on with the goal: {why}") from None
+
+    def _goal_of(self, request: Any, kept: KeptGoal | None) -> NavigationGoal:
         """Return the goal that a request asks for. Raises _Refused, before the running goal is disturbed."""
         if not self.active:
             name = self.get_fully_qualified_name()
@@ -212,6 +234,12 @@ class VlmNav(ManagedNode):
             frames = self.decoder.config.frames
             goal = NavigationGoal(request.instruction, done, request.dry_run, frames, self._frames)
             goal.understood(self._objects)
+            if kept is not None:
+                goal.restore(kept.record)
+                here = self.inputs.place()
+                if here is None or kept.place is None or math.dist(kept.place, (here.x, here.y)) > MOVED_M:
+                    self.get_logger().warning("the goal goes on, without what was searched: the robot is elsewhere")
+                    goal.forget_search()
         except ValueError as error:
             raise _Refused(_RESULT.INVALID_INPUT, str(error)) from None
         return goal
