@@ -13,6 +13,7 @@ from spec_vlm_nav.executor import BLOCKED, DONE, SUPERSEDED, Executor
 from spec_vlm_nav.messages import OUTCOME_CODE
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.nav2 import GRACE_S, QUIET_S, Behaviour, Nav2, Nav2Goal, Nav2Motion, Result
+from spec_vlm_nav.parameters import BridgeSettings, ExecutorSettings
 from spec_vlm_nav.safety import ZERO, Velocity
 from tests.spec_vlm_nav.test_executor import (
     CONFIG,
@@ -242,6 +243,13 @@ def test_a_late_answer_to_a_goal_that_was_given_up_is_cancelled() -> None:
     robot.server.mode = ""
     robot.wait(0.5)
     assert robot.server.cancelled and robot.nav2.is_idle and not robot.moves and robot.x == 0.0
+
+
+@pytest.mark.parametrize("settings_of", [BridgeSettings, ExecutorSettings])
+def test_an_unknown_motion_service_is_refused_with_what_is_known(settings_of: type[BridgeSettings]) -> None:
+    with pytest.raises(ValueError, match="motion_service 'nav3' is none of sport, obstacles_avoid, nav2"):
+        settings_of(motion_service="nav3")
+    assert settings_of(motion_service="nav2").motion_service == "nav2"
 
 
 numbers = st.one_of(st.floats(-2.0, 2.0), st.sampled_from([math.nan, math.inf, -math.inf]))
