@@ -74,8 +74,8 @@ def test_nav2_moves_the_robot_an_e_stop_stops_it_and_the_goal_ends_with_nav2s_wo
 
 @pytest.fixture
 def nav2_executor() -> Iterator[ActionExecutor]:
-    """Return the node with nav2, which nobody surrounds."""
-    rclpy.init(args=["--ros-args", "-p", "motion_service:=nav2"])
+    """Return the node with nav2, in a namespace with nobody else."""
+    rclpy.init(args=["--ros-args", "-p", "motion_service:=nav2", "-r", "__ns:=/alone"])
     made = ActionExecutor()
     yield made
     made.destroy_node()
@@ -90,7 +90,9 @@ def test_what_is_missing_is_refused_in_a_sentence_before_anything_moves(
     with pytest.raises(RuntimeError, match="nav2's action servers drive_on_heading, spin are not there within"):
         nav2_executor.configure()
     assert "it waits for nav2's action servers" in nav2_executor.problem
-    with pytest.raises(RuntimeError, match="nobody takes /cmd_vel_gated: go2_bridge needs motion_service nav2, too"):
+    with pytest.raises(
+        RuntimeError, match="nobody takes /alone/cmd_vel_gated: go2_bridge needs motion_service nav2, too"
+    ):
         nav2_executor.activate()
     lines = {status.name: status for status in nav2_executor.health()}
     assert lines["nav2"].message.startswith("no action server drive_on_heading, spin")

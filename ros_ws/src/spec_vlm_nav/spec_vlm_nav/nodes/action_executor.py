@@ -164,10 +164,10 @@ class ActionExecutor(ManagedNode):
         """Return once nav2's action servers are known. Raises RuntimeError, naming them, for those that are not."""
         until = time.monotonic() + NAV2_S
         while (missing := nav2.missing()) and not self.ending:
-            if time.monotonic() > until:
-                raise RuntimeError(f"nav2's action servers {missing} are not there within {NAV2_S:g} s: start nav2")
             self.problem = f"it waits for nav2's action servers {missing}"
             self.get_logger().info(f"waiting for nav2's action servers {missing}", throttle_duration_sec=10.0)
+            if time.monotonic() > until:
+                raise RuntimeError(f"nav2's action servers {missing} are not there within {NAV2_S:g} s: start nav2")
             time.sleep(0.1)
 
     def _on_nav2_velocity(self, message: Any, info: Mapping[str, Any]) -> None:

@@ -26,10 +26,10 @@ GONE = (CancelGoal.Response.ERROR_UNKNOWN_GOAL_ID, CancelGoal.Response.ERROR_GOA
 
 
 class Nav2Client:
-    """Its requests are sent by the node's executor, in one callback group with their answers: rclpy's action client
-    would lose an answer that comes while another thread still notes the request.
+    """Sends requests from the node's executor, in one callback group with their answers.
 
-    `lock` guards `logic`, as the caller does. Raises ValueError where there is no nav2_msgs.
+    rclpy's action client would lose an answer that comes while another thread still notes the request. `lock` guards
+    `logic`, as the caller does. Raises ValueError where there is no nav2_msgs.
     """
 
     def __init__(self, node: Node, lock: Lock, timeout: float) -> None:
@@ -95,7 +95,7 @@ class Nav2Client:
     def _on_answer(self, goal: Nav2Goal, future: Any) -> None:
         handle = future.result()
         if handle.accepted:
-            self._handles = {goal.number: handle}
+            self._handles[goal.number] = handle
             self._order(partial(self._ask, goal, handle))
         with self._lock:
             self.logic.on_answer(goal.number, handle.accepted, time.monotonic())
@@ -105,6 +105,7 @@ class Nav2Client:
 
     def _on_result(self, goal: Nav2Goal, future: Any) -> None:
         answer = future.result()
+        self._handles.pop(goal.number, None)
         result, status = answer.result, STATUSES.get(answer.status, "aborted")
         code = getattr(result, "error_code", None)
         name = constants_of(type(result)).get(code, "") if code is not None else ""
