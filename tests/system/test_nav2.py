@@ -42,7 +42,7 @@ def process_of(module: str, log: Path, *options: str) -> Iterator[subprocess.Pop
             until(lambda: "up" in log.read_text(), f"{module} is up")
             yield process
         finally:
-            process.kill()
+            process.terminate()
             process.wait(LIMIT_S)
 
 
@@ -105,8 +105,8 @@ def test_what_is_missing_is_refused_in_a_sentence_before_anything_moves(
 class Puppet:
     """A robot that obeys cmd_vel exactly."""
 
-    def __init__(self) -> None:
-        self.node = Node("puppet")
+    def __init__(self, namespace: str) -> None:
+        self.node = Node("puppet", namespace=namespace)
         self.x = self.y = self.yaw = 0.0
         self.farthest = 0.0
         self._twist = Twist()
@@ -146,11 +146,13 @@ def test_the_example_goes_to_a_pose_finds_an_object_by_words_and_returns(
     what: str, obstacle: str, status: int, said: list[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("py_trees", reason="py_trees is not installed; run scripts/setup.sh")
-    nav2 = ("--ros-args", "-p", f"obstacle:={obstacle}")
-    puppet = Puppet()
+    namespace = f"/errand_{status}_{obstacle}"
+    within = ("--ros-args", "-r", f"__ns:={namespace}")
+    nav2 = process_of("nav2_servers", tmp_path / "nav2", *within, "-p", f"obstacle:={obstacle}")
+    puppet = Puppet(namespace)
     try:
-        with process_of("nav2_servers", tmp_path / "nav2", *nav2), process_of("goal_server", tmp_path / "find"):
-            command = [sys.executable, str(EXAMPLE), "0.8", "0", "0", what]
+        with nav2, process_of("goal_server", tmp_path / "find", *within):
+            command = [sys.executable, str(EXAMPLE), "0.8", "0", "0", what, *within]
             got = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     finally:
         puppet.spinning.close()
