@@ -29,7 +29,7 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
     build-essential cmake iproute2 iputils-ping libglib2.0-0 python3-colcon-common-extensions python3-venv \
-    "ros-${ROS_DISTRO}-rmw-cyclonedds-cpp" \
+    "ros-${ROS_DISTRO}-rmw-cyclonedds-cpp" "ros-${ROS_DISTRO}-nav2-msgs" \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/spec-vlm-nav

@@ -88,7 +88,7 @@ fingerprint() {
         echo "$ROS_KIND $BASE_PYTHON $ROOT"
         cat pyproject.toml constraints/*.txt scripts/setup.sh
         # With --symlink-install, Python sources take effect without a build; interfaces and package files do not.
-        find ros_ws/src -type f \( -name '*.msg' -o -name '*.action' -o -name 'CMakeLists.txt' -o -name 'package.xml' \
+        find ros_ws/src ros_ws/test -type f \( -name '*.msg' -o -name '*.action' -o -name 'CMakeLists.txt' -o -name 'package.xml' \
             -o -name 'setup.py' -o -name 'setup.cfg' -o -name 'colcon.pkg' -o -name '*.sh.in' \
             -o -name '*.yaml' \) | LC_ALL=C sort | while read -r file; do
             echo "$file"
@@ -182,7 +182,7 @@ link_plain_folder() {
     done
     say "the path of this folder is long or has characters that CMake or colcon cannot take: .venv and the workspace lie in $PLAIN"
     mkdir -p "$WORKSPACE"/{build,install,log}
-    ln -sfn "$ROOT/ros_ws/src" "$WORKSPACE/src"
+    for name in src test; do ln -sfn "$ROOT/ros_ws/$name" "$WORKSPACE/$name"; done
     ln -sfn "$VENV" .venv
     for name in build install log; do ln -sfn "$WORKSPACE/$name" "ros_ws/$name"; done
 }
@@ -290,6 +290,8 @@ workspace() {
             fi
         done
     done
+    # Our copy of nav2's actions is for tests: nav2 itself comes from the sourced ROS, or there is none.
+    if [ "$ROS_KIND" != wheels ]; then skip+=(nav2_msgs); fi
     if [ "${#skip[@]}" -gt 0 ]; then skip=(--packages-skip "${skip[@]}"); fi
     (
         if [ "$ROS_KIND" = wheels ]; then

@@ -26,7 +26,7 @@ class Checkout:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             copy(ROOT / name, root / name)
-        for name in ("ros_ws/src", "launch", "bin"):
+        for name in ("ros_ws/src", "ros_ws/test", "launch", "bin"):
             (root / name).mkdir(parents=True)
         (root / "bin" / "python3").symlink_to(Path(sys.base_prefix) / "bin" / f"python{VERSION}")
 

@@ -14,6 +14,8 @@ from speculation.language.prompts import ActionKind, ActionSize, NavigationActio
 
 BLOCKED_LIMIT = 5
 """A goal ends after so many blocked actions in a row."""
+FAULT_LIMIT = 3
+"""A goal ends after so many actions in a row that what moves the robot could not carry out."""
 STUCK_LIMIT = 10
 """A goal ends after so many blocked actions without one that led ahead."""
 EXECUTOR_LIMIT_S = 0.5
@@ -60,7 +62,7 @@ class ActionPublisher:
         self.motion: StartedMotion | None = None
         """The motion that is not accounted for yet."""
         self._goal, self._body, self._clock, self._sleep = goal, body, clock, sleep
-        self._step = self._blocked = self._stuck = 0
+        self._step = self._blocked = self._stuck = self._faults = 0
         self._lost_at: float | None = None
         """Since when no verifier has answered; None where one does."""
 
@@ -161,8 +163,15 @@ class ActionPublisher:
         if motion is not None:
             self._goal.moved(motion.action, self._body.execution(motion.step))
 
-    def count_blocked(self, motion: StartedMotion, execution: Execution) -> None:
-        """Count the motions that something blocked. Raises GoalEnded where the robot gets nowhere."""
+    def count_failed(self, motion: StartedMotion, execution: Execution) -> None:
+        """Count the motions that something blocked, or that failed. Raises GoalEnded where the robot gets nowhere."""
+        if execution.outcome in (None, Outcome.NO_ODOMETRY):
+            return
+        self._faults = self._faults + 1 if execution.outcome is Outcome.FAULT else 0
+        if self._faults >= FAULT_LIMIT:
+            raise GoalEnded(End.ROBOT_FAULT, f"{self._faults} in a row failed; the last: {execution.message}")
+        if execution.outcome is Outcome.FAULT:
+            return
         if execution.outcome is not Outcome.BLOCKED:
             self._blocked = 0
             if motion.action.metres:

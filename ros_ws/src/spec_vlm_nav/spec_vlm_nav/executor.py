@@ -69,15 +69,20 @@ class Executor:
     names: whose heartbeats it depends on besides odometry; silence longer than `timeout` seconds holds the robot.
     Odometry has the limit of its `Rhythm`; a longer one makes the robot slower, so that it goes no further on silence.
     An action waits until all of it fits into the minute's budget of `config`, see `MotionBudget`.
-    ended: called with the report of each action as it ends. Not thread-safe.
+    ended: called with the report of each action as it ends. motion: what moves the robot. Not thread-safe.
     """
 
     def __init__(
-        self, config: MotionConfig, names: Iterable[str], timeout: float, ended: Callable[[Report], None]
+        self,
+        config: MotionConfig,
+        names: Iterable[str],
+        timeout: float,
+        ended: Callable[[Report], None],
+        motion: Callable[..., Motion] = Motion,
     ) -> None:
         self.velocity = ZERO
         """What to command until the next call; whoever publishes it calls `tick` before."""
-        self._config, self._ended = config, ended
+        self._config, self._ended, self._make_motion = config, ended, motion
         self._watchdogs = Watchdogs([ODOM, *names], timeout)
         self._causes: dict[str, tuple[str, float]] = {}
         self.rhythm, self.response = Rhythm(timeout), Response()
@@ -105,6 +110,11 @@ class Executor:
     def running(self) -> bool:
         """Whether an action is under way, also one that is held."""
         return self._outcome == RUNNING
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing moves or has moved the robot since it was last told to stand, or since the start."""
+        return not self.running and self._motion is None
 
     @property
     def held_for(self) -> str:
@@ -212,7 +222,8 @@ class Executor:
         if self._pose is None or self.problem(now):
             self._finish(NO_ODOMETRY, f"{self.problem(now) or 'no odometry'}: the robot stands", now)
         else:
-            self._motion = Motion(action, self._pose, now, self._config, command.speed_scale, self.response)
+            scale = command.speed_scale
+            self._motion = self._make_motion(action, self._pose, now, self._config, scale, self.response)
             self._waits, self._paid = True, 0.0
             self.tick(now)
 

@@ -12,7 +12,7 @@ import speculation
 from edge_drafter import Mode
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.navigator import NavigatorConfig
-from spec_vlm_nav.parameters import Parameters, VlmNavSettings
+from spec_vlm_nav.parameters import MOTION_SERVICES, Parameters, VlmNavSettings
 from spec_vlm_nav.process_graph import (
     MANAGER,
     NO,
@@ -125,6 +125,9 @@ SERVICE_CLASS = argument_of(EdgeConfig, "service_class", choices=tuple(SERVICE_C
 RESPONSE_ORDER = argument_of(NavigatorConfig, "order", name="response_order", default=ResponseOrder.ACTION_FIRST.value)
 GUIDE = argument_of(NavigatorConfig, "guide")
 SIGHTINGS = argument_of(FrameSettings, "sightings")
+MOTION_SERVICE = Argument(
+    "motion_service", "", "what walks: one of the robot's services, or nav2 by its behaviours", MOTION_SERVICES
+)
 
 SERVING = (
     Argument(
@@ -202,15 +205,15 @@ SIM_GRAPH = Graph(
         Argument("difficulty", "middle", "what the room is like", tuple(level.name.lower() for level in Difficulty)),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", tuple(layout.value for layout in Layout)),
-        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, *SERVING, *ROS,
+        MOTION_SERVICE, *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, *SERVING, *ROS,
     ),
     (
         LOCAL_VERIFIER,
         NodeSpec("sim_go2", "sim.yaml", same("seed", "difficulty", "target", "layout")),
         NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, managed=True, beats=True),
-        NodeSpec("go2_bridge", "sim.yaml", managed=True, beats=True),
+        NodeSpec("go2_bridge", "sim.yaml", same("motion_service"), managed=True, beats=True),
         NodeSpec("stop_watchdog", "sim.yaml"),
-        NodeSpec("action_executor", "sim.yaml", managed=True),
+        NodeSpec("action_executor", "sim.yaml", same("motion_service"), managed=True),
         manager("sim.yaml"),
     ),
 )  # fmt: skip
@@ -232,9 +235,7 @@ def robot_graph(name: str) -> Graph:
             Argument("odom_topic", robot.odom_topic, "nav_msgs/Odometry of the robot"),
             Argument("camera_topic", robot.camera_topic, "sensor_msgs/CompressedImage of the front camera, JPEG"),
             *topics,
-            Argument(
-                "motion_service", "", "which of the robot's services walks", ("sport", "obstacles_avoid")
-            ),
+            MOTION_SERVICE,
             Argument("guard", "", "what watches the way ahead, on guard_topic", ("off", "cloud", "scan", "range")),
             Argument(
                 "camera",
@@ -260,13 +261,13 @@ def robot_graph(name: str) -> Graph:
             NodeSpec(
                 "go2_bridge",
                 config,
-                (("robot", name), ("motion_service", Use("motion_service")), ("guard", Use("guard"))),
+                (("robot", name), *same("motion_service", "guard")),
                 (odometry, *own),
                 managed=True,
                 beats=True,
             ),
             NodeSpec("stop_watchdog", config, (("robot", name),), own),
-            NodeSpec("action_executor", config, remaps=(odometry,), managed=True),
+            NodeSpec("action_executor", config, same("motion_service"), (odometry,), managed=True),
             manager(config),
         ),
     )  # fmt: skip

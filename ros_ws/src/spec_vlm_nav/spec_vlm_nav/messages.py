@@ -25,6 +25,7 @@ KINDS = {
 SIZES: dict[ActionSize | None, int] = {None: 0, ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 OUTCOME_CODE = {
     Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4, Outcome.NO_ODOMETRY: 6,
+    Outcome.FAULT: 7,
 }  # fmt: skip
 OUTCOME_OF = {number: outcome for outcome, number in OUTCOME_CODE.items()}
 MAX_DONE = 1000

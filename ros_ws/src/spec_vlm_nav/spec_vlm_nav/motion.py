@@ -70,6 +70,8 @@ class Outcome(Enum):
     TIMEOUT = "timeout"
     NO_ODOMETRY = "no odometry"
     """Odometry cannot be moved on."""
+    FAULT = "fault"
+    """What was to move the robot failed."""
 
 
 @dataclass(frozen=True)

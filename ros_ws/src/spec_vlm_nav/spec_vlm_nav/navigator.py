@@ -375,12 +375,11 @@ class Navigator:
         outcome = execution.outcome
         if outcome is Outcome.NO_ODOMETRY:
             self._goal.forget_search()
-        if outcome in (None, Outcome.NO_ODOMETRY):
+        self._publisher.count_failed(motion, execution)
+        if outcome in (None, Outcome.NO_ODOMETRY, Outcome.FAULT):
             self._asker.drop()
-            self._publisher.hold(execution.message)
+            self._publisher.hold(execution.message, End.ROBOT_FAULT if outcome is Outcome.FAULT else End.TIMEOUT)
             self._wait(RETRY_S)
-        else:
-            self._publisher.count_blocked(motion, execution)
         if ahead is None:
             return None
         if outcome is not Outcome.DONE or self._goal.done != ahead.prompt.done or not self._is_same_view(ahead):

@@ -15,12 +15,16 @@ from spec_vlm_nav.goal_file import RESUME_MOST_S
 from spec_vlm_nav.guard import GuardSettings
 from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.robot import Robot
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.sighting import FrameSettings
 from speculation.settings import CheckedSettings, Field, check, expanded, fields_of, from_flags
 
 WATCHDOG_S = 0.2
+NAV2 = "nav2"
+"""The motion service that is no robot's own: nav2 decides the velocities, and the robot's plainest service walks."""
+MOTION_SERVICES = (*dict.fromkeys(name for each in ROBOTS for name in robot_of(each).motion_services), NAV2)
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -76,6 +80,12 @@ def check_output(name: str, path: str) -> None:
         raise ValueError(f"{name} {path} cannot be written: {folder} is no folder that this user may write in")
 
 
+def check_motion_service(name: str) -> None:
+    """Raise ValueError unless it is one of `MOTION_SERVICES`."""
+    if name not in MOTION_SERVICES:
+        raise ValueError(f"motion_service {name!r} is none of {', '.join(MOTION_SERVICES)}")
+
+
 class ManagedSettings(msgspec.Struct, frozen=True):
     """How a managed node starts."""
 
@@ -120,7 +130,14 @@ class ExecutorSettings(CheckedSettings, frozen=True):
         WATCHDOG_S
     )
     require_bridge: Annotated[bool, Meta(description="hold the robot while go2_bridge's heartbeat is missing")] = True
+    motion_service: Annotated[
+        str, Meta(description="nav2: by its behaviours, and it reads what nav2 commands; all others are go2_bridge's")
+    ] = "sport"
     stamped_cmd_vel: Annotated[bool, Meta(description="cmd_vel is a TwistStamped, in base_link")] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_motion_service(self.motion_service)
 
 
 class BridgeSettings(msgspec.Struct, frozen=True):
@@ -128,7 +145,8 @@ class BridgeSettings(msgspec.Struct, frozen=True):
 
     robot: Annotated[str, Meta(description=f"which robot it drives: {', '.join(ROBOTS)}")] = "go2"
     motion_service: Annotated[
-        str, Meta(description="what walks, of a go2: sport, or obstacles_avoid, which keeps off what the robot sees")
+        str,
+        Meta(description="what walks, of a go2: sport, obstacles_avoid, which keeps off what the robot sees, or nav2"),
     ] = "sport"
     stamped_cmd_vel: Annotated[
         bool,
@@ -143,7 +161,13 @@ class BridgeSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
-        robot_of(self.robot).driven_by(self.motion_service)
+        self.driven_robot()
+
+    def driven_robot(self) -> Robot[Any]:
+        """Return the robot with its motion service. Raises ValueError for one that it does not have."""
+        check_motion_service(self.motion_service)
+        robot = robot_of(self.robot)
+        return robot if self.motion_service == NAV2 else robot.driven_by(self.motion_service)
 
 
 class StopWatchdogSettings(msgspec.Struct, frozen=True):

@@ -18,21 +18,30 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
+from spec_vlm_nav.motion import Motion
+from spec_vlm_nav.nav2 import GRACE_S, Nav2Motion
 from spec_vlm_nav.nodes.conversions import arrival, sample_of
 from spec_vlm_nav.nodes.diagnostics import on_lines
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
+from spec_vlm_nav.nodes.nav2_client import Nav2Client
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.subscriptions import Reader
-from spec_vlm_nav.nodes.topics import COMMAND_QOS
+from spec_vlm_nav.nodes.topics import COMMAND_QOS, velocities_of
 from spec_vlm_nav.odometry import RECOVERY_S, frames_problem
-from spec_vlm_nav.parameters import EXECUTOR, MOTION
-from spec_vlm_nav.safety import ZERO
+from spec_vlm_nav.parameters import EXECUTOR, MOTION, NAV2
+from spec_vlm_nav.safety import ZERO, Velocity
 
 STANDING_TICKS = 2
 """Every so many ticks a status, and a Twist of a robot that stands: both are the node's heartbeat, 25 Hz."""
 STOP_TICKS = 3
 """How often the last zero Twist is sent."""
+NAV2_S = 60.0
+"""How long nav2's action servers are waited for in configure."""
+TAKEN_S = 5.0
+"""How long somebody is waited for who takes the velocities."""
+THREADS = 2
+"""A transition waits for nav2 while nav2's messages are taken."""
 LINGER_S = 2.0
 """How long it waits at its end for a vlm_nav that ends at the same time."""
 STANDING = {NavigationAction.HOLD, NavigationAction.STOP, NavigationAction.NOT_HERE}
@@ -49,25 +58,33 @@ class ActionExecutor(ManagedNode):
         motion, chosen = settings(self, MOTION), settings(self, EXECUTOR)
         names = ("vlm_nav", *(("go2_bridge",) if chosen.require_bridge else ()))
         self._lock = threading.Lock()
-        self._logic = Executor(motion, names, chosen.watchdog_timeout, self._on_end)
+        uses_nav2, timeout = chosen.motion_service == NAV2, chosen.watchdog_timeout
+        self._nav2 = Nav2Client(self, self._lock, timeout) if uses_nav2 else None
+        move = Motion if self._nav2 is None else partial(Nav2Motion, self._nav2.logic)
+        self._logic = Executor(motion, names, timeout, self._on_end, move)
         self._odometry_rate = Arrivals()
         self._frames: tuple[str, str] | None = None
         self._frames_problem = self._unlogged = ""
         self._ticks, self._commanded, self._causes = 0, ZERO, ("", False)
         self._stamped = chosen.stamped_cmd_vel
-        self._twists = self.create_publisher(TwistStamped if self._stamped else Twist, "cmd_vel", COMMAND_QOS)
+        self._twist_kind = TwistStamped if self._stamped else Twist
+        self._twists = self.create_publisher(self._twist_kind, velocities_of(chosen.motion_service), COMMAND_QOS)
         self._statuses = self.create_publisher(ActionStatus, "action_status", 10)
         self._reader = Reader(self)
         for name in names:
             on_heartbeat(self._reader.subscribe, name, partial(self._on_heartbeat, name))
         self._reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self._reader.subscribe(NavigationAction, "navigation_action", self._on_action, 10)
+        if self._nav2 is not None:
+            self._reader.subscribe(self._twist_kind, "cmd_vel", self._on_nav2_velocity, COMMAND_QOS)
         # Of the bridge alone: with an e-stop nobody should look for a dead process.
         on_lines(self._reader.subscribe, self, {"go2_bridge: robot": self._on_bridge_line})
         self._thread: Ticks | None = None
 
     def configure(self) -> None:
-        """Begin to tick."""
+        """Begin to tick, with nav2 once its action servers are there."""
+        if self._nav2 is not None:
+            self._wait_for(self._nav2)
         self._thread = Ticks(self, self._tick, lambda: self._logic.wait(time.monotonic()), self._reader)
 
     def cleanup(self) -> None:
@@ -75,10 +92,21 @@ class ActionExecutor(ManagedNode):
         if self._thread is not None:
             self._thread.stop()
 
+    def activate(self) -> None:
+        """Check that somebody takes what is let pass of nav2's velocities."""
+        until = time.monotonic() + TAKEN_S
+        while self._nav2 is not None and not self._twists.get_subscription_count():
+            if time.monotonic() > until or self.ending:
+                raise RuntimeError(f"nobody takes {self._twists.topic_name}: go2_bridge needs motion_service nav2, too")
+            time.sleep(0.1)
+
     def deactivate(self) -> None:
         """End the action and repeat the stop."""
         with self._lock:
-            self._logic.halt(self.problem, time.monotonic())
+            now = time.monotonic()
+            self._logic.halt(self.problem, now)
+            if self._nav2 is not None:
+                self._nav2.logic.end(now)
         # What is confirmed meanwhile, as a HOLD of a vlm_nav that ends too, stays confirmed.
         for _ in range(STOP_TICKS):
             with self._lock:
@@ -112,6 +140,8 @@ class ActionExecutor(ManagedNode):
         yield Status("odometry", level, problem or doubt or "sound", seen)
         message = f"silent: {', '.join(silent)}" if silent else "nobody is silent"
         yield Status("watchdogs", Level.ERROR if silent else Level.OK, message)
+        if self._nav2 is not None:
+            yield self._nav2.health()
 
     def _on_heartbeat(self, name: str, now: float) -> None:
         with self._lock:
@@ -128,6 +158,24 @@ class ActionExecutor(ManagedNode):
         with self._lock:
             self._odometry_rate.note(sample.arrived)
             self._logic.on_odometry(sample)
+            self._stop_now()
+
+    def _wait_for(self, nav2: Nav2Client) -> None:
+        """Return once nav2's action servers are known. Raises RuntimeError, naming them, for those that are not."""
+        until = time.monotonic() + NAV2_S
+        while (missing := nav2.missing()) and not self.ending:
+            self.problem = f"it waits for nav2's action servers {missing}"
+            self.get_logger().info(f"waiting for nav2's action servers {missing}", throttle_duration_sec=10.0)
+            if time.monotonic() > until:
+                raise RuntimeError(f"nav2's action servers {missing} are not there within {NAV2_S:g} s: start nav2")
+            time.sleep(0.1)
+
+    def _on_nav2_velocity(self, message: Any, info: Mapping[str, Any]) -> None:
+        twist = message.twist if self._stamped else message
+        velocity = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
+        with self._lock:
+            if self._nav2 is not None:
+                self._nav2.logic.on_velocity(velocity, arrival(info))
             self._stop_now()
 
     def _look_at_frames(self, fixed: str, body: str) -> None:
@@ -160,7 +208,10 @@ class ActionExecutor(ManagedNode):
             self._logic.tick(now)
             self._ticks += 1
             standing = self._ticks % STANDING_TICKS == 0
-            if self._logic.running or standing:
+            if self._nav2 is not None and not self._logic.running:
+                self._nav2.logic.end(now, GRACE_S)
+                self._nav2.logic.tick(now)
+            if self._logic.running or standing or self._velocity != ZERO:
                 self._publish_twist()
             if standing:
                 self._publish_status(self._logic.report(now))
@@ -168,7 +219,7 @@ class ActionExecutor(ManagedNode):
 
     def _stop_now(self) -> None:
         """Publish a stop that was decided just now, and log why; not at the next tick."""
-        if self._logic.velocity == ZERO != self._commanded:
+        if self._velocity == ZERO != self._commanded:
             self._publish_twist()
         if self._unlogged:
             self.get_logger().warning(self._unlogged)
@@ -186,8 +237,16 @@ class ActionExecutor(ManagedNode):
         else:
             self.get_logger().info("nothing holds the robot any more")
 
+    @property
+    def _velocity(self) -> Velocity:
+        """What is commanded now: the action's or, where there is none, what nav2 commands for others."""
+        logic, now = self._logic, time.monotonic()
+        if self._nav2 is not None and self.active and logic.is_free and not logic.problem(now):
+            return self._nav2.logic.passing(now)
+        return logic.velocity
+
     def _publish_twist(self) -> None:
-        velocity = self._commanded = self._logic.velocity
+        velocity = self._commanded = self._velocity
         twist = Twist()
         twist.linear.x, twist.linear.y, twist.angular.z = velocity.vx, velocity.vy, velocity.wz
         if self._stamped:
@@ -210,7 +269,7 @@ class ActionExecutor(ManagedNode):
 
 def main() -> None:
     """Run the node."""
-    sys.exit(run_managed(ActionExecutor, threads=1))
+    sys.exit(run_managed(ActionExecutor, THREADS))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,11 @@ def message_type(kind: str) -> Any:
     return getattr(import_module(f"{package}.msg"), name)
 
 
+def constants_of(kind: Any) -> dict[int, str]:
+    """Return the constants of a message class: the name of each number."""
+    return {value: name for name in dir(kind) if name.isupper() and isinstance(value := getattr(kind, name), int)}
+
+
 def arrival(info: Mapping[str, Any]) -> float:
     """Return the steady time at which a message arrived; `info` is what rclpy gives a callback beside the message.
 

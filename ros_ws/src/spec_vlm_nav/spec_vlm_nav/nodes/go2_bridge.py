@@ -28,10 +28,9 @@ from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import NICENESS
 from spec_vlm_nav.nodes.subscriptions import Reader, subscribe, subscribe_latched
-from spec_vlm_nav.nodes.topics import COMMAND_QOS, DRIVES
+from spec_vlm_nav.nodes.topics import COMMAND_QOS, DRIVES, velocities_of
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
 from spec_vlm_nav.robot import Service, Topic
-from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.safety import ZERO, Velocity
 
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -50,7 +49,7 @@ class Go2Bridge(ManagedNode):
     def __init__(self, **options: Any) -> None:
         super().__init__("go2_bridge", **options)
         limits, chosen, guarded = settings(self, LIMITS), settings(self, BRIDGE), settings(self, GUARD)
-        self._robot = robot = robot_of(chosen.robot).driven_by(chosen.motion_service)
+        self._robot = robot = chosen.driven_robot()
         self._timeout = chosen.cmd_vel_timeout
         self._guard = None if guarded.guard == "off" else Guard(guarded)
         self._identity = time.monotonic_ns()
@@ -66,7 +65,7 @@ class Go2Bridge(ManagedNode):
         reader.subscribe(Bool, "e_stop", self._on_e_stop, 10)
         subscribe_latched(self, Bool, "e_stop", self._on_e_stop)
         kind, on_velocity = (TwistStamped, self._on_stamped) if chosen.stamped_cmd_vel else (Twist, self._on_twist)
-        reader.subscribe(kind, "cmd_vel", on_velocity, COMMAND_QOS)
+        reader.subscribe(kind, velocities_of(chosen.motion_service), on_velocity, COMMAND_QOS)
         reader.subscribe(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         wanted: tuple[tuple[Topic | None, Callable[..., None], QoSProfile | int], ...] = (
             (robot.states, self._on_state, NEWEST),

@@ -19,7 +19,7 @@ from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, 
 from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED
-from spec_vlm_nav.nodes.conversions import to_duration
+from spec_vlm_nav.nodes.conversions import constants_of, to_duration
 from spec_vlm_nav.nodes.diagnostics import LIFECYCLE, on_lines
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.process import steady_timer
@@ -30,7 +30,7 @@ SERVER = "vlm_nav"
 ACTION, FEEDBACK = "navigate_by_instruction", NavigateByInstruction.Impl.FeedbackMessage
 STEP_S = 0.05
 _RESULT = NavigateByInstruction.Result
-CODES = {value: name for name in dir(_RESULT) if name.isupper() and isinstance(value := getattr(_RESULT, name), int)}
+CODES = constants_of(_RESULT)
 
 
 def _nothing(_: Any) -> None:
