@@ -16,10 +16,11 @@ from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.serialization import deserialize_message
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
-from spec_vlm_nav.bridge import Bridge
+from spec_vlm_nav.bridge import Bridge, battery_status
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
 from spec_vlm_nav.nodes.conversions import arrival, message_type, sample_of, seconds_of
@@ -76,6 +77,11 @@ class Go2Bridge(ManagedNode):
         for topic, take, qos in wanted:
             if topic is not None:
                 reader.subscribe(message_type(topic.kind), topic.name.lstrip("/"), take, qos)
+        self._battery = b""
+        """The newest message about it, in CDR: robots send many, and one a second is read."""
+        if robot.battery is not None:
+            kind, name = message_type(robot.battery.kind), robot.battery.name.lstrip("/")
+            reader.subscribe(kind, name, self._on_battery, NEWEST, raw=True)
         self.create_service(Trigger, "~/reset", self._on_reset)
         if self._guard is not None:
             name = robot.obstacles.name.lstrip("/") if robot.obstacles is not None else "obstacles"
@@ -110,7 +116,11 @@ class Go2Bridge(ManagedNode):
 
     def health(self) -> Iterable[Status]:
         """Return what `/diagnostics` reports."""
-        return self._give(self._bridge.health, time.monotonic())
+        yield from self._give(self._bridge.health, time.monotonic())
+        battery, self._battery = self._battery, b""
+        if battery and self._robot.battery is not None:
+            message = deserialize_message(battery, message_type(self._robot.battery.kind))
+            yield battery_status(self._robot.read_battery(message))
 
     def _give(self, take: Callable[..., T], *given: Any) -> T:
         """Call the bridge: ticks, messages and transitions are in threads of their own."""
@@ -150,6 +160,9 @@ class Go2Bridge(ManagedNode):
 
     def _on_remote(self, message: Any) -> None:
         self._give(self._bridge.on_remote, self._robot.read_remote(message), time.monotonic())
+
+    def _on_battery(self, message: bytes) -> None:
+        self._battery = message
 
     def _on_e_stop(self, message: Bool) -> None:
         self._give(self._bridge.on_e_stop, message.data, time.monotonic())
