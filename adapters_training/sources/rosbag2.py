@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,11 +21,6 @@ from ruamel.yaml import YAML
 
 from adapters_training.sources.salvage import SalvagedMcap
 from speculation.settings import expanded
-
-if sys.version_info >= (3, 14):
-    pass
-else:
-    pass
 
 METADATA = "metadata.yaml"
 SUFFIXES = (".mcap", ".db3")
@@ -147,7 +141,7 @@ class BagReader:
         for file in files:
             _check_journal(file)
         with suppress(Exception):  # what is wrong is found file by file
-            return [_opened(stack, Reader(path))]
+            return [_with_one_qos(_opened(stack, Reader(path)))]
         parts = list[Storage]()
         reasons = list[str]()
         for file in files:
@@ -273,6 +267,21 @@ def _check_journal(file: Path) -> None:
 def _opened(stack: ExitStack, reader: Any) -> Storage:
     reader.open()
     stack.callback(reader.close)
+    opened: Storage = reader
+    return opened
+
+
+def _with_one_qos(reader: Any) -> Storage:
+    """Let the files of a folder have the QoS of its metadata.
+
+    To the library a topic with another QoS is another topic, whose messages it passes over without a word. Recorders
+    note the QoS in both places, and not always the same.
+    """
+    known = {(each.topic, each.msgtype): each.ext for each in reader.connections}
+    for storage in getattr(reader.storage, "storages", ()):
+        storage.connections[:] = [
+            each._replace(ext=known.get((each.topic, each.msgtype), each.ext)) for each in storage.connections
+        ]
     opened: Storage = reader
     return opened
 

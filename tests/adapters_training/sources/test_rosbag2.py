@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import struct
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,6 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, W
 
 from adapters_training.sources.rosbag2 import BagReader
 from tests import bags
-
-if sys.version_info >= (3, 14):
-    pass
-else:
-    pass
 
 COMPRESSED = "sensor_msgs/msg/CompressedImage"
 FRAMES = 200
