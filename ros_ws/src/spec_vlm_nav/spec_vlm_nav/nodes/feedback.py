@@ -19,7 +19,7 @@ from spec_vlm_nav.navigator_interfaces import State
 from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.outputs import Outputs
 
-FEEDBACK_S = 0.05
+FEEDBACK_S = 0.1
 """Feedback on an answer that grows is no more frequent."""
 LINK = {
     LinkMode.NOMINAL: "the verifier is back and decides again",
