@@ -275,11 +275,15 @@ class FrameSource(BagReader):
         labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
         yield from problems
         prompts, given = dict[int, AskedPrompt](), dict[int, Given]()
-        if not (instruction or selection.anew):
+        anew = bool(instruction) or selection.anew
+        if selection.asked or not anew:
             prompts, given, problems = self._asked()
             yield from problems
+        chosen = frozenset(prompts) if selection.asked else None
+        if anew:
+            prompts, given = {}, {}
         found_any, missing = False, set(given)
-        for entry in choose(self._camera(prompts), selection):
+        for entry in choose(self._camera(chosen), selection):
             found_any = True
             if isinstance(entry, LeftOut):
                 yield entry
@@ -308,13 +312,14 @@ class FrameSource(BagReader):
             why = "of which none was asked about" if selection.asked else "but holds none"
             yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} {why}")
 
-    def _camera(self, prompts: Container[int]) -> Iterator[Shown | LeftOut]:
+    def _camera(self, chosen: Container[int] | None) -> Iterator[Shown | LeftOut]:
+        """Yield the camera's frames, or those of them whose headers have the chosen stamps."""
         for item in camera_frames(self, self.topic):
             if isinstance(item, tuple):
                 continue
-            if self._selection.asked and isinstance(item, Shown):
+            if chosen is not None and isinstance(item, Shown):
                 with suppress(ValueError):  # what is no picture is told in its turn
-                    if item.take().stamp_ns not in prompts:
+                    if item.take().stamp_ns not in chosen:
                         continue
             yield item
 

@@ -205,3 +205,5 @@ def test_what_was_answered_while_recording_comes_with_its_question_and_what_is_m
     assert lacking.startswith("1 of 4 recorded answers lack their prompts: record the topic vlm_nav/prompt")
     assert missing.startswith("2 of 4 recorded answers are about frames that /camera/image/compressed lacks")
     assert all(item.given is None for item in load(path)[0]), "another instruction was not answered"
+    anew, _ = load(path, replace(ASKED, asked=True))
+    assert [(item.index, item.prompt) for item in anew] == [(0, "find the red ball"), (1, "find the red ball")]

@@ -42,6 +42,9 @@ THREADS = 3
 LATEST_TICK_S = 0.1
 """A thread that did not tick for so long hangs: it should do so every 20 ms."""
 
+BATTERY_OLD_S = 5.0
+"""A charge that is older than this is not shown."""
+
 T = TypeVar("T")
 
 
@@ -77,8 +80,8 @@ class Go2Bridge(ManagedNode):
         for topic, take, qos in wanted:
             if topic is not None:
                 reader.subscribe(message_type(topic.kind), topic.name.lstrip("/"), take, qos)
-        self._battery = b""
-        """The newest message about it, in CDR: robots send many, and one a second is read."""
+        self._battery = (b"", -math.inf)
+        """The newest message about it, in CDR, and when it came: robots send many, and one a second is read."""
         if robot.battery is not None:
             kind, name = message_type(robot.battery.kind), robot.battery.name.lstrip("/")
             reader.subscribe(kind, name, self._on_battery, NEWEST, raw=True)
@@ -117,8 +120,8 @@ class Go2Bridge(ManagedNode):
     def health(self) -> Iterable[Status]:
         """Return what `/diagnostics` reports."""
         yield from self._give(self._bridge.health, time.monotonic())
-        battery, self._battery = self._battery, b""
-        if battery and self._robot.battery is not None:
+        battery, came_at = self._battery
+        if self._robot.battery is not None and time.monotonic() - came_at <= BATTERY_OLD_S:
             message = deserialize_message(battery, message_type(self._robot.battery.kind))
             yield battery_status(self._robot.read_battery(message))
 
@@ -162,7 +165,7 @@ class Go2Bridge(ManagedNode):
         self._give(self._bridge.on_remote, self._robot.read_remote(message), time.monotonic())
 
     def _on_battery(self, message: bytes) -> None:
-        self._battery = message
+        self._battery = message, time.monotonic()
 
     def _on_e_stop(self, message: Bool) -> None:
         self._give(self._bridge.on_e_stop, message.data, time.monotonic())
